@@ -1,0 +1,146 @@
+"""From a composed config to objects: the only caller of Hydra's instantiate."""
+
+import inspect
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import get_object, instantiate
+from lightning import LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment, TorchElasticEnvironment
+from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from lockstep.batchnorm import SyncBatchNorm
+from lockstep.config import check_checkpoint, refuse
+from lockstep.datamodules.base import DataSpec
+from lockstep.launchers.environment import this_rank
+from lockstep.plan import Plan
+
+# Warnings of Lightning that are wrong about our loaders and metrics.
+_NOT_OURS = (
+    "The '.*_dataloader' does not have many workers",  # data in memory needs none
+    "It is recommended to use `self.log",  # a Tally is summed over the ranks before it is logged
+    "The number of training batches",  # logging less often than once an epoch is a choice
+)
+
+
+def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningModule, Trainer]:
+    """The three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
+    for message in _NOT_OURS:
+        warnings.filterwarnings("ignore", message=message)
+    datamodule = instantiate(cfg.datamodule, _convert_="all")
+    seed_everything(cfg.seed, workers=True, verbose=False)
+    recipe = {"model": OmegaConf.to_container(cfg.model, resolve=True), "spec": _plain_spec(datamodule.spec)}
+    model = build_model(recipe, lr=plan.lr)
+    if cfg.init_from is not None:
+        load_weights(model, "init_from", Path(cfg.init_from))
+    if cfg.ckpt_path is not None:
+        _check_fits(model, "ckpt_path", Path(cfg.ckpt_path))
+    return datamodule, model, build_trainer(cfg, plan)
+
+
+def build_model(recipe: dict[str, Any], lr: float | None = None) -> LightningModule:
+    """From plain containers: {"model": a composed model group, "spec": the fields of a DataSpec}."""
+    spec = _spec(recipe["spec"])
+    parts: Any = OmegaConf.create(recipe["model"])
+    if lr is not None:
+        parts.optimizer.lr = lr
+    net = _construct(parts.pop("net"), {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs})
+    return _construct(parts, {"net": net, "spec": spec, "recipe": recipe})
+
+
+def build_trainer(cfg: DictConfig, plan: Plan, loggers: bool = True) -> Trainer:
+    """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP."""
+    settings: Any = cfg.trainer.copy()
+    strategy, sync_batchnorm = settings.pop("strategy"), settings.pop("sync_batchnorm")
+    settings.accelerator = plan.accelerator
+    settings.devices = list(plan.device_ids) if plan.device_ids else plan.devices
+    plugins: list[Any] = [_cluster_environment()]
+    if sync_batchnorm and plan.world_size > 1:
+        plugins.append(SyncBatchNorm(plan.accelerator))
+    callbacks: list[Callback] = _instances(cfg.callbacks) if loggers else []
+    if not settings.enable_progress_bar:
+        callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
+    objects = {
+        "strategy": _construct(strategy, {"world_size": plan.world_size}) if plan.world_size > 1 else "auto",
+        "plugins": plugins,
+        "callbacks": callbacks,
+        "logger": (_instances(cfg.logger) if loggers else []) or False,
+        "enable_checkpointing": loggers,
+        "default_root_dir": cfg.run_dir,
+    }
+    return _construct(settings, objects)
+
+
+def load_model(checkpoint: str | Path) -> Any:
+    """A trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line."""
+    path = Path(checkpoint)
+    check_checkpoint("checkpoint", path)
+    model = build_model(read_checkpoint("checkpoint", path)["hyper_parameters"])
+    load_weights(model, "checkpoint", path)
+    return model.eval()
+
+
+def load_weights(model: nn.Module, key: str, path: Path) -> None:
+    """Raises ConfigError, naming the config key, for a checkpoint of another model."""
+    model.load_state_dict(_check_fits(model, key, path))
+
+
+def read_checkpoint(key: str, path: Path) -> dict[str, Any]:
+    """Plain containers and tensors; a checkpoint that needs code to be run is refused."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
+        raise refuse(key, path, f"not a checkpoint that loads with weights_only=True ({error})") from error
+
+
+def _check_fits(model: nn.Module, key: str, path: Path) -> dict[str, torch.Tensor]:
+    checkpoint = read_checkpoint(key, path)
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        raise refuse(key, path, "not a Lightning checkpoint: it has no state_dict")
+    theirs, ours = checkpoint["state_dict"], model.state_dict()
+    for name in sorted(theirs.keys() | ours.keys()):
+        if name not in theirs or name not in ours:
+            raise refuse(key, path, f"of another model: {name} is only in the {'model' if name in ours else 'checkpoint'}")
+        if theirs[name].shape != ours[name].shape:
+            shapes = f"{tuple(theirs[name].shape)} there, {tuple(ours[name].shape)} in the model"
+            raise refuse(key, path, f"of another model: {name} is {shapes}")
+    return theirs
+
+
+def _construct(node: Any, objects: dict[str, Any]) -> Any:
+    """Calls a node's _target_ with the node's own values and those of `objects` that it takes and the node lacks."""
+    target = get_object(node.pop("_target_"))
+    parameters = inspect.signature(target).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    values: Any = instantiate(node, _convert_="all")
+    return target(**{name: value for name, value in objects.items() if takes_all or name in parameters}, **values)
+
+
+def _instances(group: DictConfig | None) -> list[Any]:
+    """The objects of a group of named entries; an entry that is null has been taken out."""
+    return [instantiate(entry, _convert_="all") for entry in (group or {}).values() if entry is not None]
+
+
+def _cluster_environment() -> ClusterEnvironment:
+    """Who has started the ranks, said to Lightning: inside a SLURM job of one task it would guess wrong."""
+    rank = this_rank()
+    if rank is not None and rank.started_by == "slurm":
+        return SLURMEnvironment(auto_requeue=False)
+    return TorchElasticEnvironment() if rank is not None and rank.started_by == "torchrun" else LightningEnvironment()
+
+
+def _plain_spec(spec: DataSpec) -> dict[str, Any]:
+    names = None if spec.class_names is None else list(spec.class_names)
+    return {"input_shape": list(spec.input_shape), "num_outputs": spec.num_outputs, "class_names": names}
+
+
+def _spec(fields: dict[str, Any]) -> DataSpec:
+    names = fields["class_names"]
+    return DataSpec(tuple(fields["input_shape"]), fields["num_outputs"], None if names is None else tuple(names))
+
+

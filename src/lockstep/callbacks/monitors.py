@@ -1,0 +1,61 @@
+"""What a run tells its loggers about itself, at the trainer's logging interval."""
+
+import time
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from lockstep.datamodules.batches import Batch
+
+
+def _is_due(trainer: Trainer) -> bool:
+    return trainer.global_step % trainer.log_every_n_steps == 0
+
+
+def _log(trainer: Trainer, metrics: dict[str, float]) -> None:
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics, step=trainer.global_step)
+
+
+class LearningRate(Callback):
+    """lr, of the first parameter group; lr/1 and so on of others."""
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if _is_due(trainer):
+            groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+            _log(trainer, {f"lr/{i}" if i else "lr": float(group["lr"]) for i, group in enumerate(groups)})
+
+
+class Throughput(Callback):
+    """throughput/samples_per_second over all processes, throughput/step_time in seconds, memory/device_gib at most.
+
+    Measured from one logging step to the next within an epoch: validation and checkpoints are not in it.
+    """
+
+    def __init__(self) -> None:
+        self._restart(0)
+
+    def _restart(self, step: int) -> None:
+        self._samples, self._step, self._since = 0, step, time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._restart(trainer.global_step)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._restart(trainer.global_step)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._samples += len(batch.ids) if isinstance(batch, Batch) else len(batch[0])
+        if not _is_due(trainer) or trainer.global_step == self._step:
+            return
+        if pl_module.device.type == "cuda":
+            torch.cuda.synchronize(pl_module.device)
+            _log(trainer, {"memory/device_gib": torch.cuda.max_memory_allocated(pl_module.device) / 2**30})
+        seconds = time.perf_counter() - self._since
+        samples_per_second = self._samples * trainer.world_size / seconds
+        step_time = seconds / (trainer.global_step - self._step)
+        _log(trainer, {"throughput/samples_per_second": samples_per_second, "throughput/step_time": step_time})
+        self._restart(trainer.global_step)

@@ -1,0 +1,81 @@
+"""What a classifier of images sees and mistakes, as pictures in TensorBoard."""
+
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+from lockstep.datamodules.batches import Batch
+from lockstep.models import Classifier
+
+
+class Pictures(Callback):
+    """`val/samples`: some validation images, each with its class and the predicted one, at the end of training;
+    `test/confusion`: the confusion matrix over the whole test set, rows the true classes."""
+
+    def __init__(self, samples: int = 16) -> None:
+        self.samples = samples
+        self._kept: tuple[Tensor, Tensor, Tensor] | None = None
+        self._confusion: MulticlassConfusionMatrix | None = None
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if batch_idx == 0 and _writer(trainer) is not None and _has_images(pl_module, batch):
+            n = self.samples
+            self._kept = (batch.inputs[:n], batch.targets[:n], outputs[:n].argmax(dim=1))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        writer = _writer(trainer)
+        if trainer.is_global_zero and writer is not None and self._kept is not None and isinstance(pl_module, Classifier):
+            names = pl_module.spec.class_names or [str(i) for i in range(pl_module.spec.num_outputs)]
+            writer.add_figure("val/samples", _gallery(*self._kept, names), trainer.global_step)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if isinstance(pl_module, Classifier):
+            self._confusion = MulticlassConfusionMatrix(pl_module.spec.num_outputs).to(pl_module.device)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if self._confusion is not None and len(batch.ids):
+            self._confusion.update(outputs, batch.targets)
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._confusion is None:
+            return
+        self._confusion.compute()  # on every rank: sums the counts
+        if trainer.is_global_zero and (writer := _writer(trainer)) is not None and isinstance(pl_module, Classifier):
+            labels = list(pl_module.spec.class_names or []) or None
+            figure, _ = self._confusion.plot(labels=labels, add_text=pl_module.spec.num_outputs <= 20)
+            writer.add_figure("test/confusion", figure, trainer.global_step)
+
+
+def _writer(trainer: Trainer) -> Any:
+    """TensorBoard's SummaryWriter, if the run has one."""
+    return next((logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)), None)
+
+
+def _has_images(model: LightningModule, batch: Any) -> bool:
+    return isinstance(model, Classifier) and isinstance(batch, Batch) and batch.inputs.ndim == 4 and len(batch.ids) > 0
+
+
+def _gallery(images: Tensor, targets: Tensor, predictions: Tensor, names: Any) -> Any:
+    """A figure with one small image per sample; wrong predictions in red."""
+    from matplotlib.figure import Figure
+
+    columns = min(8, len(images))
+    rows = -(-len(images) // columns)
+    figure = Figure(figsize=(1.4 * columns, 1.7 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, image, target, prediction in zip(axes.flat, images.cpu(), targets.tolist(), predictions.tolist(), strict=False):
+        pixels = image.float() / 255 if image.dtype == torch.uint8 else image
+        axis.imshow(pixels.permute(1, 2, 0).clamp(0, 1).squeeze(-1), cmap="gray")
+        title = names[target] if target == prediction else f"{names[target]} as {names[prediction]}"
+        axis.set_title(title, fontsize=8, color="black" if target == prediction else "red")
+    return figure

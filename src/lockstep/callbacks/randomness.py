@@ -1,0 +1,21 @@
+"""Noise inside the model, dropout say."""
+
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from lockstep.counted import seed_of
+
+
+class CountedRandomness(Callback):
+    """Seeds torch's generators from (seed, batch number, rank) at every training batch.
+
+    Ranks draw differently, and what a batch draws does not depend on what was drawn before it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        torch.manual_seed(seed_of(self.seed, trainer.fit_loop.total_batch_idx, trainer.global_rank))

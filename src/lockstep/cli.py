@@ -1,0 +1,103 @@
+"""The command line: Hydra's errors as one line, exit codes, and validation before any directory exists."""
+
+import os
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lockstep.config import ConfigError, check, refuse
+from lockstep.console import say
+from lockstep.launchers.environment import register_resolvers, this_rank
+from lockstep.plan import Plan
+from lockstep.run import fresh_directories
+
+register_resolvers()
+
+
+def start(main: Callable[[], Any]) -> None:
+    """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises instead of printing and exiting with 1
+    try:
+        main()
+    except ConfigError as error:
+        say(str(error))
+        sys.exit(2)
+    except (HydraException, OmegaConfBaseException) as error:
+        say(explain(error))
+        sys.exit(2)
+
+
+def explain(error: Exception) -> str:
+    """One line for an override that Hydra could not apply, with what it would have accepted."""
+    cause = error.__cause__ or error
+    key, parent = getattr(cause, "full_key", None), getattr(cause, "parent_node", None)
+    if isinstance(cause, OmegaConfBaseException) and key and isinstance(parent, DictConfig):
+        return _unknown_key(str(key), [str(name) for name in parent])
+    return " ".join(str(error).split())
+
+
+def _unknown_key(key: str, siblings: list[str]) -> str:
+    group, _, name = key.rpartition(".")
+    close = get_close_matches(name, siblings, n=1)
+    guess = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
+    return f"{key}: unknown key; {guess}accepted are {', '.join(siblings)}; +{key}=VALUE adds a new one"
+
+
+def command_of_a_rank(cfg: DictConfig) -> list[str]:
+    """The command line of this run, for a fresh process: in run mode, in the directory that exists already."""
+    hydra = HydraConfig.get()
+    flags = ["--config-name", str(hydra.job.config_name)]
+    for source in hydra.runtime.config_sources:
+        if source.provider == "main":
+            flags += ["--config-path", source.path]
+        elif source.provider == "command-line":
+            flags += ["--config-dir", source.path]
+    overrides = [item for item in hydra.overrides.hydra if not item.startswith(("hydra.run.", "hydra.sweep", "hydra.mode"))]
+    where = f"hydra.run.dir={quote(str(cfg.run_dir))}"
+    return [sys.executable, sys.argv[0], *flags, *hydra.overrides.task, *overrides, where]
+
+
+def quote(value: str) -> str:
+    """A value as Hydra's override grammar reads it back unchanged."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+class ValidateConfig(Callback):
+    """Called by Hydra before it makes the run's directory."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        HydraConfig.instance().set_config(config)
+        try:
+            check(config)
+            _check_launch(Plan.of(config))
+            _reserve_directory(config)
+        except (ConfigError, OmegaConfBaseException) as error:  # Hydra turns an exception here into a warning
+            say(str(error))
+            raise SystemExit(2) from None
+
+
+def _check_launch(plan: Plan) -> None:
+    rank = this_rank()
+    if rank is None and plan.num_nodes > 1:
+        raise refuse("trainer.num_nodes", plan.num_nodes, "several nodes are started by srun or torchrun; accepted here is 1")
+    if rank is not None and rank.world_size != plan.world_size:
+        raise ConfigError(
+            f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}: {rank.started_by} has started "
+            f"{rank.world_size} process(es); accepted is a product of {rank.world_size}"
+        )
+
+
+def _reserve_directory(config: DictConfig) -> None:
+    directory = Path(str(OmegaConf.select(config, "hydra.run.dir"))).absolute()
+    rank = this_rank()
+    if not directory.exists() and (rank is None or rank.started_by != "parent"):
+        fresh_directories.add(directory)

@@ -1,0 +1,60 @@
+"""What a person sees on the terminal; plain text where the output is not one."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+from rich.tree import Tree
+
+
+def say(line: str) -> None:
+    """One line for a person who made a mistake or has to know, on standard error."""
+    print(" ".join(line.split()), file=sys.stderr, flush=True)
+
+
+def show_config(cfg: DictConfig) -> None:
+    """The composed config: a tree on a terminal, YAML elsewhere."""
+    if not sys.stdout.isatty():
+        print(OmegaConf.to_yaml(cfg, resolve=True), flush=True)
+        return
+    tree = Tree("[bold]config")
+    _grow(tree, OmegaConf.to_container(cfg, resolve=True))
+    Console().print(tree)
+
+
+def _grow(tree: Tree, content: Any) -> None:
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            _grow(tree.add(f"[cyan]{key}"), value)
+        else:
+            tree.add(f"[cyan]{key}[/]: {value}", highlight=True)
+
+
+def show_result(run_dir: Path, result: dict[str, Any]) -> None:
+    """The closing table: metrics, time, throughput, and what to do next."""
+    rows = {name: f"{value:.6g}" for name, value in result["metrics"].items()}
+    rows |= {"wall time": f"{result['wall_time']:.1f} s", "throughput": f"{result['samples_per_second']:,.0f} samples/s"}
+    rows |= {"world size": str(result["world_size"]), "run directory": _relative(run_dir)}
+    show_rows(rows)
+    folder = shlex.quote(_relative(run_dir))
+    print(f"\nNext:\n  tensorboard --logdir {folder}\n  python scripts/evaluate.py {folder}", flush=True)
+
+
+def show_rows(rows: dict[str, str]) -> None:
+    """Names and values in two columns."""
+    if not sys.stdout.isatty():
+        width = max(map(len, rows))
+        print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()), flush=True)
+        return
+    table = Table(show_header=False)
+    for name, value in rows.items():
+        table.add_row(f"[cyan]{name}", value)
+    Console().print(table)
+
+
+def _relative(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,22 @@
+"""LightningDataModules: what data there is, how it is split, and how it comes in batches."""
+
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
+from lockstep.datamodules.batches import Batch, Batches, InMemory
+from lockstep.datamodules.digits import Digits
+from lockstep.datamodules.image_folder import ImageFolder
+from lockstep.datamodules.synthetic import RandomRegression, SyntheticImages
+from lockstep.datamodules.torchvision_images import TorchvisionImages
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "DataModule",
+    "DataSpec",
+    "Digits",
+    "ImageFolder",
+    "InMemory",
+    "RandomRegression",
+    "Splits",
+    "SyntheticImages",
+    "TorchvisionImages",
+]

@@ -1,0 +1,172 @@
+"""What all datamodules share: splits, loaders, batch sizes, standardisation."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from lightning import LightningDataModule
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler
+
+from lockstep.config import refuse
+from lockstep.datamodules.augment import CropFlip
+from lockstep.datamodules.batches import Batch, Batches
+from lockstep.samplers import Draw, EvalSampler, TrainSampler
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a net has to know of the data: input_shape without the batch, (channels, height, width) for images;
+    num_outputs classes or regression targets; class_names where there are classes."""
+
+    input_shape: tuple[int, ...]
+    num_outputs: int
+    class_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Three datasets of (input, target) pairs; an empty validation split is None."""
+
+    train: Any
+    val: Any | None
+    test: Any
+
+
+class DataModule(LightningDataModule):
+    """A subclass says what the data is: `spec` when constructed, `load` for the splits, `prepare_data` for downloads.
+
+    Args:
+        batch_size: samples per process and step.
+        global_batch_size: given instead, is divided by world size and accumulation.
+        drop_last: of the global batch; false splits the tail over the processes.
+        val_fraction: of the training data, drawn with the seed, where the data has no validation split of its own.
+        standardize: fit scikit-learn's StandardScaler on the training split.
+        augment: keyword arguments of CropFlip, for training images.
+    """
+
+    spec: DataSpec
+
+    def __init__(
+        self,
+        *,
+        batch_size: int = 64,
+        global_batch_size: int | None = None,
+        drop_last: bool = True,
+        shuffle: bool = True,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        persistent_workers: bool = False,
+        val_fraction: float = 0.1,
+        seed: int = 0,
+        standardize: bool = False,
+        augment: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.batch_size, self.global_batch_size = batch_size, global_batch_size
+        self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
+        self.standardize = standardize
+        self.augment = CropFlip(**augment, seed=seed) if augment else None
+        self.loading = {
+            "num_workers": num_workers,
+            "pin_memory": pin_memory,
+            "persistent_workers": persistent_workers and num_workers > 0,
+        }
+        self.scaler: StandardScaler | None = None
+        self._splits: Splits | None = None
+
+    @abstractmethod
+    def load(self) -> Splits:
+        """Reads the data; called once per process, after `prepare_data` has run once per node."""
+
+    @property
+    def splits(self) -> Splits:
+        if self._splits is None:
+            self._splits = self.load()
+        return self._splits
+
+    def setup(self, stage: str) -> None:
+        if self.augment is not None and len(self.spec.input_shape) != 3:
+            raise refuse("datamodule.augment", "{...}", f"is for images; this data has shape {self.spec.input_shape}")
+        if stage == "fit" and self.standardize and self.scaler is None:
+            self.scaler = self._fit_scaler()
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        sampler = TrainSampler(
+            len(self.splits.train),
+            self._batch_size(),
+            self._rank,
+            self._world_size,
+            accumulate=self._accumulate,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            drop_last=self.drop_last,
+        )
+        return self._loader(self.splits.train, sampler, self.augment)
+
+    def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
+        return [] if self.splits.val is None else self._eval_loader(self.splits.val)
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        return self._eval_loader(self.splits.test)
+
+    def describe(self) -> dict[str, int]:
+        """How many samples each split has, for the record of a run."""
+        sizes = {"train": self.splits.train, "val": self.splits.val, "test": self.splits.test}
+        return {name: 0 if split is None else len(split) for name, split in sizes.items()}
+
+    def _eval_loader(self, dataset: Any) -> DataLoader[Batch]:
+        sampler = EvalSampler(len(dataset), self._batch_size(), self._rank, self._world_size)
+        return self._loader(dataset, sampler, None)
+
+    def _loader(self, dataset: Any, sampler: DistributedSampler[Draw], augment: CropFlip | None) -> DataLoader[Batch]:
+        # batch_size=None: the sampler yields whole batches, which the dataset fetches at once
+        return DataLoader(Batches(dataset, augment), batch_size=None, sampler=sampler, collate_fn=_unchanged, **self.loading)
+
+    @property
+    def _rank(self) -> int:
+        return self.trainer.global_rank if self.trainer else 0
+
+    @property
+    def _world_size(self) -> int:
+        return self.trainer.world_size if self.trainer else 1
+
+    @property
+    def _accumulate(self) -> int:
+        return self.trainer.accumulate_grad_batches if self.trainer else 1
+
+    def _batch_size(self) -> int:
+        if self.global_batch_size is None:
+            return self.batch_size
+        shares = self._world_size * self._accumulate
+        if self.global_batch_size % shares:
+            raise refuse("datamodule.global_batch_size", self.global_batch_size, f"accepted is a multiple of {shares}")
+        return self.global_batch_size // shares
+
+    def _fit_scaler(self) -> StandardScaler:
+        """Over the training split alone, unaugmented, a batch at a time; uint8 counts as 0 to 1."""
+        scaler = StandardScaler()
+        train = Batches(self.splits.train)
+        for ids in torch.arange(len(train)).split(4096):
+            scaler.partial_fit(as_features(train[Draw(ids, 0, 1.0)].inputs))
+        return scaler
+
+
+def _unchanged(batch: Batch) -> Batch:
+    return batch
+
+
+def as_features(inputs: Tensor) -> numpy.ndarray:
+    """Rows for StandardScaler: images (n, channels, height, width) to (n*height*width, channels), all else to (n, -1)."""
+    values = inputs.double() / 255 if inputs.dtype == torch.uint8 else inputs.double()
+    return (values.movedim(1, -1).flatten(0, 2) if values.ndim == 4 else values.flatten(1)).numpy()
+
+
+def seeded_split(length: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Ids of `length` samples as (the rest, a random `fraction`), each in ascending order."""
+    held_out = round(length * fraction)
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    return order[held_out:].sort().values, order[:held_out].sort().values

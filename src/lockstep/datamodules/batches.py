@@ -1,0 +1,74 @@
+"""From a draw of sample ids to a batch of tensors."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from lockstep.samplers import Draw
+
+Augment = Callable[[Tensor, Tensor, int], Tensor]
+
+
+class Batch(NamedTuple):
+    """What a model's step receives.
+
+    Attributes:
+        inputs: (n, *input_shape), uint8 for images or float; n = 0 on a rank without a sample in a tail.
+        targets: (n,) class numbers, or (n, outputs) floats.
+        ids: (n,) sample numbers in the split, on the device too.
+        share: of each sample in the step's gradient; see lockstep.samplers.Draw.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    ids: Tensor
+    share: float
+
+
+class InMemory(Dataset[tuple[Tensor, Tensor]]):
+    """Data that fits: inputs (length, *input_shape) and targets (length, ...), fetched a whole batch at a time."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.inputs[index], self.targets[index]
+
+    def __getitems__(self, ids: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
+        index = torch.as_tensor(ids)
+        return self.inputs[index], self.targets[index]
+
+
+class Batches(Dataset[Batch]):
+    """Any dataset of (input, target) pairs, indexed by a Draw.
+
+    Uses `__getitems__` where the dataset has it (a tuple of tensors, or a list of samples as torch's Subset gives),
+    and collates single samples otherwise.
+    """
+
+    def __init__(self, dataset: Any, augment: Augment | None = None) -> None:
+        self.dataset, self.augment = dataset, augment
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, draw: Draw) -> Batch:
+        inputs, targets = self._fetch(draw.ids)
+        if self.augment is not None and len(draw.ids):
+            inputs = self.augment(inputs, draw.ids, draw.epoch)
+        return Batch(inputs, targets, draw.ids, draw.share)
+
+    def _fetch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        many = getattr(self.dataset, "__getitems__", None)
+        if many is not None and isinstance(found := many(ids if len(ids) else [0]), tuple):
+            inputs, targets = found
+        else:
+            samples = found if many is not None else [self.dataset[i] for i in ids.tolist() or [0]]
+            inputs, targets = default_collate(samples)
+        return inputs[: len(ids)], targets[: len(ids)]

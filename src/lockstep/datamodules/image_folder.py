@@ -1,0 +1,117 @@
+"""Images in one folder per class, decoded in the workers."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+from torchvision.transforms.v2 import functional
+
+from lockstep.config import ConfigError, refuse
+from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
+    """(3, size, size) uint8 images: decoded, the shorter side resized to `size`, the middle cropped."""
+
+    def __init__(self, files: Sequence[tuple[Path, int]], size: int) -> None:
+        self.files, self.size = files, size
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        path, target = self.files[index]
+        return decode(path, "RGB", (self.size, self.size)), torch.tensor(target)
+
+
+def decode(path: Path, mode: str, size: tuple[int, int]) -> Tensor:
+    """An image file as (channels, height, width) uint8; mode is PIL's, RGB or L. Raises ConfigError naming the file."""
+    try:
+        with Image.open(path) as image:
+            pixels = functional.pil_to_tensor(image.convert(mode))
+    except (UnidentifiedImageError, OSError) as error:
+        raise ConfigError(f"{path}: not a readable image ({error})") from error
+    height, width = pixels.shape[1:]
+    scale = max(size[0] / height, size[1] / width)
+    resized = functional.resize(pixels, [max(size[0], round(height * scale)), max(size[1], round(width * scale))], antialias=True)
+    return functional.center_crop(resized, list(size))
+
+
+class ImageFolder(DataModule):
+    """Any data set laid out as data_dir/{train,val,test}/CLASS/*.jpg|png, or flat as data_dir/CLASS/*.
+
+    Without a val folder validation is a seeded part of train; flat class folders are split in three with the seed.
+
+    Args:
+        size: pixels of the square that an image becomes.
+        test_fraction: of flat class folders.
+        verify: read every image's header before training, so that a damaged file is named at the start.
+    """
+
+    def __init__(self, data_dir: str, size: int = 64, test_fraction: float = 0.1, verify: bool = True, **loading: Any) -> None:
+        super().__init__(**loading)
+        self.data_dir, self.size, self.test_fraction, self.verify = Path(data_dir), size, test_fraction, verify
+        self.is_split = (self.data_dir / "train").is_dir()
+        self.classes = _class_names(self.data_dir / "train" if self.is_split else self.data_dir)
+        self.spec = DataSpec((3, size, size), len(self.classes), class_names=tuple(self.classes))
+
+    def prepare_data(self) -> None:
+        if self.verify:
+            folders = [self.data_dir / name for name in ("train", "val", "test")] if self.is_split else [self.data_dir]
+            for path, _ in (file for folder in folders for file in self._files(folder)):
+                _verify(path)
+
+    def load(self) -> Splits:
+        if not self.is_split:
+            return self._split_flat()
+        train = self._images(self.data_dir / "train")
+        val, test = self._images(self.data_dir / "val"), self._images(self.data_dir / "test")
+        if len(val):
+            return Splits(train, val, test)
+        rest, held_out = seeded_split(len(train), self.val_fraction, self.seed)
+        return Splits(Subset(train, rest.tolist()), Subset(train, held_out.tolist()), test)
+
+    def _split_flat(self) -> Splits:
+        images = self._images(self.data_dir)
+        rest, test = seeded_split(len(images), self.test_fraction, self.seed)
+        train, val = (rest[part] for part in seeded_split(len(rest), self.val_fraction, self.seed + 1))
+        return Splits(*(Subset(images, part.tolist()) for part in (train, val, test)))
+
+    def _images(self, folder: Path) -> ImageFiles:
+        return ImageFiles(self._files(folder), self.size)
+
+    def _files(self, folder: Path) -> list[tuple[Path, int]]:
+        files = [
+            (path, target)
+            for target, name in enumerate(self.classes)
+            for path in sorted((folder / name).glob("*"))
+            if path.suffix.lower() in SUFFIXES
+        ]
+        if not files and folder.name != "val":
+            raise refuse("datamodule.data_dir", self.data_dir, f"no {', '.join(SUFFIXES)} in {folder}/CLASS/")
+        return files
+
+
+def _class_names(folder: Path) -> list[str]:
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError as error:
+        raise refuse("datamodule.data_dir", folder, f"not a readable folder ({error})") from error
+    if len(names) < 2:
+        raise refuse("datamodule.data_dir", folder, f"has {len(names)} class folder(s); accepted is one folder per class, two or more")
+    return names
+
+
+def _verify(path: Path) -> None:
+    try:
+        with Image.open(path) as image:
+            image.verify()
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:  # SyntaxError: a broken PNG chunk
+        raise refuse("datamodule.data_dir", path, f"not a readable image ({error})") from error

@@ -1,0 +1,65 @@
+"""torchvision's labelled image sets, held in memory as uint8."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+import torchvision
+from torch import Tensor
+
+from lockstep.config import ConfigError, refuse
+from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
+from lockstep.datamodules.batches import InMemory
+
+_SHAPES = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "KMNIST": (1, 28, 28), "CIFAR10": (3, 32, 32)}
+
+
+class TorchvisionImages(DataModule):
+    """MNIST, FashionMNIST, KMNIST or CIFAR10: validation is a seeded part of the official training set.
+
+    Args:
+        dataset: the class's name in torchvision.datasets.
+        data_dir: torchvision's `root`; downloaded to once per node where the files are missing.
+    """
+
+    def __init__(self, dataset: str, data_dir: str, **loading: Any) -> None:
+        super().__init__(**loading)
+        if dataset not in _SHAPES:
+            raise refuse("datamodule.dataset", dataset, f"accepted is {', '.join(_SHAPES)}")
+        self.dataset, self.data_dir = dataset, Path(data_dir)
+        self._class = getattr(torchvision.datasets, dataset)
+        self.spec = DataSpec(_SHAPES[dataset], num_outputs=10)
+
+    def prepare_data(self) -> None:
+        try:
+            self._read(train=True, download=True)
+            self._read(train=False, download=True)
+        except ConfigError:
+            raise
+        except Exception as error:  # the downloaders of torchvision raise RuntimeError, URLError, OSError, ...
+            raise refuse(
+                "datamodule.data_dir",
+                self.data_dir,
+                f"{self.dataset} is not in {self.data_dir.absolute()} and could not be downloaded ({error}); put torchvision's "
+                f"files there, or set it to the folder that has them",
+            ) from error
+
+    def load(self) -> Splits:
+        images, targets = self._read(train=True)
+        train, val = seeded_split(len(images), self.val_fraction, self.seed)
+        return Splits(
+            train=InMemory(images[train], targets[train]),
+            val=InMemory(images[val], targets[val]) if len(val) else None,
+            test=InMemory(*self._read(train=False)),
+        )
+
+    def _read(self, train: bool, download: bool = False) -> tuple[Tensor, Tensor]:
+        """Images (n, channels, height, width) uint8 and class numbers (n,)."""
+        try:
+            found = self._class(str(self.data_dir), train=train, download=download)
+        except (ValueError, EOFError, AssertionError) as error:  # what a truncated or overwritten file raises
+            raise refuse("datamodule.data_dir", self.data_dir, f"a file of {self.dataset} there is unreadable ({error})") from error
+        images = torch.as_tensor(numpy.asarray(found.data))
+        images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+        return images, torch.as_tensor(found.targets)

@@ -1,0 +1,122 @@
+"""What the environment says about this process: which rank it is, who started it, which run it belongs to."""
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from omegaconf import OmegaConf
+
+from lockstep.config import ConfigError
+
+PARENT_PIPE = "LOCKSTEP_PARENT_PIPE"  # a file descriptor that closes when the parent dies
+ERROR_DIR = "LOCKSTEP_ERROR_DIR"  # where a rank leaves its traceback for the parent
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of a run's processes, started by somebody else."""
+
+    started_by: Literal["parent", "torchrun", "slurm"]
+    global_rank: int
+    local_rank: int
+    world_size: int
+    num_nodes: int
+
+
+def this_rank(env: Mapping[str, str] = os.environ) -> Rank | None:
+    """The rank this process was started as; None where nobody has started ranks yet.
+
+    Variables: torch/distributed/run.py for torchrun; the OUTPUT ENVIRONMENT VARIABLES of srun(1) for SLURM.
+    A SLURM job of one task counts as a plain machine: several devices in it are started by our own parent.
+    """
+    if PARENT_PIPE in env:
+        return _from_torch_variables(env, "parent")
+    if "TORCHELASTIC_RUN_ID" in env:
+        return _from_torch_variables(env, "torchrun")
+    if int(env.get("SLURM_NTASKS", 1)) > 1 and "SLURM_PROCID" in env:
+        if env.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in env:
+            raise ConfigError(f"SLURM_NTASKS={env['SLURM_NTASKS']}: inside sbatch, start it with `srun python train.py ...`")
+        return Rank(
+            started_by="slurm",
+            global_rank=int(env["SLURM_PROCID"]),
+            local_rank=int(env["SLURM_LOCALID"]),
+            world_size=int(env["SLURM_NTASKS"]),
+            num_nodes=int(env.get("SLURM_NNODES", 1)),
+        )
+    return None
+
+
+def _from_torch_variables(env: Mapping[str, str], started_by: Literal["parent", "torchrun"]) -> Rank:
+    world_size = int(env["WORLD_SIZE"])
+    return Rank(
+        started_by=started_by,
+        global_rank=int(env["RANK"]),
+        local_rank=int(env["LOCAL_RANK"]),
+        world_size=world_size,
+        num_nodes=world_size // int(env.get("LOCAL_WORLD_SIZE", world_size)),
+    )
+
+
+def is_rank_zero() -> bool:
+    rank = this_rank()
+    return rank is None or rank.global_rank == 0
+
+
+class RankZeroFilter(logging.Filter):
+    """Lets only rank zero speak on the terminal; the parent of several ranks speaks too."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return is_rank_zero()
+
+
+def run_id(env: Mapping[str, str] = os.environ) -> str:
+    """A name for this run that its ranks agree on and no other run has.
+
+    Our own parent passes its directory on instead. Under srun it is the job step, under torchrun on one node the
+    torchrun process, on several nodes the rendezvous id, which must then be given.
+    """
+    rank = this_rank(env)
+    if rank is None:
+        return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(3)}"
+    if rank.started_by == "slurm":
+        return f"slurm-{env['SLURM_JOB_ID']}.{env.get('SLURM_STEP_ID', '0')}"
+    rendezvous = env.get("TORCHELASTIC_RUN_ID", "none")
+    if rank.num_nodes == 1:
+        agent = os.getppid()  # the torchrun process, parent of all ranks of this node
+        return f"torchrun-{socket.gethostname()}-{agent}-{_start_of(agent)}"
+    if rendezvous == "none":
+        raise ConfigError("torchrun --rdzv-id=none: on several nodes give an id of your own, the same on every node")
+    return f"torchrun-{rendezvous}"
+
+
+def _start_of(pid: int) -> int:
+    """When a process began, in clock ticks since boot by proc(5); 0 where there is no /proc."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return 0
+
+
+def rank_log() -> str:
+    """The log file of this process inside the run directory."""
+    rank = this_rank()
+    return "train.log" if rank is None or rank.global_rank == 0 else f"train.rank{rank.global_rank}.log"
+
+
+def output_subdir() -> str | None:
+    """Where Hydra saves the composed config: written by one process of the run, by the parent if there is one."""
+    rank = this_rank()
+    return ".hydra" if rank is None or (rank.global_rank == 0 and rank.started_by != "parent") else None
+
+
+def register_resolvers() -> None:
+    """Makes ${run_id:}, ${rank_log:} and ${output_subdir:} known to the configs under conf/hydra."""
+    OmegaConf.register_new_resolver("run_id", run_id, use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("rank_log", rank_log, replace=True)
+    OmegaConf.register_new_resolver("output_subdir", output_subdir, replace=True)

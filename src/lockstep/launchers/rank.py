@@ -1,0 +1,33 @@
+"""The other side of the parent: a rank whose life is tied to it, and who tells it what went wrong."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, this_rank
+
+
+def follow_parent() -> None:
+    """Kills this rank's process group when the parent is gone, kill -9 included; without a parent does nothing."""
+    if (descriptor := os.environ.get(PARENT_PIPE)) is not None:
+        threading.Thread(target=_die_with, args=(int(descriptor),), name="follow-parent", daemon=True).start()
+
+
+def _die_with(descriptor: int) -> None:
+    while os.read(descriptor, 1):
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def tell_parent(code: int, reason: str, traceback: str | None) -> None:
+    """Leaves the reason of this rank's end for the parent to show once."""
+    rank = this_rank()
+    if rank is not None and rank.started_by == "parent":
+        report = {"time": time.time(), "rank": rank.global_rank, "code": code, "reason": reason, "traceback": traceback}
+        target = Path(os.environ[ERROR_DIR]) / f"rank{rank.global_rank}.json"
+        partial = target.with_suffix(".partial")
+        partial.write_text(json.dumps(report))
+        partial.rename(target)

@@ -1,0 +1,180 @@
+"""The parent of a run's ranks: starts them, watches them, ends them together. Imports no torch."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE
+
+POLL = 0.05  # seconds between two looks at the ranks
+LAST_WORDS = 2.0  # seconds the others get to end by themselves once a rank has failed
+INTERRUPT_GRACE = 6.0  # seconds the ranks get to end by themselves after Ctrl-C
+KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
+
+# Set by other launchers; a rank of ours must not take itself for one of theirs.
+_FOREIGN = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS_PER_NODE", "GROUP_RANK")
+# What a process does not outlive unless something outside killed it; SIGABRT is what a rank does when its peers are gone.
+_KILLED = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the ranks ended: an exit code (0, 1 or 2), and of the rank that failed first, what it said."""
+
+    code: int
+    reason: str | None = None
+    rank: int | None = None
+    traceback: str | None = None
+
+
+def supervise(command: list[str], world_size: int, log: Path) -> Outcome:
+    """Runs `command` as `world_size` ranks on this machine until all have ended; leaves no process behind.
+
+    Rank zero shares this terminal; the output of rank k is appended to `log` with `.rank{k}` before the suffix.
+    """
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, _pipe() as (reader, _):
+        environment = _environment(world_size, port) | {ERROR_DIR: errors, PARENT_PIPE: str(reader)}
+        ranks: list[subprocess.Popen[bytes]] = []
+        with _Signals() as signals:
+            try:
+                for rank in range(world_size):
+                    ranks.append(_start(command, rank, environment, reader, log))
+                return _watch(ranks, signals, Path(errors))
+            finally:
+                _end(ranks)
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    """Its write end is held by this process alone: when it dies, however it dies, the ranks read an end of file."""
+    reader, writer = os.pipe()
+    try:
+        yield reader, writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@contextlib.contextmanager
+def _reserved_port() -> Iterator[int]:
+    """A free port that stays ours: bound but not listened on, it can still be listened on with SO_REUSEADDR (as
+    torch's TCPStore does), while the kernel hands it to nobody else who asks for any free port."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 0))
+        yield holder.getsockname()[1]
+
+
+def _environment(world_size: int, port: int) -> dict[str, str]:
+    environment = {key: value for key, value in os.environ.items() if key not in _FOREIGN}
+    environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "NODE_RANK": "0"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // world_size)))
+    if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
+        # gloo otherwise looks up the host's own name, and hangs where it does not resolve (pytorch issue 74316)
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    return environment
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _start(command: list[str], rank: int, environment: dict[str, str], reader: int, log: Path) -> subprocess.Popen[bytes]:
+    environment = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    with contextlib.ExitStack() as stack:
+        output = None
+        if rank > 0:
+            output = stack.enter_context(log.with_suffix(f".rank{rank}{log.suffix}").open("ab"))
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(reader,),
+            start_new_session=True,  # Ctrl-C reaches the parent alone; a rank and its data workers end as a group
+        )
+
+
+class _Signals:
+    """Counts requests to stop while the ranks run, instead of dying of them."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> "_Signals":
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        self.received.append(number)
+
+
+def _watch(ranks: list[subprocess.Popen[bytes]], signals: _Signals, errors: Path) -> Outcome:
+    deadline = float("inf")
+    forwarded = 0
+    while (codes := [rank.poll() for rank in ranks]).count(None):
+        if any(codes) and deadline == float("inf"):
+            deadline = time.monotonic() + LAST_WORDS
+        if len(signals.received) > forwarded:
+            forwarded += 1
+            if forwarded == 1:
+                print("Stopping: waiting for the ranks to end; once more to kill them.", file=sys.stderr, flush=True)
+                _signal_all(ranks, signal.SIGINT)
+            deadline = time.monotonic() + (INTERRUPT_GRACE if forwarded == 1 else 0)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL)
+    if signals.received:
+        return Outcome(code=1, reason=f"interrupted by {signal.Signals(signals.received[0]).name}")
+    return _verdict([rank.poll() for rank in ranks], errors)
+
+
+def _verdict(codes: list[int | None], errors: Path) -> Outcome:
+    """Which rank failed first. A rank that was killed precedes those that raised, for they raise when a peer is gone."""
+    if not any(codes):
+        return Outcome(code=0)
+    for rank, code in enumerate(codes):
+        if code is not None and -code in _KILLED:
+            return Outcome(code=1, reason=f"rank {rank} was killed by {signal.Signals(-code).name}", rank=rank)
+    reports = [json.loads(file.read_text()) for file in errors.glob("*.json")]
+    if reports:
+        first = min(reports, key=lambda report: report["time"])
+        return Outcome(code=first["code"], reason=first["reason"], rank=first["rank"], traceback=first["traceback"])
+    rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
+    return Outcome(code=1, reason=f"rank {rank} ended with code {code} and no word", rank=rank)
+
+
+def _signal_all(ranks: list[subprocess.Popen[bytes]], number: int) -> None:
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.send_signal(number)
+
+
+def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Ends the ranks that still run, then whatever their process groups still hold."""
+    _signal_all(ranks, signal.SIGTERM)
+    deadline = time.monotonic() + KILL_GRACE
+    while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+        time.sleep(POLL)
+    for rank in ranks:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(rank.pid, signal.SIGKILL)
+        rank.wait()

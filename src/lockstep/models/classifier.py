@@ -1,0 +1,44 @@
+"""Classification."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lockstep.config import refuse
+from lockstep.models.task import Task
+
+
+class Classifier(Task):
+    """Cross entropy; `acc`, and `topK` for any K, are one where the target is the first or among the first K."""
+
+    def __init__(self, *, label_smoothing: float = 0.0, **task: Any) -> None:
+        super().__init__(**task)
+        self.label_smoothing = label_smoothing
+        for name in self.train_tally.names:
+            if name not in ("loss", "acc") and not (name.startswith("top") and name[3:].isdigit()):
+                raise refuse("model.metrics", name, "a classifier measures loss, acc, and topK such as top5")
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """From logits (n, classes) and class numbers (n,)."""
+        loss = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
+        values = {"loss": loss}
+        with torch.no_grad():
+            for name in self.train_tally.names:
+                if name == "acc":
+                    values[name] = outputs.argmax(dim=1) == targets
+                elif name.startswith("top"):
+                    values[name] = _in_top(outputs, targets, int(name[3:]))
+        return values
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Probabilities (n, classes) of inputs (n, *input_shape), uint8 or float from 0 to 1."""
+        self.eval()
+        return self(inputs.to(self.device)).softmax(dim=1)
+
+
+def _in_top(outputs: Tensor, targets: Tensor, k: int) -> Tensor:
+    best = outputs.topk(min(k, outputs.shape[1]), dim=1).indices
+    return (best == targets[:, None]).any(dim=1)

@@ -1,0 +1,30 @@
+"""The part of the data's preparation that belongs to the model, and is saved with it."""
+
+from collections.abc import Sequence
+
+import torch
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, nn
+
+
+class Preprocess(nn.Module):
+    """uint8 to 0..1, then (x - mean) / scale: per channel for images, per feature for the rest; at first 0 and 1."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, input_shape: Sequence[int]) -> None:
+        super().__init__()
+        shape = (input_shape[0], 1, 1) if len(input_shape) == 3 else tuple(input_shape)
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(shape))
+
+    def fit(self, scaler: StandardScaler) -> None:
+        """Takes over the parameters of a fitted scaler."""
+        for buffer, values in ((self.mean, scaler.mean_), (self.scale, scaler.scale_)):
+            buffer.copy_(torch.as_tensor(values).reshape(buffer.shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, *input_shape), uint8 or float, to the same shape in the buffers' type."""
+        scaled = x.to(self.mean.dtype) / 255 if x.dtype == torch.uint8 else x.to(self.mean.dtype)
+        return (scaled - self.mean) / self.scale

@@ -1,0 +1,132 @@
+"""What all tasks share: the step, the metrics, the optimizer and its schedule."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lockstep.datamodules.base import DataModule, DataSpec
+from lockstep.datamodules.batches import Batch
+from lockstep.models.preprocess import Preprocess
+from lockstep.models.tally import Tally
+from lockstep.schedules import Horizon
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+ScheduleFactory = Callable[[Optimizer, Horizon], dict[str, Any]]
+
+
+class Task(LightningModule):
+    """A net and what it is trained for. A subclass implements `measure`.
+
+    Args:
+        net: inputs (n, *input_shape) to outputs (n, num_outputs).
+        optimizer: called with the parameters.
+        lr_scheduler: called with the optimizer and the Horizon; returns Lightning's scheduler dictionary.
+        metrics: names that `measure` returns; logged as train/NAME, val/NAME and test/NAME.
+        recipe: plain containers from which `lockstep.build.load_model` builds this model again.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        spec: DataSpec,
+        optimizer: OptimizerFactory,
+        lr_scheduler: ScheduleFactory,
+        metrics: Sequence[str],
+        compile: bool = False,
+        channels_last: bool = False,
+        recipe: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.spec = spec
+        self.preprocess = Preprocess(spec.input_shape)
+        self.make_optimizer, self.make_schedule = optimizer, lr_scheduler
+        self.train_tally, self.val_tally, self.test_tally = (Tally(metrics) for _ in range(3))
+        self.recipe = recipe or {}
+        self.results: dict[str, float] = {}  # the latest value of each metric, which self.log would round to float32
+        self.samples_trained = 0  # by this process, since it started
+        self.train_time = 0.0  # seconds from the start of training to its end, validation and checkpoints included
+        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
+        if channels_last:
+            net.to(memory_format=torch.channels_last)
+        if compile:
+            net.compile()  # in place: torch.compile(net) would put _orig_mod. into the checkpoint's keys
+
+    @abstractmethod
+    def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """From outputs (n, num_outputs) and targets to one (n,) tensor per metric; "loss" is the one trained on."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.net(self.preprocess(inputs).contiguous(memory_format=self.memory_format))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        values = self.measure(self(batch.inputs), batch.targets)
+        self.train_tally.update(values)
+        self.samples_trained += len(batch.ids)
+        loss = values["loss"].sum() * batch.share
+        self._log_step(loss.detach())
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        return self._evaluate(batch, self.val_tally)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        return self._evaluate(batch, self.test_tally)
+
+    def _evaluate(self, batch: Batch, tally: Tally) -> Tensor:
+        outputs = self(batch.inputs)
+        tally.update(self.measure(outputs, batch.targets))
+        return outputs
+
+    def _log_step(self, loss: Tensor) -> None:
+        """The loss of one step, over all ranks. Not by self.log, which costs as much as a small model's step."""
+        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
+            mean = self.trainer.strategy.reduce(loss, reduce_op="mean")
+            for logger in self.loggers:
+                logger.log_metrics({"train/loss_step": float(mean)}, step=self.global_step)
+
+    def on_train_epoch_end(self) -> None:
+        self._log_epoch("train", self.train_tally)
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_epoch("val", self.val_tally)
+
+    def on_test_epoch_end(self) -> None:
+        self._log_epoch("test", self.test_tally)
+
+    def _log_epoch(self, stage: str, tally: Tally) -> None:
+        means = {f"{stage}/{name}": value for name, value in tally.compute().items()}
+        self.log_dict(means, batch_size=1)
+        self.results |= {name: float(value) for name, value in means.items()}
+        tally.reset()
+
+    def on_train_start(self) -> None:
+        self._started = time.perf_counter()
+
+    def on_train_end(self) -> None:
+        self.train_time = time.perf_counter() - self._started
+
+    def setup(self, stage: str) -> None:
+        datamodule = getattr(self.trainer, "datamodule", None)
+        if stage == "fit" and isinstance(datamodule, DataModule) and datamodule.scaler is not None:
+            self.preprocess.fit(datamodule.scaler)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer(self.parameters())
+        return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._horizon())}
+
+    def _horizon(self) -> Horizon:
+        steps = self.trainer.estimated_stepping_batches
+        per_epoch = -(-self.trainer.num_training_batches // self.trainer.accumulate_grad_batches)
+        return Horizon(steps=steps, epochs=steps / per_epoch, steps_per_epoch=int(per_epoch))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["hyper_parameters"] = self.recipe
+        checkpoint["metrics"] = dict(self.results)
+

@@ -1,0 +1,23 @@
+"""Fully connected layers."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """Flattens, then linear layers with ReLU and dropout between them; without hidden layers one linear map."""
+
+    def __init__(self, input_shape: Sequence[int], num_outputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:
+        super().__init__()
+        widths = [math.prod(input_shape), *hidden]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for inputs, outputs in pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], num_outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, *input_shape) to (n, num_outputs)."""
+        return self.layers(x)

@@ -1,0 +1,31 @@
+"""torchvision's ResNets, fitted to the data."""
+
+from collections.abc import Sequence
+
+import torchvision
+from torch import nn
+
+from lockstep.config import refuse
+
+SMALL = 64  # pixels: images up to this size get the stem of the CIFAR experiments (He et al. 2016, section 4.2)
+
+
+def resnet(input_shape: Sequence[int], num_outputs: int, depth: int) -> nn.Module:
+    """torchvision.models.resnet{depth}, weights drawn anew; small images get a 3x3 stem without stride and pooling."""
+    if depth not in (18, 34, 50, 101, 152):
+        raise refuse("model.net.depth", depth, "accepted is 18, 34, 50, 101, 152")
+    net = torchvision.models.get_model(f"resnet{depth}", weights=None, num_classes=num_outputs)
+    channels, height, _ = input_shape
+    if height <= SMALL:
+        net.conv1 = _first_convolution(channels, kernel_size=3, stride=1)
+        net.maxpool = nn.Identity()
+    elif channels != 3:
+        net.conv1 = _first_convolution(channels, kernel_size=7, stride=2)
+    return net
+
+
+def _first_convolution(channels: int, kernel_size: int, stride: int) -> nn.Conv2d:
+    """Drawn as torchvision draws its own."""
+    convolution = nn.Conv2d(channels, 64, kernel_size, stride, padding=kernel_size // 2, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return convolution

@@ -1,0 +1,69 @@
+"""What a run leaves behind for other programs: status.json and metrics.json, replaced atomically."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["running", "finished", "failed", "preempted"]
+_PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replaces `path` in one step: a reader sees the old content or the new, never a part."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("w") as file:
+        json.dump(content, file, indent=2, sort_keys=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The file's content; None where there is no such file."""
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def write_status(run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None) -> None:
+    """Replaces status.json; the time of the start is kept."""
+    path = run_dir / "status.json"
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    started = now if status == "running" else (read_json(path) or {}).get("started", now)
+    content = {"status": status, "reason": reason, "rank": rank, "started": started, "updated": now}
+    write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
+
+
+def environment() -> dict[str, Any]:
+    """Versions, host and commit: what it takes to judge or repeat a number."""
+    return {
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": None if (changes := _git("status", "--porcelain")) is None else changes != "",
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the code that runs; None outside a checkout or without git."""
+    source = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", *arguments], cwd=source, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,157 @@
+"""The life of one run in one process: its directory, its status, its end and its exit code."""
+
+import contextlib
+import logging
+import shutil
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from omegaconf import DictConfig
+
+from lockstep import console, record
+from lockstep.config import ConfigError
+from lockstep.launchers.environment import rank_log, this_rank
+from lockstep.launchers.rank import follow_parent, tell_parent
+from lockstep.launchers.supervisor import Outcome, supervise
+from lockstep.plan import Plan
+
+if TYPE_CHECKING:
+    from lightning import LightningDataModule, Trainer
+
+    from lockstep.models import Task
+
+log = logging.getLogger(__name__)
+
+# Output directories that this process is about to make: removed again when a run can't start as configured.
+fresh_directories: set[Path] = set()
+
+
+class Run:
+    """A context that turns whatever happens in it into status.json and an exit code.
+
+    A run of one process is its own parent. With several, `is_parent` is true in the process that the user started:
+    it only starts and watches the ranks. Under torchrun and srun there is no parent of ours and rank zero writes.
+    Leaves by SystemExit: 1 the run failed, 2 it could not start as configured and left nothing behind.
+    """
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self.cfg = cfg
+        self.directory = Path(cfg.run_dir)
+        self.plan = Plan.of(cfg)
+        self.rank = this_rank()
+        self.is_parent = self.rank is None and self.plan.world_size > 1
+        self.has_parent = self.rank is not None and self.rank.started_by == "parent"
+        self.result: float | None = None
+        self._started = time.monotonic()
+
+    @property
+    def is_owner(self) -> bool:
+        """Does this process write the status and speak to the person: the parent, or rank zero without one."""
+        return not self.has_parent and (self.rank is None or self.rank.global_rank == 0)
+
+    def __enter__(self) -> Self:
+        follow_parent()
+        if self.is_owner:
+            record.write_status(self.directory, "running")
+            console.show_config(self.cfg)
+            log.info(str(self.plan))
+        return self
+
+    def supervise(self, command: list[str]) -> None:
+        """In the parent: runs `command` once per rank, then takes rank zero's record as the result."""
+        outcome = supervise(command, self.plan.world_size, self.directory / "train.log")
+        metrics = record.read_json(self.directory / "metrics.json")
+        if outcome.code == 0 and metrics is None:
+            outcome = Outcome(code=1, reason="the ranks ended without writing metrics.json")
+        if outcome.code:
+            self._fail(outcome)
+        self._close(metrics or {})
+
+    def finish(self, trainer: "Trainer", model: "Task", datamodule: "LightningDataModule", metrics: dict[str, float]) -> None:
+        """In every rank: writes metrics.json from rank zero, then leaves the process group together."""
+        from lockstep.build import describe
+
+        facts = describe(trainer, model, datamodule)
+        optimized = self.cfg.optimized_metric
+        if optimized not in metrics:
+            raise ConfigError(f"optimized_metric={optimized}: the run has logged {', '.join(sorted(metrics))}")
+        result = {
+            "metrics": metrics,
+            "optimized_metric": optimized,
+            "wall_time": time.monotonic() - self._started,
+            **facts,
+            **self.plan.facts(),
+            "seed": self.cfg.seed,
+            **record.environment(),
+        }
+        if trainer.is_global_zero:
+            record.write_json(self.directory / "metrics.json", result)
+        _leave_process_group(together=True)
+        if not self.has_parent:
+            self._close(result)
+        self.result = metrics[optimized]
+
+    def _close(self, result: dict[str, Any]) -> None:
+        self.result = result["metrics"][result["optimized_metric"]]
+        if self.is_owner:
+            record.write_status(self.directory, "finished")
+            console.show_result(self.directory, result)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            return
+        outcome = _outcome(error, self.rank.global_rank if self.rank else 0)
+        tell_parent(outcome.code, outcome.reason or "", outcome.traceback)
+        if self.has_parent:
+            if outcome.traceback:
+                with (self.directory / rank_log()).open("a") as file:
+                    file.write(outcome.traceback)
+            _leave_process_group(together=False)
+            raise SystemExit(outcome.code)
+        _leave_process_group(together=False)
+        self._fail(outcome)
+
+    def _fail(self, outcome: Outcome) -> None:
+        """Says why once, records it, and leaves. Without a parent any rank may be the one who knows."""
+        if outcome.code == 2:
+            console.say(outcome.reason or "")
+            if self.is_owner:
+                discard(self.directory)
+            raise SystemExit(2)
+        if outcome.traceback:
+            log.error(outcome.traceback)
+        console.say(f"The run failed: {outcome.reason}. Logs: {self.directory}")
+        if (record.read_json(self.directory / "status.json") or {}).get("status") == "running":
+            record.write_status(self.directory, "failed", outcome.reason, outcome.rank)
+        raise SystemExit(outcome.code)
+
+
+def _outcome(error: BaseException, rank: int) -> Outcome:
+    if isinstance(error, ConfigError):
+        return Outcome(code=2, reason=str(error), rank=rank)
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return Outcome(code=1, reason="interrupted", rank=rank)
+    text = "".join(traceback.format_exception(error))
+    return Outcome(code=1, reason=f"rank {rank}: {type(error).__name__}: {error}", rank=rank, traceback=text)
+
+
+def _leave_process_group(together: bool) -> None:
+    """Without this a process may end with `terminate called without an active exception` although all went well."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        if together:
+            distributed.barrier()
+        distributed.destroy_process_group()
+
+
+def discard(directory: Path) -> None:
+    """Removes what a run made that could not start, and the folders above it that are empty now."""
+    if directory in fresh_directories:
+        logging.shutdown()
+        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            directory.parent.rmdir()

@@ -1,0 +1,102 @@
+"""Learning rate schedules that know how long training lasts.
+
+Each returns Lightning's scheduler dictionary. Lengths are in the schedule's own interval, steps or epochs, divided by
+`frequency`, for the scheduler is advanced once every `frequency` of them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+
+from lockstep.config import refuse
+
+Interval = Literal["step", "epoch"]
+
+
+class Horizon(NamedTuple):
+    """How long training lasts: optimizer steps, epochs (both may be infinite), and optimizer steps in one epoch."""
+
+    steps: float
+    epochs: float
+    steps_per_epoch: int
+
+    def length(self, interval: Interval) -> int:
+        total = self.steps if interval == "step" else self.epochs
+        if math.isinf(total):
+            raise refuse("model.lr_scheduler", "...", "this schedule needs an end: set trainer.max_epochs or trainer.max_steps")
+        return math.ceil(total)
+
+
+def _entry(scheduler: LRScheduler, interval: Interval, frequency: int, monitor: str | None) -> dict[str, Any]:
+    return {"scheduler": scheduler, "interval": interval, "frequency": frequency, "monitor": monitor}
+
+
+def _factors(
+    optimizer: Optimizer,
+    horizon: Horizon,
+    factor: Callable[[float], float],
+    *,
+    interval: Interval,
+    frequency: int,
+    monitor: str | None,
+    warmup_steps: int,
+    warmup_epochs: int,
+) -> dict[str, Any]:
+    """The base rate times factor(t), t counted in intervals after a linear warm-up from near zero."""
+    warmup = _warmup_length(horizon, interval, warmup_steps, warmup_epochs)
+
+    def at(count: int) -> float:
+        t = count * frequency
+        return (t + 1) / (warmup + 1) if t < warmup else factor(t - warmup)
+
+    return _entry(LambdaLR(optimizer, at), interval, frequency, monitor)
+
+
+def _warmup_length(horizon: Horizon, interval: Interval, warmup_steps: int, warmup_epochs: int) -> float:
+    steps = warmup_steps + warmup_epochs * horizon.steps_per_epoch
+    return steps if interval == "step" else steps / horizon.steps_per_epoch
+
+
+def constant(optimizer: Optimizer, horizon: Horizon, **when: Any) -> dict[str, Any]:
+    return _factors(optimizer, horizon, lambda _: 1.0, **when)
+
+
+def cosine(optimizer: Optimizer, horizon: Horizon, min_factor: float, **when: Any) -> dict[str, Any]:
+    """Loshchilov & Hutter 2017, arXiv:1608.03983, without restarts: 1 after the warm-up, min_factor at the end."""
+    warmup = _warmup_length(horizon, when["interval"], when["warmup_steps"], when["warmup_epochs"])
+    length = max(1.0, horizon.length(when["interval"]) - warmup)
+
+    def factor(t: float) -> float:
+        return min_factor + (1 - min_factor) * (1 + math.cos(math.pi * min(1.0, t / length))) / 2
+
+    return _factors(optimizer, horizon, factor, **when)
+
+
+def step(optimizer: Optimizer, horizon: Horizon, step_size: int, gamma: float, **when: Any) -> dict[str, Any]:
+    return _factors(optimizer, horizon, lambda t: gamma ** (t // step_size), **when)
+
+
+def one_cycle(
+    optimizer: Optimizer, horizon: Horizon, interval: Interval, frequency: int, monitor: str | None, **cycle: Any
+) -> dict[str, Any]:
+    """Smith & Topin 2018, arXiv:1708.07120; the optimizer's learning rate is the highest one."""
+    total = math.ceil(horizon.length(interval) / frequency)
+    highest = [group["lr"] for group in optimizer.param_groups]
+    scheduler = OneCycleLR(optimizer, max_lr=highest, total_steps=total, cycle_momentum="momentum" in optimizer.defaults, **cycle)
+    return _entry(scheduler, interval, frequency, monitor)
+
+
+def plateau(
+    optimizer: Optimizer,
+    horizon: Horizon,
+    interval: Interval,
+    frequency: int,
+    monitor: str,
+    mode: Literal["min", "max"],
+    gamma: float,
+    patience: int,
+) -> dict[str, Any]:
+    return _entry(ReduceLROnPlateau(optimizer, mode=mode, factor=gamma, patience=patience), interval, frequency, monitor)

@@ -1,0 +1,28 @@
+"""One run, from the config to its record:  python train.py [GROUP=OPTION ...] [key=value ...]"""
+
+import hydra
+from omegaconf import DictConfig
+
+from lockstep.cli import command_of_a_rank, start
+from lockstep.run import Run
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="train")
+def main(cfg: DictConfig) -> float | None:
+    with Run(cfg) as run:
+        if run.is_parent:
+            run.supervise(command_of_a_rank(cfg))
+        else:
+            from lockstep.build import build, metrics_of  # torch and Lightning: only in processes that train
+
+            datamodule, model, trainer = build(cfg, run.plan)
+            trainer.fit(model, datamodule, ckpt_path=cfg.ckpt_path)
+            metrics = metrics_of(trainer)
+            if cfg.test:
+                trainer.test(model, datamodule, ckpt_path=best_checkpoint(trainer), verbose=False)
+            run.finish(trainer, model, datamodule, metrics)
+    return run.result
+
+
+if __name__ == "__main__":
+    start(main)
