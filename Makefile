@@ -14,7 +14,7 @@ test: lint
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright --warnings
+	$(BIN)/basedpyright
 
 # Made again only when the lock or the package's own declaration changes.
 .venv/installed: requirements.lock pyproject.toml

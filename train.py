@@ -9,18 +9,19 @@ from lockstep.run import Run
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(cfg: DictConfig) -> float | None:
+    """Returns the optimized metric. The config has been validated before Hydra made the run's directory."""
     with Run(cfg) as run:
         if run.is_parent:
-            run.supervise(command_of_a_rank(cfg))
+            run.supervise(command_of_a_rank(cfg))  # this same program, once per rank
         else:
-            from lockstep.build import build, metrics_of  # torch and Lightning: only in processes that train
+            from lockstep.build import build  # torch and Lightning: only in processes that train
+            from lockstep.results import best_checkpoint
 
             datamodule, model, trainer = build(cfg, run.plan)
             trainer.fit(model, datamodule, ckpt_path=cfg.ckpt_path)
-            metrics = metrics_of(trainer)
             if cfg.test:
                 trainer.test(model, datamodule, ckpt_path=best_checkpoint(trainer), verbose=False)
-            run.finish(trainer, model, datamodule, metrics)
+            run.finish(trainer)
     return run.result
 
 

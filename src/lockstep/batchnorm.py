@@ -85,13 +85,13 @@ class _AllReduce(torch.autograd.Function):
     """The sum over ranks. Its gradient is the sum too: every rank's loss depends on every rank's term."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(_ctx: Any, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         total = x.clone()
         dist.all_reduce(total)
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(_ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         total = gradient.contiguous().clone()
         dist.all_reduce(total)
         return total

@@ -1,6 +1,7 @@
 """From a composed config to objects: the only caller of Hydra's instantiate."""
 
 import inspect
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,15 @@ from lockstep.plan import Plan
 # Warnings of Lightning that are wrong about our loaders and metrics.
 _NOT_OURS = (
     "The '.*_dataloader' does not have many workers",  # data in memory needs none
-    "It is recommended to use `self.log",  # a Tally is summed over the ranks before it is logged
+    r"It is recommended to use `self\.log",  # a Tally is summed over the ranks before it is logged
     "The number of training batches",  # logging less often than once an epoch is a choice
+    r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
 )
 
 
 def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningModule, Trainer]:
     """The three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
-    for message in _NOT_OURS:
-        warnings.filterwarnings("ignore", message=message)
+    _quieten_lightning()
     datamodule = instantiate(cfg.datamodule, _convert_="all")
     seed_everything(cfg.seed, workers=True, verbose=False)
     recipe = {"model": OmegaConf.to_container(cfg.model, resolve=True), "spec": _plain_spec(datamodule.spec)}
@@ -41,6 +42,14 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningMo
     if cfg.ckpt_path is not None:
         _check_fits(model, "ckpt_path", Path(cfg.ckpt_path))
     return datamodule, model, build_trainer(cfg, plan)
+
+
+def _quieten_lightning() -> None:
+    """Its running commentary; importing it has set the level. Warnings stay, but for those that are wrong about us."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in _NOT_OURS:
+        warnings.filterwarnings("ignore", message=message)
 
 
 def build_model(recipe: dict[str, Any], lr: float | None = None) -> LightningModule:
@@ -55,7 +64,7 @@ def build_model(recipe: dict[str, Any], lr: float | None = None) -> LightningMod
 
 def build_trainer(cfg: DictConfig, plan: Plan, loggers: bool = True) -> Trainer:
     """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP."""
-    settings: Any = cfg.trainer.copy()
+    settings: Any = OmegaConf.create(OmegaConf.to_container(cfg.trainer, resolve=True))
     strategy, sync_batchnorm = settings.pop("strategy"), settings.pop("sync_batchnorm")
     settings.accelerator = plan.accelerator
     settings.devices = list(plan.device_ids) if plan.device_ids else plan.devices
@@ -142,5 +151,3 @@ def _plain_spec(spec: DataSpec) -> dict[str, Any]:
 def _spec(fields: dict[str, Any]) -> DataSpec:
     names = fields["class_names"]
     return DataSpec(tuple(fields["input_shape"]), fields["num_outputs"], None if names is None else tuple(names))
-
-

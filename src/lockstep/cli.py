@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -38,17 +38,23 @@ def start(main: Callable[[], Any]) -> None:
 def explain(error: Exception) -> str:
     """One line for an override that Hydra could not apply, with what it would have accepted."""
     cause = error.__cause__ or error
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: not a valid override ({error})"
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, option = (error.missing_cfg_file or "").rpartition("/")
+        return f"{group}={option}: accepted is one of {', '.join(error.options)}"
     key, parent = getattr(cause, "full_key", None), getattr(cause, "parent_node", None)
     if isinstance(cause, OmegaConfBaseException) and key and isinstance(parent, DictConfig):
-        return _unknown_key(str(key), [str(name) for name in parent])
-    return " ".join(str(error).split())
+        return _unknown_key(str(key), [str(name) for name in parent if name != "hydra"])
+    return str(error)
 
 
 def _unknown_key(key: str, siblings: list[str]) -> str:
     group, _, name = key.rpartition(".")
     close = get_close_matches(name, siblings, n=1)
     guess = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
-    return f"{key}: unknown key; {guess}accepted are {', '.join(siblings)}; +{key}=VALUE adds a new one"
+    override = next((item for item in sys.argv[1:] if item.startswith(f"{key}=")), key)
+    return f"{override}: unknown key; {guess}accepted are {', '.join(siblings)}; +{override} adds a new one"
 
 
 def command_of_a_rank(cfg: DictConfig) -> list[str]:
@@ -77,8 +83,9 @@ class ValidateConfig(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         HydraConfig.instance().set_config(config)
         try:
-            check(config)
-            _check_launch(Plan.of(config))
+            cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+            check(cfg)
+            _check_launch(Plan.of(cfg))
             _reserve_directory(config)
         except (ConfigError, OmegaConfBaseException) as error:  # Hydra turns an exception here into a warning
             say(str(error))
@@ -97,7 +104,16 @@ def _check_launch(plan: Plan) -> None:
 
 
 def _reserve_directory(config: DictConfig) -> None:
+    """A directory that was given is used as it is; one that was made up must belong to no other run."""
     directory = Path(str(OmegaConf.select(config, "hydra.run.dir"))).absolute()
+    given = any(item.startswith("hydra.run.dir=") for item in config.hydra.overrides.hydra)
+    if not given and (directory / "status.json").exists() and not _is_restart():
+        raise refuse("hydra.run.dir", directory, "belongs to an earlier run; give another one")
     rank = this_rank()
-    if not directory.exists() and (rank is None or rank.started_by != "parent"):
+    if (rank is None or rank.started_by != "parent") and not (directory.exists() if given else _is_restart()):
         fresh_directories.add(directory)
+
+
+def _is_restart() -> bool:
+    """Has torchrun started these ranks again, or SLURM requeued this job? Then the directory is our own."""
+    return any(int(os.environ.get(name, 0)) > 0 for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lockstep import console, record
@@ -20,9 +21,7 @@ from lockstep.launchers.supervisor import Outcome, supervise
 from lockstep.plan import Plan
 
 if TYPE_CHECKING:
-    from lightning import LightningDataModule, Trainer
-
-    from lockstep.models import Task
+    from lightning import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +45,7 @@ class Run:
         self.is_parent = self.rank is None and self.plan.world_size > 1
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
         self.result: float | None = None
+        self._is_over = False
         self._started = time.monotonic()
 
     @property
@@ -71,29 +71,30 @@ class Run:
             self._fail(outcome)
         self._close(metrics or {})
 
-    def finish(self, trainer: "Trainer", model: "Task", datamodule: "LightningDataModule", metrics: dict[str, float]) -> None:
+    def finish(self, trainer: "Trainer") -> None:
         """In every rank: writes metrics.json from rank zero, then leaves the process group together."""
-        from lockstep.build import describe
+        from lockstep.results import facts_of, log_hparams, metrics_of
 
-        facts = describe(trainer, model, datamodule)
+        metrics = metrics_of(trainer)
         optimized = self.cfg.optimized_metric
         if optimized not in metrics:
-            raise ConfigError(f"optimized_metric={optimized}: the run has logged {', '.join(sorted(metrics))}")
+            raise RuntimeError(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics))}")
+        facts = facts_of(trainer) | self.plan.facts() | {"seed": self.cfg.seed}
         result = {
             "metrics": metrics,
             "optimized_metric": optimized,
             "wall_time": time.monotonic() - self._started,
             **facts,
-            **self.plan.facts(),
-            "seed": self.cfg.seed,
             **record.environment(),
         }
         if trainer.is_global_zero:
+            log_hparams(trainer, self.cfg, list(HydraConfig.get().overrides.task), facts, metrics)
             record.write_json(self.directory / "metrics.json", result)
         _leave_process_group(together=True)
-        if not self.has_parent:
+        if self.has_parent:
+            self.result = metrics[optimized]
+        else:
             self._close(result)
-        self.result = metrics[optimized]
 
     def _close(self, result: dict[str, Any]) -> None:
         self.result = result["metrics"][result["optimized_metric"]]
@@ -102,7 +103,7 @@ class Run:
             console.show_result(self.directory, result)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:
+        if error is None or self._is_over:
             return
         outcome = _outcome(error, self.rank.global_rank if self.rank else 0)
         tell_parent(outcome.code, outcome.reason or "", outcome.traceback)
@@ -117,6 +118,7 @@ class Run:
 
     def _fail(self, outcome: Outcome) -> None:
         """Says why once, records it, and leaves. Without a parent any rank may be the one who knows."""
+        self._is_over = True
         if outcome.code == 2:
             console.say(outcome.reason or "")
             if self.is_owner:

@@ -91,7 +91,7 @@ def one_cycle(
 
 def plateau(
     optimizer: Optimizer,
-    horizon: Horizon,
+    _horizon: Horizon,
     interval: Interval,
     frequency: int,
     monitor: str,

@@ -9,7 +9,7 @@ from lightning import Callback, LightningModule, Trainer
 from lockstep.datamodules.batches import Batch
 
 
-def _is_due(trainer: Trainer) -> bool:
+def _is_due(trainer: Any) -> bool:
     return trainer.global_step % trainer.log_every_n_steps == 0
 
 
@@ -21,7 +21,7 @@ def _log(trainer: Trainer, metrics: dict[str, float]) -> None:
 class LearningRate(Callback):
     """lr, of the first parameter group; lr/1 and so on of others."""
 
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if _is_due(trainer):
             groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
             _log(trainer, {f"lr/{i}" if i else "lr": float(group["lr"]) for i, group in enumerate(groups)})
@@ -45,9 +45,7 @@ class Throughput(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._restart(trainer.global_step)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._samples += len(batch.ids) if isinstance(batch, Batch) else len(batch[0])
         if not _is_due(trainer) or trainer.global_step == self._step:
             return

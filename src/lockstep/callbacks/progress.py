@@ -18,14 +18,25 @@ class Progress(TQDMProgressBar):
 
     def __init__(self, refresh_rate: int = 50) -> None:
         super().__init__(refresh_rate=refresh_rate if sys.stdout.isatty() else 0)
+        self._said = 0  # epochs
 
-    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
         return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_epoch_end(trainer, pl_module)
-        if trainer.is_global_zero:
-            if self.is_enabled:
-                self.train_progress_bar.clear()
-            metrics = "  ".join(f"{name} {value}" for name, value in self.get_metrics(trainer, pl_module).items())
-            log.info(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  step {trainer.global_step}  {metrics}")
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+        self._say_epoch(trainer)
+        super().on_train_epoch_start(trainer, *_)
+
+    def on_train_end(self, *arguments: Any) -> None:
+        self._say_epoch(arguments[0])
+        super().on_train_end(*arguments)
+
+    def _say_epoch(self, trainer: Trainer) -> None:
+        """The epoch that has ended. Not said in on_train_epoch_end, which comes before the model's own."""
+        if not trainer.is_global_zero or trainer.current_epoch == self._said:
+            return
+        self._said = trainer.current_epoch
+        if self.is_enabled:
+            self.train_progress_bar.clear()
+        metrics = "  ".join(f"{name} {value}" for name, value in sorted(self.get_metrics(trainer).items()))
+        log.info(f"epoch {trainer.current_epoch}/{trainer.max_epochs}  step {trainer.global_step}  {metrics}")

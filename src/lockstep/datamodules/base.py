@@ -1,5 +1,6 @@
 """What all datamodules share: splits, loaders, batch sizes, standardisation."""
 
+import logging
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from lockstep.config import refuse
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batch, Batches
 from lockstep.samplers import Draw, EvalSampler, TrainSampler
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class DataModule(LightningDataModule):
             "persistent_workers": persistent_workers and num_workers > 0,
         }
         self.scaler: StandardScaler | None = None
+        self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
 
     @abstractmethod
@@ -105,6 +109,8 @@ class DataModule(LightningDataModule):
             seed=self.seed,
             drop_last=self.drop_last,
         )
+        self.samples_per_epoch = sampler.samples_per_epoch
+        log.info(f"{self.samples_per_epoch} of {len(self.splits.train)} samples per epoch, in {len(sampler)} batches per process")
         return self._loader(self.splits.train, sampler, self.augment)
 
     def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
@@ -155,7 +161,7 @@ class DataModule(LightningDataModule):
         return scaler
 
 
-def _unchanged(batch: Batch) -> Batch:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 

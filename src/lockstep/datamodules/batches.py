@@ -65,10 +65,8 @@ class Batches(Dataset[Batch]):
         return Batch(inputs, targets, draw.ids, draw.share)
 
     def _fetch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        wanted = ids.tolist() or [0]  # an empty batch is a batch of one, cut to none: its shape and type are right
         many = getattr(self.dataset, "__getitems__", None)
-        if many is not None and isinstance(found := many(ids if len(ids) else [0]), tuple):
-            inputs, targets = found
-        else:
-            samples = found if many is not None else [self.dataset[i] for i in ids.tolist() or [0]]
-            inputs, targets = default_collate(samples)
+        found = [self.dataset[i] for i in wanted] if many is None else many(wanted)
+        inputs, targets = found if isinstance(found, tuple) else default_collate(found)
         return inputs[: len(ids)], targets[: len(ids)]

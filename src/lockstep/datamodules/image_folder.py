@@ -105,7 +105,9 @@ def _class_names(folder: Path) -> list[str]:
     except OSError as error:
         raise refuse("datamodule.data_dir", folder, f"not a readable folder ({error})") from error
     if len(names) < 2:
-        raise refuse("datamodule.data_dir", folder, f"has {len(names)} class folder(s); accepted is one folder per class, two or more")
+        raise refuse(
+            "datamodule.data_dir", folder, f"has {len(names)} class folder(s); accepted is one folder per class, two or more"
+        )
     return names
 
 

@@ -1,5 +1,6 @@
 """torchvision's labelled image sets, held in memory as uint8."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,15 @@ class TorchvisionImages(DataModule):
         self.spec = DataSpec(_SHAPES[dataset], num_outputs=10)
 
     def prepare_data(self) -> None:
+        folder_is_ours = not self.data_dir.exists()
         try:
             self._read(train=True, download=True)
             self._read(train=False, download=True)
         except ConfigError:
             raise
         except Exception as error:  # the downloaders of torchvision raise RuntimeError, URLError, OSError, ...
+            if folder_is_ours:
+                shutil.rmtree(self.data_dir, ignore_errors=True)
             raise refuse(
                 "datamodule.data_dir",
                 self.data_dir,
@@ -59,7 +63,9 @@ class TorchvisionImages(DataModule):
         try:
             found = self._class(str(self.data_dir), train=train, download=download)
         except (ValueError, EOFError, AssertionError) as error:  # what a truncated or overwritten file raises
-            raise refuse("datamodule.data_dir", self.data_dir, f"a file of {self.dataset} there is unreadable ({error})") from error
+            raise refuse(
+                "datamodule.data_dir", self.data_dir, f"a file of {self.dataset} there is unreadable ({error})"
+            ) from error
         images = torch.as_tensor(numpy.asarray(found.data))
         images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
         return images, torch.as_tensor(found.targets)

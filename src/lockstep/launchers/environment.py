@@ -1,5 +1,6 @@
 """What the environment says about this process: which rank it is, who started it, which run it belongs to."""
 
+import functools
 import logging
 import os
 import secrets
@@ -29,8 +30,17 @@ class Rank:
     num_nodes: int
 
 
-def this_rank(env: Mapping[str, str] = os.environ) -> Rank | None:
+@functools.cache
+def this_rank() -> Rank | None:
     """The rank this process was started as; None where nobody has started ranks yet.
+
+    Read once: Lightning removes some of the variables when a stage ends.
+    """
+    return rank_in(os.environ)
+
+
+def rank_in(env: Mapping[str, str]) -> Rank | None:
+    """The rank that an environment describes.
 
     Variables: torch/distributed/run.py for torchrun; the OUTPUT ENVIRONMENT VARIABLES of srun(1) for SLURM.
     A SLURM job of one task counts as a plain machine: several devices in it are started by our own parent.
@@ -75,18 +85,18 @@ class RankZeroFilter(logging.Filter):
         return is_rank_zero()
 
 
-def run_id(env: Mapping[str, str] = os.environ) -> str:
+def run_id() -> str:
     """A name for this run that its ranks agree on and no other run has.
 
     Our own parent passes its directory on instead. Under srun it is the job step, under torchrun on one node the
     torchrun process, on several nodes the rendezvous id, which must then be given.
     """
-    rank = this_rank(env)
+    rank = this_rank()
     if rank is None:
         return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(3)}"
     if rank.started_by == "slurm":
-        return f"slurm-{env['SLURM_JOB_ID']}.{env.get('SLURM_STEP_ID', '0')}"
-    rendezvous = env.get("TORCHELASTIC_RUN_ID", "none")
+        return f"slurm-{os.environ['SLURM_JOB_ID']}.{os.environ.get('SLURM_STEP_ID', '0')}"
+    rendezvous = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if rank.num_nodes == 1:
         agent = os.getppid()  # the torchrun process, parent of all ranks of this node
         return f"torchrun-{socket.gethostname()}-{agent}-{_start_of(agent)}"

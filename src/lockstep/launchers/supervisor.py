@@ -48,7 +48,7 @@ def supervise(command: list[str], world_size: int, log: Path) -> Outcome:
         with _Signals() as signals:
             try:
                 for rank in range(world_size):
-                    ranks.append(_start(command, rank, environment, reader, log))
+                    ranks.append(_start(command, rank, environment, reader, log))  # noqa: PERF401  ended even if one fails to start
                 return _watch(ranks, signals, Path(errors))
             finally:
                 _end(ranks)

@@ -15,7 +15,7 @@ class Regressor(Task):
     def __init__(self, **task: Any) -> None:
         super().__init__(**task)
         if unknown := set(self.train_tally.names) - {"loss", "mae"}:
-            raise refuse("model.metrics", *unknown, "a regressor measures loss and mae")
+            raise refuse("model.metrics", sorted(unknown), "a regressor measures loss and mae")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """From outputs and targets, both (n, num_outputs)."""

@@ -86,8 +86,9 @@ class Task(LightningModule):
 
     def _log_step(self, loss: Tensor) -> None:
         """The loss of one step, over all ranks. Not by self.log, which costs as much as a small model's step."""
-        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
-            mean = self.trainer.strategy.reduce(loss, reduce_op="mean")
+        trainer: Any = self.trainer
+        if (self.global_step + 1) % trainer.log_every_n_steps == 0:
+            mean = trainer.strategy.reduce(loss, reduce_op="mean")
             for logger in self.loggers:
                 logger.log_metrics({"train/loss_step": float(mean)}, step=self.global_step)
 
@@ -129,4 +130,3 @@ class Task(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["hyper_parameters"] = self.recipe
         checkpoint["metrics"] = dict(self.results)
-

@@ -1,0 +1,76 @@
+"""What came out of a run, gathered from the trainer for its record and its loggers."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.build import read_checkpoint
+
+
+def best_checkpoint(trainer: Any) -> Path | None:
+    """The best checkpoint on disk, by the first ModelCheckpoint that monitors a metric."""
+    paths = [
+        callback.best_model_path for callback in trainer.callbacks if isinstance(callback, ModelCheckpoint) and callback.monitor
+    ]
+    return next((Path(path) for path in paths if path and Path(path).is_file()), None)
+
+
+def metrics_of(trainer: Trainer) -> dict[str, float]:
+    """The metrics of the checkpoint to use: training and validation as of when the best one was saved, then the test.
+
+    Without a best checkpoint they are the last ones. In float64 where the model keeps them so.
+    """
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    metrics |= getattr(trainer.lightning_module, "results", {})
+    if (best := best_checkpoint(trainer)) is not None:
+        metrics |= read_checkpoint("best checkpoint", best).get("metrics", {})
+    return metrics
+
+
+def facts_of(trainer: Trainer) -> dict[str, Any]:
+    """Sizes, times and devices; called on every rank, for samples are counted over all of them."""
+    model: Any = trainer.lightning_module
+    datamodule: Any = getattr(trainer, "datamodule", None)
+    samples_trained = _total(trainer, getattr(model, "samples_trained", 0))
+    train_time = getattr(model, "train_time", 0.0)
+    is_gpu = model.device.type == "cuda"
+    return {
+        "train_time": train_time,
+        "samples_per_second": samples_trained / train_time if train_time else 0.0,
+        "samples_trained": samples_trained,
+        "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),
+        "samples": datamodule.describe() if hasattr(datamodule, "describe") else {},
+        "epochs": trainer.current_epoch,
+        "steps": trainer.global_step,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "precision": trainer.precision,
+        "device_name": torch.cuda.get_device_name(model.device) if is_gpu else "cpu",
+        "device_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if is_gpu else None,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _total(trainer: Trainer, count: int) -> int:
+    device = trainer.strategy.root_device
+    kind = torch.float32 if device.type == "mps" else torch.float64
+    return int(trainer.strategy.reduce(torch.tensor(count, dtype=kind, device=device), reduce_op="sum"))
+
+
+def log_hparams(
+    trainer: Trainer, cfg: DictConfig, overrides: list[str], facts: dict[str, Any], metrics: dict[str, float]
+) -> None:
+    """One hparams record per run: the overridden keys and what follows from them, with the final metrics."""
+    swept = {key.lstrip("+~"): OmegaConf.select(cfg, key.lstrip("+~")) for key in (item.partition("=")[0] for item in overrides)}
+    values = {key: value for key, value in swept.items() if isinstance(value, int | float | str)}
+    values |= {key: facts[key] for key in ("world_size", "global_batch_size", "lr", "precision")} | {"seed": cfg.seed}
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            logger.log_hyperparams(values, metrics, step=trainer.global_step)
+        else:
+            logger.log_hyperparams(values)
+        logger.finalize("success")
