@@ -71,6 +71,11 @@ def command_of_a_rank(cfg: DictConfig) -> list[str]:
     return [sys.executable, sys.argv[0], *flags, *hydra.overrides.task, *overrides, where]
 
 
+def command_with(*overrides: str) -> list[str]:
+    """The command line of this program and more overrides, for a fresh process."""
+    return [sys.executable, *sys.argv, *overrides]
+
+
 def quote(value: str) -> str:
     """A value as Hydra's override grammar reads it back unchanged."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")

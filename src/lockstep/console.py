@@ -37,11 +37,13 @@ def _grow(tree: Tree, content: Any) -> None:
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     """The closing table: metrics, time, throughput, and what to do next."""
     rows = {name: f"{value:.6g}" for name, value in result["metrics"].items()}
-    rows |= {"wall time": f"{result['wall_time']:.1f} s", "throughput": f"{result['samples_per_second']:,.0f} samples/s"}
-    rows |= {"world size": str(result["world_size"]), "run directory": _relative(run_dir)}
-    show_rows(rows)
-    folder = shlex.quote(_relative(run_dir))
-    print(f"\nNext:\n  tensorboard --logdir {folder}\n  python scripts/evaluate.py {folder}", flush=True)
+    rows |= {"wall time": f"{result['wall_time']:.1f} s", "world size": str(result["world_size"])}
+    if result["train_time"]:
+        rows |= {"throughput": f"{result['samples_per_second']:,.0f} samples/s"}
+    show_rows(rows | {"run directory": _relative(run_dir)})
+    if result["train_time"]:
+        folder = shlex.quote(_relative(run_dir))
+        print(f"\nNext:\n  tensorboard --logdir {folder}\n  python scripts/evaluate.py {folder}", flush=True)
 
 
 def show_rows(rows: dict[str, str]) -> None:

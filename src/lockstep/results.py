@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.core.hydra_config import HydraConfig
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -61,13 +62,13 @@ def _total(trainer: Trainer, count: int) -> int:
     return int(trainer.strategy.reduce(torch.tensor(count, dtype=kind, device=device), reduce_op="sum"))
 
 
-def log_hparams(
-    trainer: Trainer, cfg: DictConfig, overrides: list[str], facts: dict[str, Any], metrics: dict[str, float]
-) -> None:
+def log_hparams(trainer: Trainer, cfg: DictConfig, facts: dict[str, Any], metrics: dict[str, float]) -> None:
     """One hparams record per run: the overridden keys and what follows from them, with the final metrics."""
-    swept = {key.lstrip("+~"): OmegaConf.select(cfg, key.lstrip("+~")) for key in (item.partition("=")[0] for item in overrides)}
-    values = {key: value for key, value in swept.items() if isinstance(value, int | float | str)}
-    values |= {key: facts[key] for key in ("world_size", "global_batch_size", "lr", "precision")} | {"seed": cfg.seed}
+    overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    keys = [override.partition("=")[0].lstrip("+~") for override in overrides]
+    chosen = {key: OmegaConf.select(cfg, key) for key in keys}
+    values = {key: value for key, value in chosen.items() if isinstance(value, int | float | str)}
+    values |= {key: facts[key] for key in ("world_size", "global_batch_size", "lr", "precision", "seed")}
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.log_hyperparams(values, metrics, step=trainer.global_step)

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lockstep import console, record
@@ -37,8 +36,8 @@ class Run:
     Leaves by SystemExit: 1 the run failed, 2 it could not start as configured and left nothing behind.
     """
 
-    def __init__(self, cfg: DictConfig) -> None:
-        self.cfg = cfg
+    def __init__(self, cfg: DictConfig, show_config: bool = True) -> None:
+        self.cfg, self.show_config = cfg, show_config
         self.directory = Path(cfg.run_dir)
         self.plan = Plan.of(cfg)
         self.rank = this_rank()
@@ -57,7 +56,8 @@ class Run:
         follow_parent()
         if self.is_owner:
             record.write_status(self.directory, "running")
-            console.show_config(self.cfg)
+            if self.show_config:
+                console.show_config(self.cfg)
             log.info(str(self.plan))
         return self
 
@@ -88,7 +88,7 @@ class Run:
             **record.environment(),
         }
         if trainer.is_global_zero:
-            log_hparams(trainer, self.cfg, list(HydraConfig.get().overrides.task), facts, metrics)
+            log_hparams(trainer, self.cfg, facts, metrics)
             record.write_json(self.directory / "metrics.json", result)
         _leave_process_group(together=True)
         if self.has_parent:

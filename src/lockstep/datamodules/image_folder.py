@@ -1,47 +1,29 @@
 """Images in one folder per class, decoded in the workers."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
-from torchvision.transforms.v2 import functional
 
-from lockstep.config import ConfigError, refuse
+from lockstep.config import refuse
 from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
+from lockstep.datamodules.images import SUFFIXES, ImageFiles, find_images, verify
 
-SUFFIXES = (".jpg", ".jpeg", ".png")
 
+class LabelledFiles(Dataset[tuple[Tensor, Tensor]]):
+    """Image files and the numbers of their classes."""
 
-class ImageFiles(Dataset[tuple[Tensor, Tensor]]):
-    """(3, size, size) uint8 images: decoded, the shorter side resized to `size`, the middle cropped."""
-
-    def __init__(self, files: Sequence[tuple[Path, int]], size: int) -> None:
-        self.files, self.size = files, size
+    def __init__(self, images: ImageFiles, targets: list[int]) -> None:
+        self.images, self.targets = images, torch.tensor(targets)
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        path, target = self.files[index]
-        return decode(path, "RGB", (self.size, self.size)), torch.tensor(target)
-
-
-def decode(path: Path, mode: str, size: tuple[int, int]) -> Tensor:
-    """An image file as (channels, height, width) uint8; mode is PIL's, RGB or L. Raises ConfigError naming the file."""
-    try:
-        with Image.open(path) as image:
-            pixels = functional.pil_to_tensor(image.convert(mode))
-    except (UnidentifiedImageError, OSError) as error:
-        raise ConfigError(f"{path}: not a readable image ({error})") from error
-    height, width = pixels.shape[1:]
-    scale = max(size[0] / height, size[1] / width)
-    resized = functional.resize(pixels, [max(size[0], round(height * scale)), max(size[1], round(width * scale))], antialias=True)
-    return functional.center_crop(resized, list(size))
+        return self.images[index], self.targets[index]
 
 
 class ImageFolder(DataModule):
@@ -64,9 +46,9 @@ class ImageFolder(DataModule):
 
     def prepare_data(self) -> None:
         if self.verify:
-            folders = [self.data_dir / name for name in ("train", "val", "test")] if self.is_split else [self.data_dir]
-            for path, _ in (file for folder in folders for file in self._files(folder)):
-                _verify(path)
+            for folder in [self.data_dir / name for name in ("train", "val", "test")] if self.is_split else [self.data_dir]:
+                for path, _ in self._files(folder):
+                    verify(path)
 
     def load(self) -> Splits:
         if not self.is_split:
@@ -84,16 +66,13 @@ class ImageFolder(DataModule):
         train, val = (rest[part] for part in seeded_split(len(rest), self.val_fraction, self.seed + 1))
         return Splits(*(Subset(images, part.tolist()) for part in (train, val, test)))
 
-    def _images(self, folder: Path) -> ImageFiles:
-        return ImageFiles(self._files(folder), self.size)
+    def _images(self, folder: Path) -> LabelledFiles:
+        files = self._files(folder)
+        images = ImageFiles([path for path, _ in files], (3, self.size, self.size))
+        return LabelledFiles(images, [target for _, target in files])
 
     def _files(self, folder: Path) -> list[tuple[Path, int]]:
-        files = [
-            (path, target)
-            for target, name in enumerate(self.classes)
-            for path in sorted((folder / name).glob("*"))
-            if path.suffix.lower() in SUFFIXES
-        ]
+        files = [(path, target) for target, name in enumerate(self.classes) for path in find_images(folder / name)]
         if not files and folder.name != "val":
             raise refuse("datamodule.data_dir", self.data_dir, f"no {', '.join(SUFFIXES)} in {folder}/CLASS/")
         return files
@@ -109,11 +88,3 @@ def _class_names(folder: Path) -> list[str]:
             "datamodule.data_dir", folder, f"has {len(names)} class folder(s); accepted is one folder per class, two or more"
         )
     return names
-
-
-def _verify(path: Path) -> None:
-    try:
-        with Image.open(path) as image:
-            image.verify()
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:  # SyntaxError: a broken PNG chunk
-        raise refuse("datamodule.data_dir", path, f"not a readable image ({error})") from error

@@ -23,8 +23,6 @@ KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 
 # Set by other launchers; a rank of ours must not take itself for one of theirs.
 _FOREIGN = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS_PER_NODE", "GROUP_RANK")
-# What a process does not outlive unless something outside killed it; SIGABRT is what a rank does when its peers are gone.
-_KILLED = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -148,18 +146,19 @@ def _watch(ranks: list[subprocess.Popen[bytes]], signals: _Signals, errors: Path
 
 
 def _verdict(codes: list[int | None], errors: Path) -> Outcome:
-    """Which rank failed first. A rank that was killed precedes those that raised, for they raise when a peer is gone."""
+    """Which rank failed first. One that ended without a word (killed, or os._exit) precedes those that raised: they
+    raise when a peer is gone. Except by SIGABRT, which is another way to end when a peer is gone."""
     if not any(codes):
         return Outcome(code=0)
-    for rank, code in enumerate(codes):
-        if code is not None and -code in _KILLED:
-            return Outcome(code=1, reason=f"rank {rank} was killed by {signal.Signals(-code).name}", rank=rank)
-    reports = [json.loads(file.read_text()) for file in errors.glob("*.json")]
-    if reports:
-        first = min(reports, key=lambda report: report["time"])
-        return Outcome(code=first["code"], reason=first["reason"], rank=first["rank"], traceback=first["traceback"])
-    rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
-    return Outcome(code=1, reason=f"rank {rank} ended with code {code} and no word", rank=rank)
+    reports = {report["rank"]: report for report in (json.loads(file.read_text()) for file in errors.glob("*.json"))}
+    silent = {rank: code for rank, code in enumerate(codes) if code and rank not in reports}
+    suspects = {rank: code for rank, code in silent.items() if code != -signal.SIGABRT} or ({} if reports else silent)
+    if suspects:
+        rank, code = next(iter(suspects.items()))
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code} and no word"
+        return Outcome(code=1, reason=f"rank {rank} {how}", rank=rank)
+    first = min(reports.values(), key=lambda report: report["time"])
+    return Outcome(code=first["code"], reason=first["reason"], rank=first["rank"], traceback=first["traceback"])
 
 
 def _signal_all(ranks: list[subprocess.Popen[bytes]], number: int) -> None:

@@ -1,0 +1,70 @@
+"""Tests a checkpoint of a run with the run's own config, at any number of devices.
+
+    python scripts/evaluate.py RUN_DIR [key=value ...]
+    python scripts/evaluate.py RUN_DIR trainer.devices=3 --checkpoint last
+
+The result is kept as RUN_DIR/evaluations/ID/metrics.json.
+"""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from lockstep.cli import command_with, quote, start
+from lockstep.config import check
+from lockstep.launchers.environment import RankZeroFilter, run_id
+from lockstep.plan import Plan
+from lockstep.run import Run, fresh_directories
+from lockstep.saved import checkpoint_of, saved_config
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to the saved config")
+    parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
+    arguments = parser.parse_intermixed_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    logging.getLogger().handlers[0].addFilter(RankZeroFilter())
+
+    cfg = _evaluation_of(arguments.run_dir.absolute(), arguments.overrides)
+    checkpoint = checkpoint_of(arguments.run_dir, arguments.checkpoint)
+    cfg.init_from = str(checkpoint)
+    check(cfg)
+    Plan.of(cfg)
+    _make_directory(Path(cfg.run_dir))
+    with Run(cfg, show_config=False) as run:
+        if run.is_parent:
+            run.supervise(command_with(f"run_dir={quote(cfg.run_dir)}"))
+        else:
+            from lockstep.build import build
+
+            datamodule, model, trainer = build(cfg, run.plan)
+            trainer.test(model, datamodule, verbose=False)
+            run.finish(trainer)
+
+
+def _evaluation_of(run_dir: Path, overrides: list[str]) -> DictConfig:
+    """The run's config, less what only training needs; an evaluation has a directory and a record of its own."""
+    cfg = saved_config(run_dir, overrides)
+    if cfg.run_dir == str(run_dir):
+        cfg.run_dir = str(run_dir / "evaluations" / run_id())
+    cfg.callbacks = {name: callback for name, callback in cfg.callbacks.items() if name == "progress"}
+    cfg.logger, cfg.ckpt_path = {}, None
+    cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
+    cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
+    cfg.optimized_metric = f"test/{cfg.optimized_metric.partition('/')[2]}"
+    return cfg
+
+
+def _make_directory(directory: Path) -> None:
+    if not directory.exists():
+        fresh_directories.add(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,79 @@
+"""Command lines as a user types them, bounded in time, with nothing left running."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
+TIMEOUT = 150  # seconds
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment less what other launchers have set, with the tests' own modules importable."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "TORCHELASTIC_", "PL_"))}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"):
+        own.pop(name, None)
+    return own | {MARK: uuid.uuid4().hex, "PYTHONPATH": str(ROOT / "tests"), "GLOO_SOCKET_IFNAME": "lo"} | more
+
+
+def python(*arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, **env: str) -> subprocess.CompletedProcess[str]:
+    """`python ARGUMENTS` to its end; fails if a process it started outlives it."""
+    with started(*arguments, cwd=cwd, **env) as process:
+        output, errors = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+@contextmanager
+def started(*arguments: str | Path, cwd: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """`python ARGUMENTS`, running; on leaving, whatever it has left behind is ended and is a failure."""
+    marked = environment(**env)
+    process = subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env=marked,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        left = processes_marked(marked[MARK])
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left, f"left running: {left}"
+
+
+def processes_marked(mark: str) -> list[int]:
+    """The pids of living processes that carry a test's mark; zombies have no environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def train(*overrides: str, cwd: Path, timeout: float = TIMEOUT, **env: str) -> subprocess.CompletedProcess[str]:
+    """`python train.py OVERRIDES` on the CPU, from a folder of the test's own."""
+    return python(ROOT / "train.py", "trainer.accelerator=cpu", *overrides, cwd=cwd, timeout=timeout, **env)
+
+
+def runs(folder: Path) -> list[Path]:
+    """The run directories below folder/logs, oldest first."""
+    return sorted((path.parent for path in folder.glob("logs/*/*/status.json")), key=lambda path: path.stat().st_mtime)

@@ -1,0 +1,18 @@
+"""What all tests share."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture
+def mnist() -> Path:
+    """The folder that holds MNIST as torchvision reads it; tests that need it are skipped without it."""
+    if not (DATA / "MNIST" / "raw" / "t10k-images-idx3-ubyte").is_file():
+        pytest.skip(f"no MNIST in {DATA}")
+    return DATA

@@ -1,0 +1,97 @@
+"""A run of several processes that goes wrong ends soon, says why once, and leaves nothing running."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from commands import MARK, ROOT, processes_marked, started, train
+
+TWO = ("trainer.devices=2", "hydra.run.dir=run", "test=false")
+pytestmark = pytest.mark.slow
+
+
+def status(folder: Path) -> dict[str, object]:
+    return json.loads((folder / "run" / "status.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("how", "rank", "reason"),
+    [
+        ("raise", 0, "rank 0: ArithmeticError: planted fault"),
+        ("raise in barrier", 1, "rank 1: ArithmeticError: planted fault"),
+        ("kill", 0, "rank 0 was killed by SIGKILL"),
+        ("kill", 1, "rank 1 was killed by SIGKILL"),
+        ("exit", 1, "rank 1 ended with code 7 and no word"),
+    ],
+)
+def test_a_failing_rank_ends_the_run(tmp_path: Path, how: str, rank: int, reason: str) -> None:
+    done = train(*TWO, f"+callbacks.fault={{_target_:faults.Fault,rank:{rank},how:{how}}}", cwd=tmp_path)
+    assert done.returncode == 1
+    recorded = status(tmp_path)
+    assert (recorded["status"], recorded["reason"], recorded["rank"]) == ("failed", reason, rank)
+    shown = done.stdout + done.stderr
+    assert shown.count("Traceback") == (1 if "raise" in how else 0), shown
+    assert shown.count(f"The run failed: {reason}") == 1
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_the_end_comes_within_ten_seconds_of_the_fault(tmp_path: Path) -> None:
+    """Rank 1 dies while rank 0 sleeps outside any collective, where no broken connection wakes it."""
+    faults = "+callbacks.a={_target_:faults.Fault,rank:0,how:hang}", "+callbacks.b={_target_:faults.Fault,rank:1,how:kill}"
+    with started(ROOT / "train.py", "trainer.accelerator=cpu", *TWO, *faults, cwd=tmp_path) as run:
+        log = tmp_path / "run" / "train.log"
+        wait_for(lambda: log.is_file() and "samples per epoch" in log.read_text())
+        since = time.monotonic()
+        assert run.wait(timeout=30) == 1
+        assert time.monotonic() - since < 10
+    assert status(tmp_path)["reason"] == "rank 1 was killed by SIGKILL"
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_ctrl_c_ends_a_run(tmp_path: Path, devices: int) -> None:
+    slow = "+callbacks.slow={_target_:faults.Slow}"
+    arguments = ("trainer.accelerator=cpu", f"trainer.devices={devices}", "hydra.run.dir=run", slow)
+    with started(ROOT / "train.py", *arguments, cwd=tmp_path) as run:
+        wait_for((tmp_path / "run" / "training").exists)
+        run.send_signal(signal.SIGINT)
+        since = time.monotonic()
+        _, errors = run.communicate(timeout=30)
+        assert time.monotonic() - since < 10
+    assert run.returncode == 1
+    assert status(tmp_path)["status"] == "failed"
+    assert "interrupted" in str(status(tmp_path)["reason"])
+    assert "Traceback" not in errors
+
+
+def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    slow = "+callbacks.slow={_target_:faults.Slow}"
+    with started(ROOT / "train.py", "trainer.accelerator=cpu", *TWO, slow, cwd=tmp_path) as run:
+        wait_for((tmp_path / "run" / "training").exists)
+        mark = next(
+            item.partition(b"=")[2].decode()
+            for item in Path(f"/proc/{run.pid}/environ").read_bytes().split(b"\0")
+            if item.startswith(MARK.encode())
+        )
+        assert len(processes_marked(mark)) == 3
+        run.kill()
+        run.wait()
+        wait_for(lambda: not processes_marked(mark), seconds=10)
+
+
+def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    done = train("trainer.devices=3", cwd=tmp_path, **slurm)
+    assert done.returncode == 2
+    line = "trainer.devices=3 trainer.num_nodes=1: slurm has started 2 process(es); accepted is a product of 2"
+    assert done.stderr.strip() == line
+    assert not (tmp_path / "logs").exists()
+
+
+def wait_for(condition: object, seconds: float = 60) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)

@@ -1,0 +1,76 @@
+"""Callbacks that tests put into real runs: ways for a rank to fail, and a record of what each rank has seen."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from lightning import Callback, LightningModule, Trainer
+
+
+class Fault(Callback):
+    """At a training batch of one rank: raise, kill, exit, or a raise before a collective the others wait in."""
+
+    def __init__(self, rank: int, how: str, batch: int = 3) -> None:
+        self.rank, self.how, self.batch = rank, how, batch
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx != self.batch:
+            return
+        if trainer.global_rank == self.rank:
+            if self.how == "raise":
+                raise ArithmeticError("planted fault")
+            if self.how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "exit":
+                os._exit(7)
+            if self.how == "hang":
+                time.sleep(600)
+        if self.how == "raise in barrier":
+            if trainer.global_rank == self.rank:
+                time.sleep(0.5)  # the others are in the barrier by now
+                raise ArithmeticError("planted fault")
+            dist.barrier()
+
+
+class Slow(Callback):
+    """Makes a run last long enough to be interrupted."""
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0 and trainer.current_epoch == 0 and trainer.is_global_zero:
+            (Path(trainer.default_root_dir) / "training").touch()
+        time.sleep(0.05)
+
+
+class Witness(Callback):
+    """Writes what this rank has seen: its world, and the ids of the samples of every training and test batch."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Any] = {"train": [], "test": []}
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.seen["train"].append(batch.ids.tolist())
+
+    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any) -> None:
+        self.seen["test"].append(batch.ids.tolist())
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.seen["world"] = {
+            "trainer": trainer.world_size,
+            "group": dist.get_world_size() if dist.is_initialized() else 1,
+            "rank": trainer.global_rank,
+            "strategy": type(trainer.strategy).__name__,
+            "backend": dist.get_backend() if dist.is_initialized() else None,
+        }
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write(trainer)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
+        (Path(trainer.default_root_dir) / f"seen.{trainer.global_rank}.json").write_text(json.dumps(self.seen))
