@@ -17,7 +17,7 @@ from lockstep.cli import command_with, quote, start
 from lockstep.config import check
 from lockstep.launchers.environment import RankZeroFilter, run_id
 from lockstep.plan import Plan
-from lockstep.run import Run, fresh_directories
+from lockstep.run import Run, will_make
 from lockstep.saved import checkpoint_of, saved_config
 
 
@@ -35,7 +35,8 @@ def main() -> None:
     cfg.init_from = str(checkpoint)
     check(cfg)
     Plan.of(cfg)
-    _make_directory(Path(cfg.run_dir))
+    will_make(Path(cfg.run_dir))
+    Path(cfg.run_dir).mkdir(parents=True, exist_ok=True)
     with Run(cfg, show_config=False) as run:
         if run.is_parent:
             run.supervise(command_with(f"run_dir={quote(cfg.run_dir)}"))
@@ -58,12 +59,6 @@ def _evaluation_of(run_dir: Path, overrides: list[str]) -> DictConfig:
     cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
     cfg.optimized_metric = f"test/{cfg.optimized_metric.partition('/')[2]}"
     return cfg
-
-
-def _make_directory(directory: Path) -> None:
-    if not directory.exists():
-        fresh_directories.add(directory)
-    directory.mkdir(parents=True, exist_ok=True)
 
 
 if __name__ == "__main__":

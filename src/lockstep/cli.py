@@ -17,7 +17,7 @@ from lockstep.config import ConfigError, check, refuse
 from lockstep.console import say
 from lockstep.launchers.environment import register_resolvers, this_rank
 from lockstep.plan import Plan
-from lockstep.run import fresh_directories
+from lockstep.run import will_make
 
 register_resolvers()
 
@@ -116,7 +116,7 @@ def _reserve_directory(config: DictConfig) -> None:
         raise refuse("hydra.run.dir", directory, "belongs to an earlier run; give another one")
     rank = this_rank()
     if (rank is None or rank.started_by != "parent") and not (directory.exists() if given else _is_restart()):
-        fresh_directories.add(directory)
+        will_make(directory)
 
 
 def _is_restart() -> bool:

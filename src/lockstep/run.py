@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Output directories that this process is about to make: removed again when a run can't start as configured.
-fresh_directories: set[Path] = set()
+# What did not exist before this process, which removes it again when a run can't start as configured.
+_made: set[Path] = set()
 
 
 class Run:
@@ -150,10 +150,18 @@ def _leave_process_group(together: bool) -> None:
         distributed.destroy_process_group()
 
 
+def will_make(directory: Path) -> None:
+    """Remembers that this process is about to make a run's directory, and which folders above it."""
+    _made.update(path for path in (directory, *directory.parents) if path == directory or not path.exists())
+
+
 def discard(directory: Path) -> None:
-    """Removes what a run made that could not start, and the folders above it that are empty now."""
-    if directory in fresh_directories:
-        logging.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            directory.parent.rmdir()
+    """Removes what a run made that could not start, unless it was there before."""
+    if directory not in _made:
+        return
+    logging.shutdown()
+    shutil.rmtree(directory, ignore_errors=True)
+    for folder in directory.parents:
+        if folder in _made:
+            with contextlib.suppress(OSError):  # another run has come to be there
+                folder.rmdir()

@@ -81,7 +81,14 @@ def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
-    slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    slurm = {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NTASKS_PER_NODE": "2",
+    }
     done = train("trainer.devices=3", cwd=tmp_path, **slurm)
     assert done.returncode == 2
     line = "trainer.devices=3 trainer.num_nodes=1: slurm has started 2 process(es); accepted is a product of 2"

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lockstep.config import ConfigError
 from lockstep.plan import Plan
@@ -167,7 +167,8 @@ def test_learning_rate_scales_with_accumulation_too(shipped: DictConfig) -> None
 
 
 def test_an_optimizer_without_a_learning_rate_has_none(shipped: DictConfig) -> None:
-    del shipped.model.optimizer["lr"]
+    with open_dict(shipped):
+        del shipped.model.optimizer["lr"]
     plan = plan_of(shipped, trainer__accelerator="cpu", lr_scaling="linear")
     assert plan.lr is None
     assert "learning rate" not in str(plan)

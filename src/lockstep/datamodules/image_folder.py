@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, Subset
 
 from lockstep.config import refuse
 from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
-from lockstep.datamodules.images import SUFFIXES, ImageFiles, find_images, verify
+from lockstep.datamodules.images import SUFFIXES, ImageFiles, damage, find_images
 
 
 class LabelledFiles(Dataset[tuple[Tensor, Tensor]]):
@@ -48,7 +48,8 @@ class ImageFolder(DataModule):
         if self.verify:
             for folder in [self.data_dir / name for name in ("train", "val", "test")] if self.is_split else [self.data_dir]:
                 for path, _ in self._files(folder):
-                    verify(path)
+                    if problem := damage(path):
+                        raise refuse("datamodule.data_dir", path, f"not a readable image ({problem})")
 
     def load(self) -> Splits:
         if not self.is_split:

@@ -44,10 +44,11 @@ def find_images(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
 
 
-def verify(path: Path) -> None:
-    """Reads the header; raises ConfigError naming a file that is damaged."""
+def damage(path: Path) -> str | None:
+    """What is wrong with an image file as far as its header tells; None if nothing is."""
     try:
         with Image.open(path) as image:
             image.verify()
     except (UnidentifiedImageError, OSError, SyntaxError) as error:  # SyntaxError: a broken PNG chunk
-        raise ConfigError(f"{path}: not a readable image ({error})") from error
+        return str(error)
+    return None

@@ -52,6 +52,10 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
     if int(env.get("SLURM_NTASKS", 1)) > 1 and "SLURM_PROCID" in env:
         if env.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in env:
             raise ConfigError(f"SLURM_NTASKS={env['SLURM_NTASKS']}: inside sbatch, start it with `srun python train.py ...`")
+        if "SLURM_NTASKS_PER_NODE" not in env:
+            raise ConfigError(
+                f"SLURM_NTASKS={env['SLURM_NTASKS']}: give --ntasks-per-node to srun or sbatch, which Lightning needs"
+            )
         return Rank(
             started_by="slurm",
             global_rank=int(env["SLURM_PROCID"]),

@@ -1,0 +1,82 @@
+"""What cannot start says so in one line, ends with code 2, and leaves no directory."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from commands import train
+from PIL import Image
+
+
+def refused(folder: Path, *overrides: str, **env: str) -> str:
+    """The one line on standard error."""
+    before = sorted(folder.rglob("*"))
+    done = train(*overrides, cwd=folder, **env)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert sorted(folder.rglob("*")) == before
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("trainer.divices=2", "trainer.divices=2: unknown key; did you mean trainer.devices? accepted are"),
+        ("model=perceptron", "model=perceptron: accepted is one of classifier, cnn, linear, mlp"),
+        ("trainer.max_epochs=many", "trainer.max_epochs=many: accepted is an integer"),
+        ("datamodule.batch_size=0", "datamodule.batch_size=0: accepted is an integer of at least 1"),
+        ("datamodule.global_batch_size=49 trainer.devices=2", "datamodule.global_batch_size=49: does not divide by"),
+        ("trainer.accelerator=gpu", "trainer.accelerator=gpu: this machine shows no GPU"),
+        ("optimized_metric=val/f1", "optimized_metric=val/f1: the model declares train/loss, train/acc"),
+        ("datamodule=image_folder datamodule.data_dir=nowhere", "datamodule.data_dir=nowhere: no such folder"),
+        ("ckpt_path=nowhere.ckpt", "ckpt_path=nowhere.ckpt: no such file"),
+        ("trainer.devices=[0", "trainer.devices=[0: not a valid override"),
+        ("trainer.num_nodes=2", "trainer.num_nodes=2: several nodes are started by srun or torchrun"),
+    ],
+)
+def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: str) -> None:
+    if "gpu" in override and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert refused(tmp_path, *override.split()).startswith(line)
+
+
+def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}}, tmp_path / "whole.ckpt")
+    content = (tmp_path / "whole.ckpt").read_bytes()
+    (tmp_path / "cut.ckpt").write_bytes(content[: len(content) // 2])
+    assert refused(tmp_path, "init_from=cut.ckpt").startswith("init_from=cut.ckpt: not a readable checkpoint")
+    with zipfile.ZipFile(tmp_path / "whole.ckpt") as archive:
+        start = archive.infolist()[0].header_offset + 80
+    (tmp_path / "flipped.ckpt").write_bytes(content[:start] + bytes([content[start] ^ 1]) + content[start + 1 :])
+    assert refused(tmp_path, "init_from=flipped.ckpt").startswith("init_from=flipped.ckpt: the checkpoint is corrupt")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_model_is_refused_by_the_ranks(tmp_path: Path) -> None:
+    torch.save({"state_dict": {"net.layers.1.weight": torch.zeros(3, 3)}}, tmp_path / "other.ckpt")
+    line = refused(tmp_path, "ckpt_path=other.ckpt", "trainer.devices=2")
+    assert line.startswith("ckpt_path=other.ckpt: of another model: net.layers.1.bias is only in the model")
+
+
+@pytest.mark.slow
+def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
+    line = refused(tmp_path, "datamodule.batch_size=700", "trainer.devices=2")
+    assert "the global batch of 1400 is larger than the training split of 1293 samples; accepted is at most 646" in line
+
+
+@pytest.mark.slow
+def test_an_unreadable_image_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "data" / name / "fine.png")
+    (tmp_path / "data" / "b" / "broken.png").write_bytes(b"\x89PNG not really")
+    line = refused(tmp_path, "datamodule=image_folder", "datamodule.data_dir=data")
+    assert line.startswith("datamodule.data_dir=data/b/broken.png: not a readable image")
+
+
+@pytest.mark.slow
+def test_data_that_is_missing_and_cannot_be_downloaded_is_refused(tmp_path: Path) -> None:
+    line = refused(tmp_path, "datamodule=cifar10", "datamodule.data_dir=nodata", HTTPS_PROXY="http://127.0.0.1:9")
+    assert line.startswith("datamodule.data_dir=nodata: CIFAR10 is not in")
+    assert "could not be downloaded" in line

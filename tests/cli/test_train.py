@@ -1,0 +1,212 @@
+"""`python train.py ...` as a user types it: what it does, says, and leaves behind."""
+
+import json
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import ROOT, python, runs, started, train
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+pytestmark = pytest.mark.slow
+WITNESS = "+callbacks.witness={_target_:faults.Witness}"
+
+
+def record(run: Path) -> dict[str, Any]:
+    return json.loads((run / "metrics.json").read_text())
+
+
+def seen(run: Path, rank: int) -> dict[str, Any]:
+    return json.loads((run / f"seen.{rank}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The run directory and the terminal output of the default command, with one process."""
+    folder = tmp_path_factory.mktemp("one")
+    done = train("trainer.max_epochs=3", "trainer.log_every_n_steps=5", WITNESS, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(folder)
+    return run, done.stdout
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The same with two processes, in a directory given by name."""
+    folder = tmp_path_factory.mktemp("two")
+    overrides = ("trainer.devices=2", "datamodule.global_batch_size=48", "lr_scaling=linear", "trainer.max_epochs=2")
+    done = train(*overrides, "hydra.run.dir='my runs/a,b=1'", WITNESS, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "my runs" / "a,b=1", done.stdout
+
+
+def test_a_run_leaves_one_directory(one: tuple[Path, str]) -> None:
+    run, _ = one
+    left = {path.name for path in run.iterdir()}
+    assert left == {".hydra", "train.log", "status.json", "metrics.json", "checkpoints", "tensorboard", "seen.0.json"}
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert json.loads((run / "status.json").read_text())["status"] == "finished"
+    assert (run / ".hydra" / "config.yaml").is_file()
+
+
+def test_the_record_describes_the_run(one: tuple[Path, str]) -> None:
+    content = record(one[0])
+    assert content["world_size"] == content["devices"] == 1
+    assert (content["batch_size"], content["global_batch_size"], content["lr"]) == (64, 64, 0.002)
+    assert content["samples"] == {"train": 1293, "val": 144, "test": 360}
+    assert content["samples_per_epoch"] == 1280  # 20 whole batches of 64
+    assert (content["samples_trained"], content["steps"], content["epochs"]) == (3840, 60, 3)
+    assert content["parameters"] == 64 * 256 + 256 + 256 * 10 + 10
+    assert content["versions"]["torch"] == torch.__version__.partition("+")[0]
+    assert content["samples_per_second"] == pytest.approx(content["samples_trained"] / content["train_time"])
+    correct = content["metrics"]["test/acc"] * 360
+    assert correct == pytest.approx(round(correct), abs=1e-9)
+    assert correct > 250
+
+
+def test_checkpoints_are_plain(one: tuple[Path, str]) -> None:
+    checkpoint = torch.load(one[0] / "checkpoints" / "last.ckpt", weights_only=True)
+    assert {"state_dict", "optimizer_states", "lr_schedulers", "loops", "epoch", "global_step"} <= checkpoint.keys()
+    assert (checkpoint["epoch"], checkpoint["global_step"]) == (2, 60)
+    assert checkpoint["metrics"]["val/acc"] > 0.8
+
+
+def test_tensorboard_shows_the_run(one: tuple[Path, str]) -> None:
+    events = EventAccumulator(str(one[0] / "tensorboard"), size_guidance={"images": 0, "scalars": 0})
+    events.Reload()
+    tags = events.Tags()
+    means = {f"{stage}/{metric}" for stage in ("train", "val", "test") for metric in ("loss", "acc", "top3")}
+    assert means | {"lr", "train/loss_step", "throughput/samples_per_second", "throughput/step_time"} <= set(tags["scalars"])
+    assert set(tags["images"]) == {"val/samples", "test/confusion"}
+    assert "hp_metric" not in tags["scalars"]
+    assert len(events.Scalars("train/loss_step")) == 60 // 5
+    assert events.Scalars("test/acc")[-1].value == pytest.approx(record(one[0])["metrics"]["test/acc"])
+    plugin = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    assert b"trainer.max_epochs" in plugin
+    assert b"world_size" in plugin
+
+
+def test_the_terminal_is_plain_text_and_says_what_matters(one: tuple[Path, str]) -> None:
+    _, output = one
+    assert "\x1b" not in output
+    assert "\r" not in output
+    assert "one process on the CPU; global batch 64 (64 per process), learning rate 0.002" in output
+    assert "1280 of 1293 samples per epoch" in output
+    assert output.count("\nepoch ") == 3
+    assert "tensorboard --logdir logs" in output
+    assert "optimizer:\n    _target_: torch.optim.AdamW" in output
+
+
+def test_two_processes_share_a_directory_and_have_a_log_each(two: tuple[Path, str]) -> None:
+    run, output = two
+    names = {path.name for path in run.iterdir()}
+    assert {"train.log", "train.rank1.log", "status.json", "metrics.json", ".hydra"} <= names
+    assert not (run.parents[1] / "logs").exists()
+    assert len(list((run / "tensorboard").glob("events*"))) <= 3  # of fit, test and the hparams, all by rank zero
+    assert "2 CPU processes, DDP over gloo; global batch 48 (24 per process), learning rate 0.0015" in output
+    assert output.count("\nepoch 1/2") == 1
+
+
+def test_two_processes_agree_on_their_world(two: tuple[Path, str]) -> None:
+    expected = {"trainer": 2, "group": 2, "strategy": "DDP", "backend": "gloo"}
+    for rank in (0, 1):
+        assert seen(two[0], rank)["world"] == expected | {"rank": rank}
+    content = record(two[0])
+    assert (content["world_size"], content["batch_size"], content["global_batch_size"]) == (2, 24, 48)
+    assert content["lr"] == pytest.approx(0.002 * 48 / 64)  # linear, from a base batch of 64
+
+
+def test_one_process_is_not_wrapped(one: tuple[Path, str]) -> None:
+    world = seen(one[0], 0)["world"]
+    assert world == {"trainer": 1, "group": 1, "rank": 0, "strategy": "SingleDeviceStrategy", "backend": None}
+
+
+def test_shards_are_disjoint_and_reshuffled_and_the_test_set_is_seen_once(two: tuple[Path, str]) -> None:
+    batches = [seen(two[0], rank)["train"] for rank in (0, 1)]
+    epochs = [[sorted(chain.from_iterable(shard[26 * e : 26 * (e + 1)])) for shard in batches] for e in (0, 1)]
+    for first, second in epochs:  # 26 steps of 48 = 1248 of the 1293 samples
+        assert len(first) == len(second) == 624
+        assert not set(first) & set(second)
+    assert epochs[0] != epochs[1]
+    tested = [i for rank in (0, 1) for batch in seen(two[0], rank)["test"] for i in batch]
+    assert sorted(tested) == list(range(360))
+
+
+def test_runs_started_together_have_directories_of_their_own(tmp_path: Path) -> None:
+    command = (ROOT / "train.py", "trainer.accelerator=cpu", "debug=fast")
+    with started(*command, cwd=tmp_path) as first, started(*command, cwd=tmp_path) as second:
+        assert (first.communicate(timeout=120) and first.returncode, second.communicate() and second.returncode) == (0, 0)
+    assert len(runs(tmp_path)) == 2
+
+
+def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2")
+    options = ("trainer.accelerator=cpu", "trainer.devices=2", "debug=fast", WITNESS)
+    done = python(*launcher, ROOT / "train.py", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path)
+    assert record(run)["world_size"] == 2
+    assert [seen(run, rank)["world"]["trainer"] for rank in (0, 1)] == [2, 2]
+    assert done.stdout.count("global batch") == 1
+    assert json.loads((run / "status.json").read_text())["status"] == "finished"
+
+
+def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
+    job = {
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "3",
+        "SLURM_NTASKS": "2",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_NNODES": "1",
+        "SLURM_NODEID": "0",
+    }
+    job |= {"SLURM_JOB_NAME": "train", "SLURM_JOB_NODELIST": "localhost", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
+    options = (ROOT / "train.py", "trainer.accelerator=cpu", "trainer.devices=2", "debug=fast", WITNESS)
+    tasks = [job | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in (0, 1)]
+    with started(*options, cwd=tmp_path, **tasks[0]) as first, started(*options, cwd=tmp_path, **tasks[1]) as second:
+        output, errors = first.communicate(timeout=120)
+        silent, _ = second.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0), errors
+    (run,) = runs(tmp_path)
+    assert run == tmp_path / "logs" / "debug" / "slurm-77.3"
+    assert [seen(run, rank)["world"]["rank"] for rank in (0, 1)] == [0, 1]
+    assert "test/acc" in output
+    assert silent == ""
+
+
+@pytest.mark.parametrize("debug", ["overfit", "limit"])
+def test_debug_configs(tmp_path: Path, debug: str) -> None:
+    done = train(f"debug={debug}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path)
+    if debug == "overfit":
+        assert record(run)["metrics"]["train/loss"] < 0.05
+    else:
+        assert record(run)["steps"] == 3 * 10
+
+
+def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
+    last = one[0] / "checkpoints" / "last.ckpt"
+    done = train(f"ckpt_path='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path)
+    assert (record(run)["epochs"], record(run)["steps"], record(run)["samples_trained"]) == (4, 80, 1280)
+    assert "train/loss" in (run / "csv" / "metrics.csv").read_text().partition("\n")[0]
+    done = train(f"init_from='{last}'", "trainer.max_epochs=1", "model.optimizer.lr=0.0", "test=false", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    old, new = (
+        torch.load(path, weights_only=True)["state_dict"] for path in (last, runs(tmp_path)[-1] / "checkpoints/last.ckpt")
+    )
+    assert all(torch.equal(old[name], new[name]) for name in old)
+
+
+def test_help_is_worth_reading(tmp_path: Path) -> None:
+    done = python(ROOT / "train.py", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for group in ("model", "datamodule", "trainer", "callbacks", "logger", "experiment", "debug"):
+        assert f"{group}: " in done.stdout
+    examples = [line for line in done.stdout.splitlines() if line.startswith("  python train.py ") and "[" not in line]
+    assert len(examples) == 5
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,48 @@
+"""Real gloo processes for tests that need a process group but no Lightning."""
+
+import os
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+TIMEOUT = 60  # seconds
+
+
+def in_ranks(world_size: int, function: Callable[[int, int], Any], folder: Path) -> list[Any]:
+    """What function(rank, world_size) returns in each of `world_size` fresh processes of one gloo group."""
+    context = mp.get_context("spawn")
+    processes = [context.Process(target=_rank, args=(rank, world_size, function, folder)) for rank in range(world_size)]
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(TIMEOUT)
+        failures = [(folder / f"{rank}.txt").read_text() for rank in range(world_size) if (folder / f"{rank}.txt").exists()]
+        assert not failures, "\n".join(failures)
+        assert [process.exitcode for process in processes] == [0] * world_size
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+    return [torch.load(folder / f"{rank}.pt") for rank in range(world_size)]
+
+
+def _rank(rank: int, world_size: int, function: Callable[[int, int], Any], folder: Path) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    try:
+        store = dist.FileStore(str(folder / "store"), world_size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=TIMEOUT))
+        torch.save(function(rank, world_size), folder / f"{rank}.pt")
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        (folder / f"{rank}.txt").write_text(traceback.format_exc())
+        raise

@@ -1,0 +1,128 @@
+"""Which rank a run failed by, and what its ranks find in their environment: the parts that need no processes."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.launchers import supervisor
+from lockstep.launchers.environment import PARENT_PIPE, rank_in
+from lockstep.launchers.supervisor import Outcome, _environment, _verdict
+
+
+def report(folder: Path, rank: int, time: float, code: int = 1, reason: str = "boom") -> None:
+    content: dict[str, Any] = {"time": time, "rank": rank, "code": code, "reason": reason, "traceback": f"Traceback {rank}"}
+    (folder / f"rank{rank}.json").write_text(json.dumps(content))
+
+
+def test_all_zero_is_a_good_end(tmp_path: Path) -> None:
+    assert _verdict([0, 0, 0], tmp_path) == Outcome(code=0)
+
+
+def test_a_report_without_a_failed_rank_is_a_good_end(tmp_path: Path) -> None:
+    report(tmp_path, 1, time=1.0)
+    assert _verdict([0, 0], tmp_path) == Outcome(code=0)
+
+
+def test_the_earliest_report_wins(tmp_path: Path) -> None:
+    report(tmp_path, 0, time=5.0, reason="lost its peer")
+    report(tmp_path, 2, time=3.0, reason="division by zero")
+    report(tmp_path, 1, time=4.0, reason="lost its peer")
+    assert _verdict([1, 1, 1], tmp_path) == Outcome(code=1, reason="division by zero", rank=2, traceback="Traceback 2")
+
+
+def test_a_report_s_code_is_the_outcome_s(tmp_path: Path) -> None:
+    report(tmp_path, 0, time=1.0, code=2, reason="datamodule.data_dir=x: no such folder")
+    assert _verdict([2, -signal.SIGABRT], tmp_path).code == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGTERM])
+def test_a_rank_that_was_killed_precedes_those_that_raised(number: signal.Signals, tmp_path: Path) -> None:
+    """They raise because their peer is gone, and say so before the parent has looked."""
+    report(tmp_path, 0, time=1.0, reason="connection closed by peer")
+    assert _verdict([1, -number, 1], tmp_path) == Outcome(code=1, reason=f"rank 1 was killed by {number.name}", rank=1)
+
+
+def test_of_several_killed_ranks_the_lowest_is_named(tmp_path: Path) -> None:
+    assert _verdict([None, -9, -11], tmp_path).reason == "rank 1 was killed by SIGKILL"
+
+
+def test_a_rank_that_aborts_because_its_peer_raised_is_not_to_blame(tmp_path: Path) -> None:
+    report(tmp_path, 1, time=1.0, reason="ValueError: bad")
+    outcome = _verdict([-signal.SIGABRT, 1], tmp_path)
+    assert (outcome.rank, outcome.reason) == (1, "ValueError: bad")
+
+
+def test_a_rank_that_ends_without_a_word_is_named_with_its_code(tmp_path: Path) -> None:
+    assert _verdict([0, 3, 4], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 3 and no word", rank=1)
+
+
+def test_a_rank_that_still_runs_has_not_failed(tmp_path: Path) -> None:
+    """The deadline after a failure has passed; the others are ended after the verdict."""
+    assert _verdict([None, 3], tmp_path).rank == 1
+
+
+def test_half_a_report_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "rank0.partial").write_text('{"time": 1.0, "ra')
+    report(tmp_path, 1, time=2.0)
+    assert _verdict([1, 1], tmp_path).rank == 1
+
+
+FOREIGN = {
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "3",
+    "SLURM_NODEID": "1",
+    "SLURM_NTASKS_PER_NODE": "4",
+    "GROUP_RANK": "1",
+}
+
+
+def test_ranks_find_themselves_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in FOREIGN.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WORLD_SIZE", "99")
+    monkeypatch.setenv("MASTER_ADDR", "elsewhere")
+    monkeypatch.setenv("MINE", "stays")
+    environment = _environment(world_size=3, port=12345)
+    assert not FOREIGN.keys() & environment.keys()
+    expected = {
+        "WORLD_SIZE": "3",
+        "LOCAL_WORLD_SIZE": "3",
+        "NODE_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "12345",
+        "MINE": "stays",
+    }
+    assert {name: environment[name] for name in expected} == expected
+
+
+def test_a_rank_understands_what_its_parent_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in FOREIGN.items():
+        monkeypatch.setenv(name, value)
+    rank = rank_in(_environment(3, 12345) | {PARENT_PIPE: "7", "RANK": "2", "LOCAL_RANK": "2"})
+    assert rank is not None
+    assert (rank.started_by, rank.global_rank, rank.world_size, rank.num_nodes) == ("parent", 2, 3, 1)
+
+
+@pytest.mark.parametrize(("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])
+def test_ranks_share_the_cores(cores: int, world_size: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_cores", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert _environment(world_size, 1)["OMP_NUM_THREADS"] == threads
+
+
+def test_threads_and_interface_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    environment = _environment(2, 1)
+    assert (environment["OMP_NUM_THREADS"], environment["GLOO_SOCKET_IFNAME"]) == ("5", "eth7")
+
+
+@pytest.mark.parametrize(("names", "chosen"), [(["eth0", "lo"], "lo"), (["en0", "lo0"], "lo0"), (["eth0"], None)])
+def test_gloo_uses_the_loopback_where_there_is_one(names: list[str], chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names, 1)))
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert _environment(2, 1).get("GLOO_SOCKET_IFNAME") == chosen
