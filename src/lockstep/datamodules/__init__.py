@@ -4,7 +4,8 @@ from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.batches import Batch, Batches, InMemory
 from lockstep.datamodules.digits import Digits
 from lockstep.datamodules.image_folder import ImageFolder
-from lockstep.datamodules.synthetic import RandomRegression, SyntheticImages
+from lockstep.datamodules.random_regression import RandomRegression
+from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.datamodules.torchvision_images import TorchvisionImages
 
 __all__ = [

@@ -1,0 +1,44 @@
+"""Vectors made up from the seed."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
+from lockstep.datamodules.batches import InMemory
+
+
+class RandomRegression(DataModule):
+    """Gaussian inputs; targets are Gaussian noise, or a fixed linear teacher's answers with noise added.
+
+    Args:
+        teacher: false gives targets that have nothing to do with the inputs.
+        noise: standard deviation added to the teacher's answers; the least mean squared error is its square.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        length: int,
+        val_length: int,
+        test_length: int,
+        teacher: bool,
+        noise: float,
+        **loading: Any,
+    ) -> None:
+        super().__init__(**loading)
+        self.lengths, self.teacher, self.noise = (length, val_length, test_length), teacher, noise
+        self.spec = DataSpec((in_features,), out_features)
+
+    def load(self) -> Splits:
+        generator = torch.Generator().manual_seed(self.seed)
+        in_features, out_features = self.spec.input_shape[0], self.spec.num_outputs
+        weight = torch.randn(in_features, out_features, generator=generator) / in_features**0.5
+        return Splits(*(self._pairs(weight, length, generator) for length in self.lengths))
+
+    def _pairs(self, weight: Tensor, length: int, generator: torch.Generator) -> InMemory:
+        inputs = torch.randn(length, len(weight), generator=generator)
+        noise = torch.randn(length, weight.shape[1], generator=generator)
+        return InMemory(inputs, inputs @ weight + self.noise * noise if self.teacher else noise)
