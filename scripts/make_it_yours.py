@@ -83,7 +83,8 @@ def _forget_module(module: Path) -> Iterator[str]:
     names = imported.group(1).split(", ") if imported else []
     init.write_text(re.sub(rf"^from \S+\.{module.stem} import .+\n", "", init.read_text(), flags=re.MULTILINE))
     for name in names:
-        init.write_text(re.sub(rf'"{name}",? ?\n?( {{4}}(?="))?', "", init.read_text()))
+        listed = re.sub(rf'"{name}",? ?\n?( {{4}}(?="))?', "", init.read_text())
+        init.write_text(listed.replace(", ]", "]"))
     yield from names
 
 

@@ -8,7 +8,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from lockstep.cli import command_with, explain, quote
+from lockstep.cli import command_with, explain, quote, start
+from lockstep.config import refuse
 
 
 def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -60,15 +61,81 @@ def test_a_missing_option_is_one_line_with_the_options_there_are(
     assert explained(override, compose, monkeypatch) == f"{override}: accepted is one of {', '.join(options)}"
 
 
-@pytest.mark.parametrize("override", ["seed=", "seed", "model.optimizer.lr=[1", "=3", "trainer.devices={a"])
+@pytest.mark.parametrize("override", ["seed", "model.optimizer.lr=[1", "trainer.devices={a", "run_dir=it's", "a b=1"])
 def test_what_is_not_an_override_is_named(
     override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if override == "seed=":  # Hydra's own word for the empty string
-        assert compose(override).seed == ""
-        return
     line = explained(override, compose, monkeypatch)
     assert line.startswith(f"{override}: not a valid override (")
+
+
+@pytest.fixture
+def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # start() sets it; so it is taken back
+
+
+@pytest.mark.usefixtures("_full_errors")
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("model=transformer", "model=transformer: accepted is one of "),
+        ("sede=1", "sede=1: unknown key; did you mean seed?"),
+        ("seed=[", "seed=[: not a valid override ("),
+        pytest.param(
+            "seed=${no.such.key}",
+            "Interpolation key 'no.such.key' not found",
+            marks=pytest.mark.xfail(strict=True, reason="explain takes an interpolation that fails for an unknown key"),
+        ),
+    ],
+)
+def test_an_override_that_can_not_be_applied_ends_with_one_line_and_code_2(
+    override: str,
+    line: str,
+    compose: Callable[..., DictConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", override])
+    with pytest.raises(SystemExit) as ended:
+        start(lambda: compose(override).seed)
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(line)
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+@pytest.mark.usefixtures("_full_errors")
+def test_a_refusal_ends_with_its_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise refuse("seed", -1, "accepted is an integer of at least 0")
+
+    with pytest.raises(SystemExit) as ended:
+        start(main)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "seed=-1: accepted is an integer of at least 0\n"
+
+
+@pytest.mark.usefixtures("_full_errors")
+def test_a_bug_is_not_hidden() -> None:
+    def main() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        start(main)
+
+
+@pytest.mark.usefixtures("_full_errors")
+@pytest.mark.xfail(
+    strict=True,
+    raises=ValueError,
+    reason="a group set to a number or null: Hydra raises a bare ValueError, which start lets pass",
+)
+@pytest.mark.parametrize("override", ["model=5", "trainer=null", "callbacks=null", "=3"])
+def test_a_group_that_is_no_option_ends_with_code_2(override: str, compose: Callable[..., DictConfig]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        start(lambda: compose(override))
+    assert ended.value.code == 2
 
 
 def test_an_error_of_another_kind_says_what_it_says() -> None:

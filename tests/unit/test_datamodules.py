@@ -21,9 +21,6 @@ from lockstep.datamodules.base import as_features, seeded_split
 from lockstep.models.preprocess import Preprocess
 from lockstep.samplers import EvalSampler, TrainSampler
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-needs_mnist = pytest.mark.skipif(not (SHARED / "MNIST" / "raw").is_dir(), reason=f"no MNIST in {SHARED}")
-
 
 def images(shape: tuple[int, int, int] = (3, 8, 8), **options: Any) -> SyntheticImages:
     return SyntheticImages(shape, num_classes=4, length=500, val_length=100, test_length=200, **options)
@@ -262,17 +259,17 @@ def test_regression_data_has_the_shape_asked_for() -> None:
 # torchvision's sets
 
 
-@needs_mnist
-def test_mnist_is_read_and_split() -> None:
-    mnist = TorchvisionImages("MNIST", str(SHARED))
-    mnist.prepare_data()  # finds it there
-    assert mnist.describe() == {"train": 54_000, "val": 6_000, "test": 10_000}
-    test = mnist.splits.test
+def test_mnist_is_read_and_split(mnist: Path) -> None:
+    datamodule = TorchvisionImages("MNIST", str(mnist))
+    datamodule.prepare_data()  # finds it there
+    assert datamodule.describe() == {"train": 54_000, "val": 6_000, "test": 10_000}
+    test, val = datamodule.splits.test, datamodule.splits.val
     assert isinstance(test, InMemory)
     assert test.inputs.shape == (10_000, 1, 28, 28)
     assert test.inputs.dtype == torch.uint8
     assert test.targets[:5].tolist() == [7, 2, 1, 0, 4]
-    both = torch.cat([mnist.splits.train.targets, mnist.splits.val.targets])  # pyright: ignore[reportOptionalMemberAccess]
+    assert val is not None
+    both = torch.cat([datamodule.splits.train.targets, val.targets])
     # how many of each digit the official training set has
     assert torch.bincount(both).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
@@ -334,7 +331,12 @@ def test_a_failed_download_leaves_no_parent_folder(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize(
     ("file", "kept"),
-    [("train-images-idx3-ubyte", 0), ("train-images-idx3-ubyte", 10), ("t10k-labels-idx1-ubyte", 0), ("t10k-labels-idx1-ubyte", 3)],
+    [
+        ("train-images-idx3-ubyte", 0),
+        ("train-images-idx3-ubyte", 10),
+        ("t10k-labels-idx1-ubyte", 0),
+        ("t10k-labels-idx1-ubyte", 3),
+    ],
 )
 def test_an_mnist_file_without_its_header_is_refused(file: str, kept: int, tmp_path: Path) -> None:
     path = write_mnist(tmp_path) / file

@@ -36,6 +36,7 @@ SRUN = {
     "SLURM_NTASKS": "8",
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "1",
+    "SLURM_NTASKS_PER_NODE": "4",
     "SLURM_NNODES": "2",
 }
 
@@ -86,6 +87,13 @@ def test_several_tasks_of_sbatch_without_srun_are_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         rank_in(env)
     assert str(refused.value) == "SLURM_NTASKS=8: inside sbatch, start it with `srun python train.py ...`"
+
+
+def test_several_tasks_without_their_number_per_node_are_refused() -> None:
+    env = {name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"}
+    with pytest.raises(ConfigError) as refused:
+        rank_in(env)
+    assert str(refused.value) == "SLURM_NTASKS=8: give --ntasks-per-node to srun or sbatch, which Lightning needs"
 
 
 def test_the_rank_is_read_once(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:

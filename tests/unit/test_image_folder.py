@@ -210,10 +210,9 @@ def test_a_missing_data_dir_is_refused(tmp_path: Path) -> None:
         ImageFolder(str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("verify", [True, False])
-def test_a_missing_test_folder_is_refused(verify: bool, tmp_path: Path) -> None:
-    datamodule = ImageFolder(str(write_split(tmp_path, train=2, val=1)), verify=verify)
+@pytest.mark.parametrize("method", ["prepare_data", "load"])
+def test_a_missing_test_folder_is_refused(method: str, tmp_path: Path) -> None:
+    datamodule = ImageFolder(str(write_split(tmp_path, train=2, val=1)))
     with pytest.raises(ConfigError) as refused:
-        datamodule.prepare_data()
-        datamodule.load()
+        getattr(datamodule, method)()
     assert str(refused.value) == f"datamodule.data_dir={tmp_path}: no .jpg, .jpeg, .png in {tmp_path / 'test'}/CLASS/"

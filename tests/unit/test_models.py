@@ -241,7 +241,9 @@ def test_dropout_is_between_the_layers_and_off_in_evaluation() -> None:
 def test_an_empty_batch_gives_every_parameter_a_gradient_of_zero(net: nn.Module) -> None:
     """DDP waits for every parameter's gradient on every rank, also on one without a sample in a tail."""
     before = {name: buffer.clone() for name, buffer in net.named_buffers()}
-    losses: Tensor = nn.functional.cross_entropy(net(torch.zeros(0, 1, 8, 8)), torch.zeros(0, dtype=torch.int64), reduction="none")
+    losses: Tensor = nn.functional.cross_entropy(
+        net(torch.zeros(0, 1, 8, 8)), torch.zeros(0, dtype=torch.int64), reduction="none"
+    )
     (losses.sum() * 2.0).backward()
     for parameter in net.parameters():
         assert parameter.grad is not None

@@ -11,9 +11,9 @@ from lockstep.plan import Plan
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int:
+def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """As if on a machine that shows so many."""
     monkeypatch.setattr("lockstep.plan.visible_gpus", lambda: request.param)
-    return request.param
 
 
 def plan_of(cfg: DictConfig, **changes: Any) -> Plan:
@@ -22,6 +22,7 @@ def plan_of(cfg: DictConfig, **changes: Any) -> Plan:
     return Plan.of(cfg)
 
 
+@pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
     ("gpus", "accelerator", "devices", "kind", "count", "ids"),
     [
@@ -45,12 +46,13 @@ def plan_of(cfg: DictConfig, **changes: Any) -> Plan:
     indirect=["gpus"],
 )
 def test_devices_become_an_accelerator_and_a_number(
-    gpus: int, accelerator: str, devices: object, kind: str, count: int, ids: tuple[int, ...] | None, shipped: DictConfig
+    accelerator: str, devices: object, kind: str, count: int, ids: tuple[int, ...] | None, shipped: DictConfig
 ) -> None:
     plan = plan_of(shipped, trainer__accelerator=accelerator, trainer__devices=devices)
     assert (plan.accelerator, plan.devices, plan.device_ids, plan.world_size) == (kind, count, ids, count)
 
 
+@pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
     ("gpus", "accelerator", "devices", "message"),
     [
@@ -64,9 +66,7 @@ def test_devices_become_an_accelerator_and_a_number(
     ],
     indirect=["gpus"],
 )
-def test_devices_that_are_not_there_are_refused(
-    gpus: int, accelerator: str, devices: object, message: str, shipped: DictConfig
-) -> None:
+def test_devices_that_are_not_there_are_refused(accelerator: str, devices: object, message: str, shipped: DictConfig) -> None:
     with pytest.raises(ConfigError) as refused:
         plan_of(shipped, trainer__accelerator=accelerator, trainer__devices=devices)
     assert str(refused.value) == message
@@ -80,8 +80,9 @@ def test_gpus_are_not_counted_for_a_run_on_the_cpu(shipped: DictConfig, monkeypa
     assert plan_of(shipped, trainer__accelerator="cpu").accelerator == "cpu"
 
 
+@pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("gpus", [4], indirect=True)
-def test_the_world_is_devices_times_nodes(gpus: int, shipped: DictConfig) -> None:
+def test_the_world_is_devices_times_nodes(shipped: DictConfig) -> None:
     plan = plan_of(shipped, trainer__accelerator="gpu", trainer__devices="auto", trainer__num_nodes=3)
     assert (plan.devices, plan.num_nodes, plan.world_size) == (4, 3, 12)
 
@@ -189,6 +190,7 @@ def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None
     assert set(plan.facts()) == {field.name for field in dataclasses.fields(Plan)} - {"device_ids"}
 
 
+@pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
     ("gpus", "changes", "words"),
     [
@@ -207,5 +209,5 @@ def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None
     ],
     indirect=["gpus"],
 )
-def test_a_plan_in_words(gpus: int, changes: dict[str, Any], words: str, shipped: DictConfig) -> None:
+def test_a_plan_in_words(changes: dict[str, Any], words: str, shipped: DictConfig) -> None:
     assert str(plan_of(shipped, **changes)) == words

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,7 +108,12 @@ def pretend_git(monkeypatch: pytest.MonkeyPatch, answers: dict[str, tuple[int, s
         code, output = answers[command[1]]
         return subprocess.CompletedProcess(command, code, stdout=output)
 
-    monkeypatch.setattr(record.subprocess, "run", run)
+    replace_run(monkeypatch, run)
+
+
+def replace_run(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    """For git alone: the standard library's platform module runs a program too."""
+    monkeypatch.setattr(record, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
 
 
 @pytest.mark.parametrize(("changes", "dirty"), [("", False), (" M train.py\n", True)])
@@ -134,7 +140,7 @@ def test_without_git_there_is_no_commit(error: Exception, monkeypatch: pytest.Mo
     def run(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(record.subprocess, "run", run)
+    replace_run(monkeypatch, run)
     environment = record.environment()
     assert environment["git_commit"] is environment["git_dirty"] is None
 

@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import lightning
@@ -80,7 +81,7 @@ def test_cosine_falls_from_one_to_the_least_factor() -> None:
     assert found[50] == pytest.approx(0.6, rel=1e-12)  # the middle of 1 and 0.2
     assert found[100] == pytest.approx(0.2, rel=1e-12)
     assert found[101] == pytest.approx(0.2, rel=1e-12)  # and no further
-    assert all(b < a for a, b in zip(found[:100], found[1:101], strict=True))
+    assert all(b < a for a, b in pairwise(found[:101]))
 
 
 def test_cosine_begins_after_the_warmup_and_ends_with_training() -> None:

@@ -42,7 +42,13 @@ def test_a_report_s_code_is_the_outcome_s(tmp_path: Path) -> None:
 def test_a_rank_that_was_killed_precedes_those_that_raised(number: signal.Signals, tmp_path: Path) -> None:
     """They raise because their peer is gone, and say so before the parent has looked."""
     report(tmp_path, 0, time=1.0, reason="connection closed by peer")
+    report(tmp_path, 2, time=1.0, reason="connection closed by peer")
     assert _verdict([1, -number, 1], tmp_path) == Outcome(code=1, reason=f"rank 1 was killed by {number.name}", rank=1)
+
+
+def test_a_rank_that_left_without_a_word_precedes_those_that_raised(tmp_path: Path) -> None:
+    report(tmp_path, 0, time=1.0, reason="connection closed by peer")
+    assert _verdict([1, 7], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 7 and no word", rank=1)
 
 
 def test_of_several_killed_ranks_the_lowest_is_named(tmp_path: Path) -> None:
@@ -55,19 +61,29 @@ def test_a_rank_that_aborts_because_its_peer_raised_is_not_to_blame(tmp_path: Pa
     assert (outcome.rank, outcome.reason) == (1, "ValueError: bad")
 
 
+def test_a_rank_that_aborts_because_its_peer_was_killed_is_not_to_blame(tmp_path: Path) -> None:
+    assert _verdict([-signal.SIGABRT, -signal.SIGKILL], tmp_path).rank == 1
+
+
+def test_an_abort_that_nobody_explains_is_named(tmp_path: Path) -> None:
+    outcome = _verdict([None, -signal.SIGABRT], tmp_path)
+    assert outcome == Outcome(code=1, reason="rank 1 was killed by SIGABRT", rank=1)
+
+
 def test_a_rank_that_ends_without_a_word_is_named_with_its_code(tmp_path: Path) -> None:
     assert _verdict([0, 3, 4], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 3 and no word", rank=1)
 
 
 def test_a_rank_that_still_runs_has_not_failed(tmp_path: Path) -> None:
-    """The deadline after a failure has passed; the others are ended after the verdict."""
-    assert _verdict([None, 3], tmp_path).rank == 1
+    """The others get a moment after a failure, and are ended after the verdict."""
+    report(tmp_path, 1, time=1.0)
+    assert _verdict([None, 1], tmp_path).rank == 1
 
 
 def test_half_a_report_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "rank0.partial").write_text('{"time": 1.0, "ra')
     report(tmp_path, 1, time=2.0)
-    assert _verdict([1, 1], tmp_path).rank == 1
+    assert _verdict([-signal.SIGABRT, 1], tmp_path).rank == 1
 
 
 FOREIGN = {
