@@ -10,7 +10,7 @@ import torch
 from hydra.utils import get_object, instantiate
 from lightning import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment, TorchElasticEnvironment
-from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
@@ -79,7 +79,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, loggers: bool = True) -> Trainer:
         "plugins": plugins,
         "callbacks": callbacks,
         "logger": (_instances(cfg.logger) if loggers else []) or False,
-        "enable_checkpointing": loggers,
+        "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
         "default_root_dir": cfg.run_dir,
     }
     return _construct(settings, objects)

@@ -1,7 +1,9 @@
 """The command line: Hydra's errors as one line, exit codes, and validation before any directory exists."""
 
 import os
+import re
 import sys
+import traceback
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from lockstep.config import ConfigError, check, refuse
 from lockstep.console import say
@@ -33,6 +35,17 @@ def start(main: Callable[[], Any]) -> None:
     except (HydraException, OmegaConfBaseException) as error:
         say(explain(error))
         sys.exit(2)
+    except ValueError as error:
+        if not _is_from_hydra(error):
+            raise
+        say(f"{' '.join(sys.argv[1:])}: not a valid override ({error})")
+        sys.exit(2)
+
+
+def _is_from_hydra(error: Exception) -> bool:
+    """Was it Hydra that raised: `model=5` is a bare ValueError there."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith("hydra.")
 
 
 def explain(error: Exception) -> str:
@@ -44,7 +57,7 @@ def explain(error: Exception) -> str:
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}={option}: accepted is one of {', '.join(error.options)}"
     key, parent = getattr(cause, "full_key", None), getattr(cause, "parent_node", None)
-    if isinstance(cause, OmegaConfBaseException) and key and isinstance(parent, DictConfig):
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and key and isinstance(parent, DictConfig):
         return _unknown_key(str(key), [str(name) for name in parent if name != "hydra"])
     return str(error)
 
@@ -78,8 +91,8 @@ def command_with(*overrides: str) -> list[str]:
 
 def quote(value: str) -> str:
     """A value as Hydra's override grammar reads it back unchanged."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), value)
+    return f"'{escaped}'"  # a backslash is an escape only before a quote
 
 
 class ValidateConfig(Callback):

@@ -40,8 +40,9 @@ def _is_number(value: object) -> bool:
     return _is_int(value) or isinstance(value, float)
 
 
-def integer(least: int) -> Accepts:
-    return Accepts(f"accepted is an integer of at least {least}", lambda v: _is_int(v) and v >= least)
+def integer(least: int, most: float = float("inf")) -> Accepts:
+    bounds = f"of at least {least}" if most == float("inf") else f"between {least} and {most}"
+    return Accepts(f"accepted is an integer {bounds}", lambda v: _is_int(v) and least <= v <= most)
 
 
 def number(least: float, most: float = float("inf")) -> Accepts:
@@ -79,7 +80,7 @@ PRECISIONS = ("32-true", "32", "bf16-mixed", "16-mixed", "bf16-true", "16-true",
 # Checked where the key is present: a datamodule or model of one's own may lack any of them.
 RULES: dict[str, Accepts] = {
     "name": TEXT,
-    "seed": integer(0),
+    "seed": integer(0, 2**32 - 1),  # numpy's bounds
     "test": YES_NO,
     "ckpt_path": TEXT.or_null(),
     "init_from": TEXT.or_null(),
@@ -112,6 +113,7 @@ RULES: dict[str, Accepts] = {
     "trainer.strategy.find_unused_parameters": YES_NO,
     "trainer.strategy.static_graph": YES_NO,
     "trainer.strategy.bucket_cap_mb": number(0.001),
+    "datamodule.data_dir": TEXT,
     "datamodule.batch_size": integer(1),
     "datamodule.global_batch_size": integer(1).or_null(),
     "datamodule.drop_last": YES_NO,
@@ -203,6 +205,8 @@ def _check_metric(cfg: DictConfig, key: str, metric: str) -> None:
         raise refuse(key, metric, f"the model declares {', '.join(declared)}")
     if key == "optimized_metric" and metric.startswith("test/") and not cfg.test:
         raise refuse(key, metric, "needs test=true")
+    if metric.startswith("val/") and OmegaConf.select(cfg, "trainer.limit_val_batches") == 0:
+        raise refuse(key, metric, "needs validation; trainer.limit_val_batches is 0")
 
 
 def _check_data_dir(cfg: DictConfig) -> None:
@@ -219,7 +223,7 @@ def check_checkpoint(key: str, path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+    except Exception as error:  # zipfile raises what it meets: BadZipFile, NotImplementedError, zlib.error, ...
         raise refuse(key, path, f"not a readable checkpoint ({error})") from error
     if damaged is not None:
         raise refuse(key, path, f"the checkpoint is corrupt (at {damaged})")

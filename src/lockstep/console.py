@@ -36,7 +36,7 @@ def _grow(tree: Tree, content: Any) -> None:
 
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     """The closing table: metrics, time, throughput, and what to do next."""
-    rows = {name: f"{value:.6g}" for name, value in result["metrics"].items()}
+    rows = {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
     rows |= {"wall time": f"{result['wall_time']:.1f} s", "world size": str(result["world_size"])}
     if result["train_time"]:
         rows |= {"throughput": f"{result['samples_per_second']:,.0f} samples/s"}

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import subprocess
@@ -15,14 +16,23 @@ _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "h
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replaces `path` in one step: a reader sees the old content or the new, never a part."""
+    """Replaces `path` in one step: a reader sees the old content or the new, never a part. NaN and infinity, which JSON
+    does not have, become null."""
+    text = json.dumps(_finite(content), indent=2, allow_nan=False)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     with partial.open("w") as file:
-        json.dump(content, file, indent=2, sort_keys=False)
-        file.write("\n")
+        file.write(text + "\n")
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

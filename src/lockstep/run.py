@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import shutil
 import sys
 import time
@@ -97,7 +98,8 @@ class Run:
             self._close(result)
 
     def _close(self, result: dict[str, Any]) -> None:
-        self.result = result["metrics"][result["optimized_metric"]]
+        value = result["metrics"][result["optimized_metric"]]
+        self.result = math.nan if value is None else value
         if self.is_owner:
             record.write_status(self.directory, "finished")
             console.show_result(self.directory, result)

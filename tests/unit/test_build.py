@@ -165,11 +165,6 @@ def test_a_callback_can_be_taken_out(name: str, kind: str, change: str, compose:
     assert names(trainer.callbacks) == DEFAULT - {kind}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="without any checkpoint callback Lightning adds a ModelCheckpoint of its own, for enable_checkpointing is True; "
-    "debug=overfit takes both out",
-)
 def test_without_checkpoint_callbacks_nothing_saves(compose: Callable[..., DictConfig]) -> None:
     trainer = built(compose("trainer=cpu", "callbacks.best_checkpoint=null", "callbacks.checkpoint=null"))[2]
     assert names(trainer.callbacks) == DEFAULT - {"ModelCheckpoint", "LastCheckpoint"}

@@ -84,7 +84,6 @@ def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(
             "seed=${no.such.key}",
             "Interpolation key 'no.such.key' not found",
-            marks=pytest.mark.xfail(strict=True, reason="explain takes an interpolation that fails for an unknown key"),
         ),
     ],
 )
@@ -126,11 +125,6 @@ def test_a_bug_is_not_hidden() -> None:
 
 
 @pytest.mark.usefixtures("_full_errors")
-@pytest.mark.xfail(
-    strict=True,
-    raises=ValueError,
-    reason="a group set to a number or null: Hydra raises a bare ValueError, which start lets pass",
-)
 @pytest.mark.parametrize("override", ["model=5", "trainer=null", "callbacks=null", "=3"])
 def test_a_group_that_is_no_option_ends_with_code_2(override: str, compose: Callable[..., DictConfig]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -175,7 +169,6 @@ def test_a_quoted_value_is_read_back_unchanged(value: str) -> None:
     assert read_back(value) == value
 
 
-@pytest.mark.xfail(strict=True, reason="quote doubles every backslash; Hydra undoubles only those before a quote or the end")
 @pytest.mark.parametrize("value", ["C:\\runs\\new", "a\\\\b"])
 def test_a_quoted_value_with_backslashes_is_read_back_unchanged(value: str) -> None:
     assert read_back(value) == value

@@ -321,7 +321,6 @@ def test_a_folder_that_was_there_before_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-@pytest.mark.xfail(strict=True, reason="prepare_data removes data_dir, not the parents that torchvision's makedirs has made")
 def test_a_failed_download_leaves_no_parent_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         TorchvisionImages("MNIST", str(tmp_path / "sets" / "data")).prepare_data()
@@ -347,12 +346,6 @@ def test_an_mnist_file_without_its_header_is_refused(file: str, kept: int, tmp_p
 
 
 @pytest.mark.usefixtures("offline")
-@pytest.mark.xfail(
-    strict=True,
-    raises=(AssertionError, RuntimeError),
-    reason="TorchvisionImages._read lets the RuntimeError of a file cut in its data pass: prepare_data then says 'could not be "
-    "downloaded', load() raises it",
-)
 @pytest.mark.parametrize("method", ["prepare_data", "load"])
 @pytest.mark.parametrize("file", ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"])
 def test_a_truncated_mnist_file_is_refused_as_unreadable(file: str, method: str, tmp_path: Path) -> None:

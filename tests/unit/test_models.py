@@ -228,6 +228,12 @@ def test_the_mlp_of_the_guides_has_their_number_of_parameters(hidden: list[int],
     assert sum(parameter.numel() for parameter in net.parameters()) == count
 
 
+def test_the_cnn_has_no_bias_before_batchnorm() -> None:
+    """3x3 kernels 9*1*32 + 9*32*64 + 9*64*128 = 92,448; two numbers for each of 224 channels; 128 * 10 + 10 in the head."""
+    net = CNN((1, 8, 8), 10, width=32)
+    assert sum(parameter.numel() for parameter in net.parameters()) == 92_448 + 448 + 1_290
+
+
 def test_dropout_is_between_the_layers_and_off_in_evaluation() -> None:
     net = MLP((4,), 2, [100], dropout=0.5)
     x = torch.ones(1, 4)

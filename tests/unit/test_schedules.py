@@ -235,11 +235,6 @@ def test_lightning_advances_a_schedule_every_other_step() -> None:
     assert rates_of_a_run(accumulate=1, frequency=2) == [1 / 5, 1 / 5, 3 / 5, 3 / 5, 1, 1]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Lightning counts `frequency` in batches, not in optimizer steps: with accumulation a schedule runs too fast, and "
-    "1 process accumulating 2 differs from 2 processes",
-)
 def test_accumulation_does_not_change_a_schedule_with_a_frequency() -> None:
     assert rates_of_a_run(accumulate=2, frequency=2) == rates_of_a_run(accumulate=1, frequency=2)
 

@@ -59,13 +59,14 @@ class ImageFolder(DataModule):
         if len(val):
             return Splits(train, val, test)
         rest, held_out = seeded_split(len(train), self.val_fraction, self.seed)
-        return Splits(Subset(train, rest.tolist()), Subset(train, held_out.tolist()), test)
+        return Splits(Subset(train, rest.tolist()), Subset(train, held_out.tolist()) if len(held_out) else None, test)
 
     def _split_flat(self) -> Splits:
         images = self._images(self.data_dir)
         rest, test = seeded_split(len(images), self.test_fraction, self.seed)
         train, val = (rest[part] for part in seeded_split(len(rest), self.val_fraction, self.seed + 1))
-        return Splits(*(Subset(images, part.tolist()) for part in (train, val, test)))
+        train, val, test = (Subset(images, part.tolist()) for part in (train, val, test))
+        return Splits(train, val if len(val) else None, test)
 
     def _images(self, folder: Path) -> LabelledFiles:
         files = self._files(folder)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -31,12 +32,17 @@ def decode(path: Path, shape: Sequence[int]) -> Tensor:
     channels, height, width = shape
     try:
         with Image.open(path) as image:
-            pixels = functional.pil_to_tensor(image.convert("L" if channels == 1 else "RGB"))
+            pixels = functional.pil_to_tensor(_eight_bit(image).convert("L" if channels == 1 else "RGB"))
     except (UnidentifiedImageError, OSError) as error:
         raise ConfigError(f"{path}: not a readable image ({error})") from error
     scale = max(height / pixels.shape[1], width / pixels.shape[2])
     size = [max(height, round(pixels.shape[1] * scale)), max(width, round(pixels.shape[2] * scale))]
     return functional.center_crop(functional.resize(pixels, size, antialias=True), [height, width])
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """16-bit greys scaled to 8: PIL's own conversion would clip them at 255."""
+    return Image.fromarray((numpy.asarray(image) >> 8).astype(numpy.uint8)) if image.mode.startswith("I") else image
 
 
 def find_images(folder: Path) -> list[Path]:

@@ -33,15 +33,15 @@ class TorchvisionImages(DataModule):
         self.spec = DataSpec(_SHAPES[dataset], num_outputs=10)
 
     def prepare_data(self) -> None:
-        folder_is_ours = not self.data_dir.exists()
+        ours = [folder for folder in (self.data_dir, *self.data_dir.absolute().parents) if not folder.exists()]
         try:
             self._read(train=True, download=True)
             self._read(train=False, download=True)
         except ConfigError:
             raise
         except Exception as error:  # the downloaders of torchvision raise RuntimeError, URLError, OSError, ...
-            if folder_is_ours:
-                shutil.rmtree(self.data_dir, ignore_errors=True)
+            for folder in ours:
+                shutil.rmtree(folder, ignore_errors=True)
             raise refuse(
                 "datamodule.data_dir",
                 self.data_dir,
@@ -62,7 +62,9 @@ class TorchvisionImages(DataModule):
         """Images (n, channels, height, width) uint8 and class numbers (n,)."""
         try:
             found = self._class(str(self.data_dir), train=train, download=download)
-        except (ValueError, EOFError, AssertionError) as error:  # what a truncated or overwritten file raises
+        except (ValueError, EOFError, AssertionError, RuntimeError) as error:  # what a truncated or overwritten file raises
+            if "download" in str(error).lower():
+                raise
             raise refuse(
                 "datamodule.data_dir", self.data_dir, f"a file of {self.dataset} there is unreadable ({error})"
             ) from error

@@ -120,7 +120,10 @@ class Task(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(self.parameters())
-        return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._horizon())}
+        schedule = self.make_schedule(optimizer, self._horizon())
+        if schedule["interval"] == "step":  # Lightning counts its frequency in batches
+            schedule["frequency"] *= self.trainer.accumulate_grad_batches
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def _horizon(self) -> Horizon:
         steps = self.trainer.estimated_stepping_batches
