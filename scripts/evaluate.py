@@ -35,8 +35,10 @@ def main() -> None:
     cfg.init_from = str(checkpoint)
     check(cfg)
     Plan.of(cfg)
-    will_make(Path(cfg.run_dir))
-    Path(cfg.run_dir).mkdir(parents=True, exist_ok=True)
+    directory = Path(cfg.run_dir)
+    if not directory.exists():
+        will_make(directory)
+    directory.mkdir(parents=True, exist_ok=True)
     with Run(cfg, show_config=False) as run:
         if run.is_parent:
             run.supervise(command_with(f"run_dir={quote(cfg.run_dir)}"))

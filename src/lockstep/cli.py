@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from lockstep.config import ConfigError, check, refuse
 from lockstep.console import say
 from lockstep.launchers.environment import register_resolvers, this_rank
+from lockstep.launchers.rank import follow_parent
 from lockstep.plan import Plan
-from lockstep.run import will_make
+from lockstep.run import discard_made, will_make
 
 register_resolvers()
 
@@ -27,19 +28,22 @@ register_resolvers()
 def start(main: Callable[[], Any]) -> None:
     """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises instead of printing and exiting with 1
+    follow_parent()
     try:
         main()
     except ConfigError as error:
-        say(str(error))
-        sys.exit(2)
+        line = str(error)
     except (HydraException, OmegaConfBaseException) as error:
-        say(explain(error))
-        sys.exit(2)
+        line = explain(error)
     except ValueError as error:
         if not _is_from_hydra(error):
             raise
-        say(f"{' '.join(sys.argv[1:])}: not a valid override ({error})")
-        sys.exit(2)
+        line = f"{' '.join(sys.argv[1:])}: not a valid override ({error})"
+    else:
+        return
+    say(line)
+    discard_made()
+    sys.exit(2)
 
 
 def _is_from_hydra(error: Exception) -> bool:
@@ -71,7 +75,13 @@ def _unknown_key(key: str, siblings: list[str]) -> str:
 
 
 def command_of_a_rank(cfg: DictConfig) -> list[str]:
-    """The command line of this run, for a fresh process: in run mode, in the directory that exists already."""
+    """The command line of this run, for a fresh process, in the directory that exists already."""
+    hydra = HydraConfig.get()
+    return command_of([*hydra.overrides.task, *filter_hydra_overrides(HydraConfig.instance().cfg)], Path(cfg.run_dir))
+
+
+def command_of(overrides: Sequence[str], directory: Path) -> list[str]:
+    """The command line of one run of this program, in run mode and in a directory of its own."""
     hydra = HydraConfig.get()
     flags = ["--config-name", str(hydra.job.config_name)]
     for source in hydra.runtime.config_sources:
@@ -79,9 +89,14 @@ def command_of_a_rank(cfg: DictConfig) -> list[str]:
             flags += ["--config-path", source.path]
         elif source.provider == "command-line":
             flags += ["--config-dir", source.path]
-    overrides = [item for item in hydra.overrides.hydra if not item.startswith(("hydra.run.", "hydra.sweep", "hydra.mode"))]
-    where = f"hydra.run.dir={quote(str(cfg.run_dir))}"
-    return [sys.executable, sys.argv[0], *flags, *hydra.overrides.task, *overrides, where]
+    where = f"hydra.run.dir={quote(str(directory))}"
+    return [sys.executable, str(Path(sys.argv[0]).absolute()), *flags, *overrides, "hydra.mode=RUN", where]
+
+
+def filter_hydra_overrides(config: Any) -> list[str]:
+    """Those of the overrides of Hydra's own config that are meant for each run too."""
+    own = ("hydra.run.", "hydra.sweep", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
+    return [override for override in config.hydra.overrides.hydra if not override.lstrip("+~").startswith(own)]
 
 
 def command_with(*overrides: str) -> list[str]:
@@ -91,7 +106,7 @@ def command_with(*overrides: str) -> list[str]:
 
 def quote(value: str) -> str:
     """A value as Hydra's override grammar reads it back unchanged."""
-    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), value)
+    escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), value)
     return f"'{escaped}'"  # a backslash is an escape only before a quote
 
 
@@ -108,6 +123,20 @@ class ValidateConfig(Callback):
         except (ConfigError, OmegaConfBaseException) as error:  # Hydra turns an exception here into a warning
             say(str(error))
             raise SystemExit(2) from None
+        except Exception:  # a bug in the check itself: Hydra would only warn, and go on unvalidated
+            traceback.print_exc()
+            raise SystemExit(1) from None
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        HydraConfig.instance().set_config(config)
+        directory = Path(str(config.hydra.sweep.dir)).absolute()
+        if not directory.exists():
+            will_make(directory)
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        from lockstep.sweeps.sweep import Sweep
+
+        Sweep.end()
 
 
 def _check_launch(plan: Plan) -> None:

@@ -1,6 +1,7 @@
 """What can be wrong in a composed config, checked before anything heavy is imported."""
 
 import datetime
+import math
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def integer(least: int, most: float = float("inf")) -> Accepts:
 
 def number(least: float, most: float = float("inf")) -> Accepts:
     bounds = f"of at least {least:g}" if most == float("inf") else f"between {least:g} and {most:g}"
-    return Accepts(f"accepted is a number {bounds}", lambda v: _is_number(v) and least <= v <= most)
+    return Accepts(f"accepted is a number {bounds}", lambda v: _is_number(v) and math.isfinite(v) and least <= v <= most)
 
 
 def one_of(*options: object) -> Accepts:
@@ -102,6 +103,8 @@ RULES: dict[str, Accepts] = {
     "trainer.limit_train_batches": LIMIT,
     "trainer.limit_val_batches": LIMIT,
     "trainer.limit_test_batches": LIMIT,
+    "trainer.val_check_interval": LIMIT,
+    "trainer.strategy": Accepts("accepted is a group; override what is in it, trainer.strategy.KEY=VALUE", OmegaConf.is_dict),
     "trainer.log_every_n_steps": integer(1),
     "trainer.enable_progress_bar": YES_NO,
     "trainer.deterministic": one_of(True, False, "warn"),
@@ -122,8 +125,14 @@ RULES: dict[str, Accepts] = {
     "datamodule.pin_memory": YES_NO,
     "datamodule.persistent_workers": YES_NO,
     "datamodule.val_fraction": number(0, 0.9),
+    "datamodule.folds": integer(2).or_null(),
+    "datamodule.fold": integer(0),
     "datamodule.test_fraction": number(0, 0.9),
     "datamodule.standardize": YES_NO,
+    "datamodule.augment": Accepts(
+        "accepted is {crop: PIXELS, flip: true|false}, or null",
+        lambda v: v is None or (OmegaConf.is_dict(v) and {str(key) for key in v} <= {"crop", "flip"}),
+    ),
     "datamodule.augment.crop": integer(0),
     "datamodule.augment.flip": YES_NO,
     "datamodule.size": integer(1),
@@ -131,6 +140,9 @@ RULES: dict[str, Accepts] = {
     "datamodule.val_length": integer(1),
     "datamodule.test_length": integer(1),
     "datamodule.num_classes": integer(2),
+    "model.metrics": Accepts(
+        "accepted is a list of names", lambda v: OmegaConf.is_list(v) and all(isinstance(n, str) for n in v)
+    ),
     "model.compile": YES_NO,
     "model.channels_last": YES_NO,
     "model.label_smoothing": number(0, 1),
@@ -207,6 +219,16 @@ def _check_metric(cfg: DictConfig, key: str, metric: str) -> None:
         raise refuse(key, metric, "needs test=true")
     if metric.startswith("val/") and OmegaConf.select(cfg, "trainer.limit_val_batches") == 0:
         raise refuse(key, metric, "needs validation; trainer.limit_val_batches is 0")
+    if metric.startswith("val/") and not _has_validation_validation(cfg):
+        raise refuse(key, metric, "needs validation; datamodule.val_fraction is 0")
+
+
+def _has_validation(cfg: DictConfig) -> bool:
+    """A part of the training data, unless that is set to none; or a split of the data's own."""
+    if OmegaConf.select(cfg, "datamodule.val_fraction") != 0 or OmegaConf.select(cfg, "datamodule.folds"):
+        return True
+    folder = OmegaConf.select(cfg, "datamodule.data_dir")
+    return "val_length" in cfg.datamodule or (folder is not None and (Path(folder) / "val").is_dir())
 
 
 def _check_data_dir(cfg: DictConfig) -> None:

@@ -57,9 +57,14 @@ def environment() -> dict[str, Any]:
         "host": platform.node(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "git_commit": _git("rev-parse", "HEAD"),
+        "git_commit": git_commit(),
         "git_dirty": None if (changes := _git("status", "--porcelain")) is None else changes != "",
     }
+
+
+def git_commit() -> str | None:
+    """Of the code that runs; None outside a checkout."""
+    return _git("rev-parse", "HEAD")
 
 
 def _version(package: str) -> str | None:

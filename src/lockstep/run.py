@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from lockstep import console, record
 from lockstep.config import ConfigError
 from lockstep.launchers.environment import rank_log, this_rank
-from lockstep.launchers.rank import follow_parent, tell_parent
+from lockstep.launchers.rank import tell_parent
 from lockstep.launchers.supervisor import Outcome, supervise
 from lockstep.plan import Plan
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # What did not exist before this process, which removes it again when a run can't start as configured.
-_made: set[Path] = set()
+_made: dict[Path, list[Path]] = {}
 
 
 class Run:
@@ -54,7 +54,6 @@ class Run:
         return not self.has_parent and (self.rank is None or self.rank.global_rank == 0)
 
     def __enter__(self) -> Self:
-        follow_parent()
         if self.is_owner:
             record.write_status(self.directory, "running")
             if self.show_config:
@@ -124,7 +123,7 @@ class Run:
         if outcome.code == 2:
             console.say(outcome.reason or "")
             if self.is_owner:
-                discard(self.directory)
+                discard_made()
             raise SystemExit(2)
         if outcome.traceback:
             log.error(outcome.traceback)
@@ -153,17 +152,22 @@ def _leave_process_group(together: bool) -> None:
 
 
 def will_make(directory: Path) -> None:
-    """Remembers that this process is about to make a run's directory, and which folders above it."""
-    _made.update(path for path in (directory, *directory.parents) if path == directory or not path.exists())
+    """Remembers that this process is about to make a directory, and which folders above it."""
+    _made[directory] = [folder for folder in directory.parents if not folder.exists()]
 
 
-def discard(directory: Path) -> None:
-    """Removes what a run made that could not start, unless it was there before."""
-    if directory not in _made:
-        return
-    logging.shutdown()
-    shutil.rmtree(directory, ignore_errors=True)
-    for folder in directory.parents:
-        if folder in _made:
+def keep_made() -> None:
+    """From here on there is something in what this process has made."""
+    _made.clear()
+
+
+def discard_made() -> None:
+    """Removes what a run made that could not start, and the folders above that are empty then."""
+    if _made:
+        logging.shutdown()
+    for directory, folders in _made.items():
+        shutil.rmtree(directory, ignore_errors=True)
+        for folder in folders:
             with contextlib.suppress(OSError):  # another run has come to be there
                 folder.rmdir()
+    _made.clear()

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler
 
 from lockstep.config import refuse
+from lockstep.counted import seed_of
 
 
 class Draw(NamedTuple):
@@ -88,7 +89,7 @@ class TrainSampler(_BatchSampler):
     def _order(self) -> Tensor:
         if not self.shuffle:
             return torch.arange(self.length)
-        return torch.randperm(self.length, generator=torch.Generator().manual_seed(self.seed + self.epoch))
+        return torch.randperm(self.length, generator=torch.Generator().manual_seed(seed_of(self.seed, self.epoch)))
 
 
 class EvalSampler(_BatchSampler):

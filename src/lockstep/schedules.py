@@ -1,7 +1,7 @@
 """Learning rate schedules that know how long training lasts.
 
-Each returns Lightning's scheduler dictionary. Lengths are in the schedule's own interval, steps or epochs, divided by
-`frequency`, for the scheduler is advanced once every `frequency` of them.
+Each returns Lightning's scheduler dictionary. Lengths are in the schedule's own interval, steps or epochs; the rate
+changes once every `frequency` of them.
 """
 
 import math
@@ -48,11 +48,14 @@ def _factors(
     """The base rate times factor(t), t counted in intervals after a linear warm-up from near zero."""
     warmup = _warmup_length(horizon, interval, warmup_steps, warmup_epochs)
 
-    def at(count: int) -> float:
-        t = count * frequency
+    # Lightning counts a frequency of steps in batches, and anew in each epoch: here it is counted in steps, through
+    per_call, lightning_frequency = (1, 1) if interval == "step" else (frequency, frequency)
+
+    def at(calls: int) -> float:
+        t = calls * per_call // frequency * frequency
         return (t + 1) / (warmup + 1) if t < warmup else factor(t - warmup)
 
-    return _entry(LambdaLR(optimizer, at), interval, frequency, monitor)
+    return _entry(LambdaLR(optimizer, at), interval, lightning_frequency, monitor)
 
 
 def _warmup_length(horizon: Horizon, interval: Interval, warmup_steps: int, warmup_epochs: int) -> float:
@@ -83,7 +86,9 @@ def one_cycle(
     optimizer: Optimizer, horizon: Horizon, interval: Interval, frequency: int, monitor: str | None, **cycle: Any
 ) -> dict[str, Any]:
     """Smith & Topin 2018, arXiv:1708.07120; the optimizer's learning rate is the highest one."""
-    total = math.ceil(horizon.length(interval) / frequency)
+    if frequency != 1:
+        raise refuse("model.lr_scheduler.frequency", frequency, "one_cycle moves at every interval; accepted is 1")
+    total = horizon.length(interval)
     highest = [group["lr"] for group in optimizer.param_groups]
     scheduler = OneCycleLR(optimizer, max_lr=highest, total_steps=total, cycle_momentum="momentum" in optimizer.defaults, **cycle)
     return _entry(scheduler, interval, frequency, monitor)

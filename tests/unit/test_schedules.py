@@ -69,9 +69,9 @@ def test_warmup_of_a_schedule_in_epochs() -> None:
     assert factors(schedules.constant, TEN_EPOCHS, 3, **WHEN | {"interval": "epoch", "warmup_epochs": 1}) == [1 / 2, 1, 1]
 
 
-def test_a_schedule_advanced_every_other_step_covers_two_steps_each_time() -> None:
+def test_a_schedule_of_every_other_step_changes_at_every_other_step() -> None:
     found = factors(schedules.constant, TEN_EPOCHS, 4, **WHEN | {"frequency": 2, "warmup_steps": 4})
-    assert found == [1 / 5, 3 / 5, 1, 1]
+    assert found == [1 / 5, 1 / 5, 3 / 5, 3 / 5]
 
 
 def test_cosine_falls_from_one_to_the_least_factor() -> None:
@@ -97,9 +97,10 @@ def test_cosine_by_epochs() -> None:
     assert (found[0], found[5], found[10]) == (1, pytest.approx(0.5), pytest.approx(0, abs=1e-12))
 
 
-def test_cosine_advanced_every_ten_steps() -> None:
-    found = factors(schedules.cosine, TEN_EPOCHS, 11, **WHEN | {"frequency": 10}, min_factor=0.0)
-    assert (found[0], found[5], found[10]) == (1, pytest.approx(0.5), pytest.approx(0, abs=1e-12))
+def test_cosine_changed_every_ten_steps() -> None:
+    found = factors(schedules.cosine, TEN_EPOCHS, 101, **WHEN | {"frequency": 10}, min_factor=0.0)
+    assert (found[0], found[9], found[50], found[100]) == (1, 1, pytest.approx(0.5), pytest.approx(0, abs=1e-12))
+    assert len(set(found)) == 11
 
 
 def test_step_multiplies_every_so_many_epochs() -> None:
@@ -112,14 +113,16 @@ def test_step_counts_from_the_end_of_the_warmup() -> None:
     assert found == [1 / 3, 2 / 3, 1, 1, 0.5, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("interval", "frequency", "total"),
-    [("step", 1, 100), ("step", 3, 34), ("epoch", 1, 10), ("epoch", 2, 5)],  # rounded up
-)
-def test_one_cycle_is_as_long_as_training(interval: str, frequency: int, total: int) -> None:
+def test_one_cycle_moves_at_every_interval() -> None:
+    with pytest.raises(ConfigError, match="frequency=2: one_cycle moves at every interval"):
+        one_cycle(optimizer(), TEN_EPOCHS, interval="step", frequency=2, monitor=None)
+
+
+@pytest.mark.parametrize(("interval", "total"), [("step", 100), ("epoch", 10)])
+def test_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
     cycle = {"pct_start": 0.3, "div_factor": 25.0, "final_div_factor": 1e4}
     sgd = optimizer(lr=0.5, momentum=0.9)
-    entry = one_cycle(sgd, TEN_EPOCHS, interval=interval, frequency=frequency, monitor=None, **cycle)
+    entry = one_cycle(sgd, TEN_EPOCHS, interval=interval, frequency=1, monitor=None, **cycle)
     scheduler = entry["scheduler"]
     assert isinstance(scheduler, OneCycleLR)
     assert scheduler.total_steps == total
@@ -166,7 +169,6 @@ def test_plateau_waits_and_then_multiplies(mode: str, metrics: list[float]) -> N
         (schedules.constant, {"warmup_steps": 0, "warmup_epochs": 0}),
         (schedules.cosine, {"warmup_steps": 0, "warmup_epochs": 0, "min_factor": 0.0}),
         (schedules.step, {"warmup_steps": 0, "warmup_epochs": 0, "step_size": 1, "gamma": 0.1}),
-        (one_cycle, {}),
         (plateau, {"mode": "min", "gamma": 0.1, "patience": 1}),
     ],
 )
@@ -194,7 +196,13 @@ def test_schedules_without_an_end_train_forever() -> None:
     assert factors(schedules.step, FOREVER, 3, **WHEN, step_size=1, gamma=0.5) == [1, 0.5, 0.25]
 
 
-def rates_of_a_run(accumulate: int, frequency: int, schedule: Callable[..., dict[str, Any]] | None = None) -> list[float]:
+def rates_of_a_run(
+    accumulate: int,
+    frequency: int,
+    schedule: Callable[..., dict[str, Any]] | None = None,
+    length: int = 48,
+    epochs: int = 1,
+) -> list[float]:
     """The learning rate of each optimizer step: 48 samples at a global batch of 8 are 6 steps."""
 
     class Rates(lightning.Callback):
@@ -202,7 +210,7 @@ def rates_of_a_run(accumulate: int, frequency: int, schedule: Callable[..., dict
             rates.append(optimizer.param_groups[0]["lr"])
 
     rates: list[float] = []
-    datamodule = RandomRegression(4, 2, 48, 8, 8, teacher=True, noise=0.1, batch_size=8 // accumulate)
+    datamodule = RandomRegression(4, 2, length, 8, 8, True, noise=0.1, batch_size=8 // accumulate, drop_last=False)
     schedule = schedule or partial(schedules.constant, **WHEN | {"warmup_steps": 4, "frequency": frequency})
     model = Regressor(
         net=MLP((4,), 2, []),
@@ -217,7 +225,7 @@ def rates_of_a_run(accumulate: int, frequency: int, schedule: Callable[..., dict
         lightning.Trainer(
             accelerator="cpu",
             devices=1,
-            max_epochs=1,
+            max_epochs=epochs,
             accumulate_grad_batches=accumulate,
             limit_val_batches=0,
             callbacks=[Rates()],
@@ -237,6 +245,18 @@ def test_lightning_advances_a_schedule_every_other_step() -> None:
 
 def test_accumulation_does_not_change_a_schedule_with_a_frequency() -> None:
     assert rates_of_a_run(accumulate=2, frequency=2) == rates_of_a_run(accumulate=1, frequency=2)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_schedule_advances_after_the_tail_step_too(accumulate: int) -> None:
+    """20 samples at a global batch of 8: steps over 8, 8 and 4; accumulating 2 batches of 4, the last over one batch."""
+    rates = rates_of_a_run(accumulate, frequency=1, length=20, epochs=2)
+    assert rates == [1 / 5, 2 / 5, 3 / 5, 4 / 5, 1, 1]
+
+
+def test_a_frequency_counts_steps_across_epochs() -> None:
+    """Steps 1 and 2, 3 and 4, 5 and 6 share a rate, as `_factors` and `one_cycle` compute their lengths."""
+    assert rates_of_a_run(1, frequency=2, length=24, epochs=2) == [1 / 5, 1 / 5, 3 / 5, 3 / 5, 1, 1]
 
 
 @pytest.mark.parametrize(("accumulate", "steps"), [(1, 6), (2, 6), (4, 6)])

@@ -125,7 +125,7 @@ def test_a_rank_understands_what_its_parent_has_set(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])
 def test_ranks_share_the_cores(cores: int, world_size: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_cores", lambda: cores)
+    monkeypatch.setattr(supervisor, "cores", lambda: set(range(cores)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert _environment(world_size, 1)["OMP_NUM_THREADS"] == threads
 

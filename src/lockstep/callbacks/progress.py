@@ -2,10 +2,14 @@
 
 import logging
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
+
+from lockstep.record import write_json
 
 log = logging.getLogger(__name__)
 
@@ -19,9 +23,14 @@ class Progress(TQDMProgressBar):
     def __init__(self, refresh_rate: int = 50) -> None:
         super().__init__(refresh_rate=refresh_rate if sys.stdout.isatty() else 0)
         self._said = 0  # epochs
+        self._began = 0.0
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
         return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
+
+    def on_train_start(self, *arguments: Any) -> None:
+        super().on_train_start(*arguments)
+        self._began = time.monotonic()
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         self._say_epoch(trainer)
@@ -39,4 +48,16 @@ class Progress(TQDMProgressBar):
         if self.is_enabled:
             self.train_progress_bar.clear()
         metrics = "  ".join(f"{name} {value}" for name, value in sorted(self.get_metrics(trainer).items()))
+        self._record(trainer)
         log.info(f"epoch {trainer.current_epoch}/{trainer.max_epochs}  step {trainer.global_step}  {metrics}")
+
+    def _record(self, trainer: Trainer) -> None:
+        """progress.json in the run's directory, for whoever watches a sweep."""
+        samples = getattr(trainer.lightning_module, "samples_trained", 0) * trainer.world_size
+        content = {
+            "epoch": trainer.current_epoch,
+            "epochs": trainer.max_epochs,
+            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+            "samples_per_second": samples / (time.monotonic() - self._began),
+        }
+        write_json(Path(trainer.default_root_dir) / "progress.json", content)

@@ -47,6 +47,7 @@ class DataModule(LightningDataModule):
         global_batch_size: given instead, is divided by world size and accumulation.
         drop_last: of the global batch; false splits the tail over the processes.
         val_fraction: of the training data, drawn with the seed, where the data has no validation split of its own.
+        folds, fold: given instead, validation is part number `fold`, from 0 on, of `folds` equal ones: cross-validation.
         standardize: fit scikit-learn's StandardScaler on the training split.
         augment: keyword arguments of CropFlip, for training images.
     """
@@ -64,6 +65,8 @@ class DataModule(LightningDataModule):
         pin_memory: bool = False,
         persistent_workers: bool = False,
         val_fraction: float = 0.1,
+        folds: int | None = None,
+        fold: int = 0,
         seed: int = 0,
         standardize: bool = False,
         augment: dict[str, Any] | None = None,
@@ -71,6 +74,7 @@ class DataModule(LightningDataModule):
         super().__init__()
         self.batch_size, self.global_batch_size = batch_size, global_batch_size
         self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
+        self.folds, self.fold = folds, fold
         self.standardize = standardize
         self.augment = CropFlip(**augment, seed=seed) if augment else None
         self.loading = {
@@ -123,6 +127,16 @@ class DataModule(LightningDataModule):
         """How many samples each split has, for the record of a run."""
         sizes = {"train": self.splits.train, "val": self.splits.val, "test": self.splits.test}
         return {name: 0 if split is None else len(split) for name, split in sizes.items()}
+
+    def split(self, length: int) -> tuple[Tensor, Tensor]:
+        """Ids of `length` training samples as (training, validation), drawn with the seed, each in ascending order."""
+        if self.folds is None:
+            return seeded_split(length, self.val_fraction, self.seed)
+        if not 0 <= self.fold < self.folds:
+            raise refuse("datamodule.fold", self.fold, f"accepted is 0 to {self.folds - 1}, for datamodule.folds={self.folds}")
+        parts = torch.randperm(length, generator=torch.Generator().manual_seed(self.seed)).tensor_split(self.folds)
+        rest = torch.cat([part for number, part in enumerate(parts) if number != self.fold])
+        return rest.sort().values, parts[self.fold].sort().values
 
     def _eval_loader(self, dataset: Any) -> DataLoader[Batch]:
         sampler = EvalSampler(len(dataset), self._batch_size(), self._rank, self._world_size)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from sklearn.datasets import load_digits
 
-from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.batches import InMemory
 
 TEST_LENGTH = 360
@@ -26,7 +26,7 @@ class Digits(DataModule):
         bunch: Any = load_digits()
         images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / 16
         targets = torch.tensor(bunch.target)
-        train, val = seeded_split(len(images) - TEST_LENGTH, self.val_fraction, self.seed)
+        train, val = self.split(len(images) - TEST_LENGTH)
         return Splits(
             train=InMemory(images[train], targets[train]),
             val=InMemory(images[val], targets[val]) if len(val) else None,

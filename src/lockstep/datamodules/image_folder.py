@@ -58,13 +58,13 @@ class ImageFolder(DataModule):
         val, test = self._images(self.data_dir / "val"), self._images(self.data_dir / "test")
         if len(val):
             return Splits(train, val, test)
-        rest, held_out = seeded_split(len(train), self.val_fraction, self.seed)
+        rest, held_out = self.split(len(train))
         return Splits(Subset(train, rest.tolist()), Subset(train, held_out.tolist()) if len(held_out) else None, test)
 
     def _split_flat(self) -> Splits:
         images = self._images(self.data_dir)
         rest, test = seeded_split(len(images), self.test_fraction, self.seed)
-        train, val = (rest[part] for part in seeded_split(len(rest), self.val_fraction, self.seed + 1))
+        train, val = (rest[part] for part in self.split(len(rest)))
         train, val, test = (Subset(images, part.tolist()) for part in (train, val, test))
         return Splits(train, val if len(val) else None, test)
 
@@ -82,7 +82,7 @@ class ImageFolder(DataModule):
 
 def _class_names(folder: Path) -> list[str]:
     try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise refuse("datamodule.data_dir", folder, f"not a readable folder ({error})") from error
     if len(names) < 2:

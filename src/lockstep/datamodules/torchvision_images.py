@@ -10,7 +10,7 @@ import torchvision
 from torch import Tensor
 
 from lockstep.config import ConfigError, refuse
-from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.batches import InMemory
 
 _SHAPES = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "KMNIST": (1, 28, 28), "CIFAR10": (3, 32, 32)}
@@ -51,7 +51,7 @@ class TorchvisionImages(DataModule):
 
     def load(self) -> Splits:
         images, targets = self._read(train=True)
-        train, val = seeded_split(len(images), self.val_fraction, self.seed)
+        train, val = self.split(len(images))
         return Splits(
             train=InMemory(images[train], targets[train]),
             val=InMemory(images[val], targets[val]) if len(val) else None,

@@ -7,12 +7,14 @@ import threading
 import time
 from pathlib import Path
 
-from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, this_rank
+from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, this_rank
 
 
 def follow_parent() -> None:
-    """Kills this rank's process group when the parent is gone, kill -9 included; without a parent does nothing."""
-    if (descriptor := os.environ.get(PARENT_PIPE)) is not None:
+    """Kills this process group when the one that started it is gone, kill -9 included: a rank follows its parent, a
+    sweep's job the sweep. Does nothing in a process that a person has started."""
+    name = PARENT_PIPE if PARENT_PIPE in os.environ else SWEEP_PIPE
+    if (descriptor := os.environ.get(name)) is not None:
         threading.Thread(target=_die_with, args=(int(descriptor),), name="follow-parent", daemon=True).start()
 
 

@@ -40,10 +40,10 @@ def supervise(command: list[str], world_size: int, log: Path) -> Outcome:
 
     Rank zero shares this terminal; the output of rank k is appended to `log` with `.rank{k}` before the suffix.
     """
-    with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, _pipe() as (reader, _):
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, pipe() as (reader, _):
         environment = _environment(world_size, port) | {ERROR_DIR: errors, PARENT_PIPE: str(reader)}
         ranks: list[subprocess.Popen[bytes]] = []
-        with _Signals() as signals:
+        with Signals() as signals:
             try:
                 for rank in range(world_size):
                     ranks.append(_start(command, rank, environment, reader, log))  # noqa: PERF401  ended even if one fails to start
@@ -53,7 +53,7 @@ def supervise(command: list[str], world_size: int, log: Path) -> Outcome:
 
 
 @contextlib.contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
+def pipe() -> Iterator[tuple[int, int]]:
     """Its write end is held by this process alone: when it dies, however it dies, the ranks read an end of file."""
     reader, writer = os.pipe()
     try:
@@ -77,15 +77,16 @@ def _environment(world_size: int, port: int) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if key not in _FOREIGN}
     environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "NODE_RANK": "0"}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // world_size)))
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, len(cores()) // world_size)))
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         # gloo otherwise looks up the host's own name, and hangs where it does not resolve (pytorch issue 74316)
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
     return environment
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores() -> set[int]:
+    """The cores this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _start(command: list[str], rank: int, environment: dict[str, str], reader: int, log: Path) -> subprocess.Popen[bytes]:
@@ -105,14 +106,14 @@ def _start(command: list[str], rank: int, environment: dict[str, str], reader: i
         )
 
 
-class _Signals:
+class Signals:
     """Counts requests to stop while the ranks run, instead of dying of them."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
         self._previous: dict[int, object] = {}
 
-    def __enter__(self) -> "_Signals":
+    def __enter__(self) -> "Signals":
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._previous[number] = signal.signal(number, self._receive)
         return self
@@ -125,7 +126,7 @@ class _Signals:
         self.received.append(number)
 
 
-def _watch(ranks: list[subprocess.Popen[bytes]], signals: _Signals, errors: Path) -> Outcome:
+def _watch(ranks: list[subprocess.Popen[bytes]], signals: Signals, errors: Path) -> Outcome:
     deadline = float("inf")
     forwarded = 0
     while (codes := [rank.poll() for rank in ranks]).count(None):

@@ -120,10 +120,7 @@ class Task(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(self.parameters())
-        schedule = self.make_schedule(optimizer, self._horizon())
-        if schedule["interval"] == "step":  # Lightning counts its frequency in batches
-            schedule["frequency"] *= self.trainer.accumulate_grad_batches
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._horizon())}
 
     def _horizon(self) -> Horizon:
         steps = self.trainer.estimated_stepping_batches

@@ -1,0 +1,44 @@
+"""Hydra's seam for multirun: found by Hydra under this name, imported at every start, so it imports nothing heavy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+@dataclass
+class LockstepLauncherConf:
+    """hydra.launcher.KEY=VALUE"""
+
+    _target_: str = "hydra_plugins.lockstep_launcher.LockstepLauncher"
+    gpus: Any = "all"  # which GPUs jobs are packed onto: all visible ones, a list of ids, or how many
+    jobs: int = 1  # CPU jobs at once; more than one share the cores
+    timeout: Any = None  # seconds a job may take
+    retries: int = 0  # times a failed job is tried again
+    on_failure: str = "continue"  # or stop: hand out no more jobs
+    same_code: bool = False  # refuse to go on with another commit than the sweep began with
+    dry_run: bool = False  # print the jobs, run none
+
+
+ConfigStore.instance().store(group="hydra/launcher", name="lockstep", node=LockstepLauncherConf, provider="lockstep")
+
+
+class LockstepLauncher(Launcher):
+    """Each job a fresh process tree in a directory of its own; see lockstep.sweeps.sweep."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+        self.sweep: Any = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from lockstep.sweeps.sweep import Sweep
+
+        self.sweep = Sweep.current(config, hydra_context.config_loader, self.settings)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        return self.sweep.launch(job_overrides)

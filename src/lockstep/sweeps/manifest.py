@@ -1,0 +1,74 @@
+"""What a sweep is on disk: one file that says which jobs there are and how each stands, and a lock."""
+
+import fcntl
+import os
+import platform
+from pathlib import Path
+from typing import Any, TextIO
+
+from lockstep.config import ConfigError, check_checkpoint
+from lockstep.record import read_json, write_json
+
+FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
+
+
+class Manifest:
+    """manifest.json of a sweep directory, replaced atomically whenever a job changes.
+
+    jobs: by identity: number, overrides, directory (relative), status, reason, metric, command, attempts.
+    """
+
+    def __init__(self, sweep_dir: Path) -> None:
+        self.path = sweep_dir / "manifest.json"
+        content = read_json(self.path) or {}
+        self.command: list[str] = content.get("command", [])
+        self.git_commit: str | None = content.get("git_commit")
+        self.jobs: dict[str, dict[str, Any]] = content.get("jobs", {})
+
+    def save(self) -> None:
+        content = {"command": self.command, "git_commit": self.git_commit, "jobs": self.jobs}
+        write_json(self.path, content)
+
+    def update(self, key: str, **changes: Any) -> None:
+        self.jobs[key] |= changes
+        self.save()
+
+    def settle(self) -> None:
+        """Judges jobs that were running when an earlier sweep process died: they have finished, or were interrupted."""
+        for key, job in self.jobs.items():
+            if job["status"] == RUNNING:
+                directory = self.path.parent / job["directory"]
+                status = (read_json(directory / "status.json") or {}).get("status")
+                done = status == FINISHED and (directory / "metrics.json").is_file()
+                reason = None if done else "the sweep process died"
+                self.jobs[key] |= {"status": FINISHED if done else INTERRUPTED, "reason": reason}
+        self.save()
+
+
+def checkpoint_to_continue(directory: Path) -> Path | None:
+    """last.ckpt of an interrupted job, if it is there and whole."""
+    path = directory / "checkpoints" / "last.ckpt"
+    try:
+        check_checkpoint("last.ckpt", path)
+    except ConfigError:
+        return None
+    return path
+
+
+def lock(sweep_dir: Path) -> TextIO:
+    """Holds the sweep directory until the returned file is closed or this process ends, however it ends.
+
+    Raises ConfigError naming the holder.
+    """
+    file = (sweep_dir / "lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read().strip()
+        file.close()
+        raise ConfigError(f"hydra.sweep.dir={sweep_dir}: is being run by {holder}; wait for it or end it") from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {platform.node()}\n")
+    file.flush()
+    return file

@@ -1,0 +1,209 @@
+"""Runs jobs as process trees of their own on slots, several at once, and judges how each has ended."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
+from lockstep.launchers.supervisor import Signals, cores, pipe
+from lockstep.record import read_json
+from lockstep.sweeps.jobs import Job
+from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, RUNNING, Manifest, checkpoint_to_continue
+from lockstep.sweeps.pool import Pool
+from lockstep.sweeps.report import Progress
+
+POLL = 0.1  # seconds between two looks at the jobs
+GRACE = 12.0  # seconds a job gets to end by itself before it is killed: longer than a run gives its ranks
+LOG_TAIL = 20  # lines of a failed job's log that are recorded
+
+
+@dataclass
+class Running:
+    """A job under way: its process, its slots, and when it began (time.monotonic)."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    slots: tuple[int, ...]
+    began: float
+    ended_for: str | None = None  # why we are ending it
+    kill_at: float = float("inf")
+
+
+class Runner:
+    """One call of `run` handles one batch; `stopped` says that no more jobs should be handed out."""
+
+    def __init__(self, manifest: Manifest, pools: dict[str, Pool], settings: Any, progress: Progress) -> None:
+        self.manifest, self.pools, self.settings, self.progress = manifest, pools, settings, progress
+        self.stopped: str | None = None
+        self._tries: dict[str, int] = {}
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        waiting, running = list(jobs), list[Running]()
+        with Signals() as signals, pipe() as (reader, _):
+            try:
+                while running or (waiting and not self.stopped):
+                    if signals.received and not self.stopped:
+                        self._stop(running, signals.received[0])
+                    if len(signals.received) > 1:
+                        _kill_all(running)
+                    if not self.stopped:
+                        self._start_what_fits(waiting, running, reader)
+                    for one in [one for one in running if self._is_over(one)]:
+                        running.remove(one)
+                        self._conclude(one, waiting)
+                    self.progress.show()
+                    time.sleep(POLL)
+            finally:
+                _kill_all(running)
+                self.progress.close()
+
+    def _stop(self, running: Sequence[Running], number: int) -> None:
+        self.stopped = f"interrupted by {signal.Signals(number).name}"
+        print("Stopping: ending the running jobs; once more to kill them.", file=sys.stderr, flush=True)
+        for one in running:
+            _ask_to_end(one, self.stopped)
+
+    def _start_what_fits(self, waiting: list[Job], running: list[Running], reader: int) -> None:
+        for name, pool in self.pools.items():
+            while (job := pool.choose([job for job in waiting if job.pool == name])) is not None:
+                waiting.remove(job)
+                running.append(self._start(job, pool, reader))
+
+    def _start(self, job: Job, pool: Pool, reader: int) -> Running:
+        slots = pool.take(job.width)
+        command = self._prepare(job)
+        attempt = {
+            "started": time.time(),
+            "ended": None,
+            "code": None,
+            "devices": list(slots),
+            "git_commit": self.manifest.git_commit,
+        }
+        attempts = [*self.manifest.jobs[job.key]["attempts"], attempt]
+        self.manifest.update(job.key, status=RUNNING, reason=None, log_tail=None, attempts=attempts)
+        with (job.directory / "output.log").open("ab") as output:
+            process = subprocess.Popen(
+                command,
+                env=self._environment(job, slots, reader),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(reader,),
+                start_new_session=True,
+            )
+        _keep_to(process.pid, _cores_of(pool, slots))
+        return Running(job, process, slots, time.monotonic())
+
+    def _prepare(self, job: Job) -> list[str]:
+        """Continues from last.ckpt what was interrupted; what an attempt that failed has left is kept under attempts/."""
+        entry = self.manifest.jobs[job.key]
+        job.directory.mkdir(parents=True, exist_ok=True)
+        checkpoint = checkpoint_to_continue(job.directory) if entry["status"] == INTERRUPTED else None
+        if checkpoint is not None:
+            return [*job.command, f"ckpt_path='{checkpoint}'"]
+        left = [path for path in job.directory.iterdir() if path.name != "attempts"]
+        if left:
+            archive = job.directory / "attempts" / str(len(entry["attempts"]))
+            archive.mkdir(parents=True, exist_ok=True)
+            for path in left:
+                path.replace(archive / path.name)
+        return list(job.command)
+
+    def _environment(self, job: Job, slots: tuple[int, ...], reader: int) -> dict[str, str]:
+        drop = {*RANK_VARIABLES, PARENT_PIPE, "PL_GLOBAL_SEED"}
+        environment = {key: value for key, value in os.environ.items() if key not in drop} | {SWEEP_PIPE: str(reader)}
+        if job.pool == "gpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, slots))
+        mine = len(_cores_of(self.pools[job.pool], slots))
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, mine // job.world_size)))
+        return environment
+
+    def _is_over(self, one: Running) -> bool:
+        if one.process.poll() is not None:
+            return True
+        now = time.monotonic()
+        if self.settings.timeout is not None and one.ended_for is None and now - one.began > self.settings.timeout:
+            _ask_to_end(one, f"no end within {self.settings.timeout:g} s")
+        if now > one.kill_at:
+            _kill(one)
+        return False
+
+    def _conclude(self, one: Running, waiting: list[Job]) -> None:
+        _kill_group(one.process.pid)
+        self.pools[one.job.pool].give_back(one.slots)
+        status, reason, metric = judge(one, self.stopped)
+        entry = self.manifest.jobs[one.job.key]
+        entry["attempts"][-1] |= {"ended": time.time(), "code": one.process.returncode, "reason": reason}
+        tail = None if status == FINISHED else _tail(one.job.directory / "output.log")
+        self.manifest.update(one.job.key, status=status, reason=reason, metric=metric, log_tail=tail)
+        tries = self._tries[one.job.key] = self._tries.get(one.job.key, 0) + 1
+        if status == FAILED and tries <= self.settings.retries:
+            waiting.append(one.job)
+        elif status == FAILED and self.settings.on_failure == "stop" and not self.stopped:
+            self.stopped = f"{one.job.directory.name} has failed and hydra.launcher.on_failure=stop"
+
+
+def judge(one: Running, stopped: str | None) -> tuple[str, str | None, float | None]:
+    """Status, reason and metric of a job that has ended. Finished means code 0 and a record with finite metrics."""
+    code = one.process.returncode
+    record = read_json(one.job.directory / "metrics.json") if code == 0 else None
+    if record is not None:
+        if infinite := [name for name, value in record["metrics"].items() if value is None]:
+            return FAILED, f"{', '.join(infinite)} not finite", None
+        return FINISHED, None, record["metrics"][one.job.optimized_metric]
+    if one.ended_for is not None:
+        return (INTERRUPTED if one.ended_for == stopped else FAILED), one.ended_for, None
+    if code == 0:
+        return FAILED, "ended with code 0 and no record", None
+    if code < 0:
+        return FAILED, f"killed by {signal.Signals(-code).name}", None
+    said = read_json(one.job.directory / "status.json") or {}
+    last_line = (_tail(one.job.directory / "output.log") or [""])[-1]
+    return FAILED, said.get("reason") or f"ended with code {code}: {last_line}", None
+
+
+def _ask_to_end(one: Running, why: str) -> None:
+    one.ended_for, one.kill_at = why, time.monotonic() + GRACE
+    one.process.send_signal(signal.SIGINT)
+
+
+def _kill(one: Running) -> None:
+    """The job's own process and its data workers; its ranks see that it is gone and follow."""
+    _kill_group(one.process.pid)
+
+
+def _kill_all(running: Sequence[Running]) -> None:
+    for one in running:
+        _kill(one)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _cores_of(pool: Pool, slots: Sequence[int]) -> list[int]:
+    """Jobs at the same time keep to cores of their own: each slot has an equal share. All cores where there are too few."""
+    everything = sorted(cores())
+    share = len(everything) // len(pool.slots)
+    if not share:
+        return everything
+    places = [pool.slots.index(slot) for slot in slots]
+    return [core for place in places for core in everything[place * share : (place + 1) * share]]
+
+
+def _keep_to(pid: int, wanted: Sequence[int]) -> None:
+    if hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(pid, wanted)
+
+
+def _tail(path: Path) -> list[str] | None:
+    return path.read_text(errors="replace").splitlines()[-LOG_TAIL:] if path.is_file() else None

@@ -1,0 +1,199 @@
+"""A sweep from its first batch to its table: what `python train.py -m ...` does."""
+
+import logging
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep import console
+from lockstep.cli import command_of, filter_hydra_overrides
+from lockstep.config import ConfigError, check, integer, number, one_of, refuse
+from lockstep.plan import Plan, visible_gpus
+from lockstep.record import git_commit
+from lockstep.run import discard_made, keep_made
+from lockstep.sweeps.jobs import Job, directory_name, identity, pool_of
+from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, WAITING, Manifest, lock
+from lockstep.sweeps.pool import Pool
+from lockstep.sweeps.report import Progress, report
+from lockstep.sweeps.runner import Runner
+
+log = logging.getLogger(__name__)
+
+PREEMPTED = 75  # exit code: to be resumed
+
+
+@dataclass(frozen=True)
+class Settings:
+    """hydra.launcher, checked."""
+
+    gpus: Any
+    jobs: int
+    timeout: float | None
+    retries: int
+    on_failure: str
+    same_code: bool
+    dry_run: bool
+
+    def __post_init__(self) -> None:
+        rules = {
+            "jobs": integer(1),
+            "timeout": number(0.001).or_null(),
+            "retries": integer(0),
+            "on_failure": one_of("continue", "stop"),
+        }
+        for name, accepts in rules.items():
+            if not accepts.test(getattr(self, name)):
+                raise refuse(f"hydra.launcher.{name}", getattr(self, name), accepts.words)
+
+    def gpu_slots(self) -> tuple[int, ...]:
+        visible = tuple(int(i) for i in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if i.strip().isdigit())
+        every = visible or tuple(range(visible_gpus()))
+        if self.gpus == "all":
+            return every
+        chosen = tuple(self.gpus) if OmegaConf.is_list(self.gpus) or isinstance(self.gpus, list) else every[: int(self.gpus)]
+        if not set(chosen) <= set(every) or (isinstance(self.gpus, int) and self.gpus > len(every)):
+            raise refuse(
+                "hydra.launcher.gpus", self.gpus, f"accepted is all, a number up to {len(every)}, or a list from {list(every)}"
+            )
+        return chosen
+
+
+class Sweep:
+    """One per process: a sweeper may call `launch` several times, and the table comes once, at the end."""
+
+    _current: ClassVar["Sweep | None"] = None
+
+    @classmethod
+    def current(cls, config: DictConfig, loader: Any, settings: dict[str, Any]) -> "Sweep":
+        if cls._current is None:
+            cls._current = cls(config, loader, Settings(**settings))
+        return cls._current
+
+    @classmethod
+    def end(cls) -> None:
+        """After the sweeper's last batch: the report. Leaves by SystemExit unless all jobs have finished."""
+        if cls._current is not None and cls._current.manifest is not None:
+            cls._current._end()
+        discard_made()  # by a dry run
+
+    def __init__(self, config: DictConfig, loader: Any, settings: Settings) -> None:
+        self.config, self.loader, self.settings = config, loader, settings
+        self.directory = Path(str(config.hydra.sweep.dir)).absolute()
+        self.jobs: dict[str, Job] = {}
+        self.mode = "max"
+        self.manifest: Manifest | None = None
+        self.runner: Runner | None = None
+        self._lock: TextIO | None = None
+        self._pools = {"cpu": Pool(tuple(range(settings.jobs))), "gpu": Pool(settings.gpu_slots())}
+
+    def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
+        """Validates every job of the batch before it starts the first; then runs those that have not finished."""
+        batch = [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
+        if self.settings.dry_run:
+            for job in batch:
+                print(f"{job.pool} x {job.width}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
+            return [_returned(job, math.nan) for job in batch]
+        manifest, runner = self._open()
+        todo = [job for job in batch if self._register(job, manifest)]
+        if len(todo) < len(batch):
+            log.info(f"{len(batch) - len(todo)} of {len(batch)} jobs have finished before")
+        runner.run(todo)
+        if runner.stopped:
+            self._end()
+        return [_returned(job, manifest.jobs[job.key].get("metric")) for job in batch]
+
+    def _job(self, number: int, overrides: list[str]) -> Job:
+        try:
+            full: Any = self.loader.load_sweep_config(self.config, overrides)
+            HydraConfig.instance().set_config(full)
+            cfg = OmegaConf.masked_copy(full, [key for key in full if key != "hydra"])
+            cfg.run_dir = "run_dir"  # known below, and no part of the job's identity
+            check(cfg)
+            plan = Plan.of(cfg)
+            pool, width = pool_of(plan)
+            if width > len(self._pools[pool].slots):
+                raise refuse("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
+        except ConfigError as error:
+            raise ConfigError(f"job {number} ({' '.join(overrides)}): {error}") from error
+        finally:
+            HydraConfig.instance().set_config(self.config)
+        key = base = identity(cfg)
+        repeat = 1
+        while key in self.jobs:  # the same point twice in the grid is two jobs
+            repeat += 1
+            key = f"{base}-{repeat}"
+        known = self.manifest.jobs.get(key) if self.manifest else None
+        name = known["directory"] if known else directory_name(overrides, key)
+        directory = self.directory / name
+        command = command_of([*overrides, *filter_hydra_overrides(self.config)], directory)
+        self.mode = cfg.mode
+        job = Job(key, tuple(overrides), directory, pool, width, plan.world_size, cfg.optimized_metric, tuple(command))
+        self.jobs[key] = job
+        return job
+
+    def _open(self) -> tuple[Manifest, Runner]:
+        """Takes the directory, and what an earlier sweep has left in it."""
+        if self.manifest is not None and self.runner is not None:
+            return self.manifest, self.runner
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self.directory)
+        manifest = Manifest(self.directory)
+        commit = git_commit()
+        if manifest.jobs and manifest.git_commit != commit:
+            line = f"the sweep was last run with commit {manifest.git_commit}, this is {commit}"
+            if self.settings.same_code:
+                raise refuse("hydra.launcher.same_code", "true", line)
+            log.info(line)
+        manifest.settle()
+        manifest.git_commit = commit
+        manifest.command = [str(Path(sys.argv[0]).absolute()), *sys.argv[1:]]
+        keep_made()
+        self.manifest, self.runner = manifest, Runner(manifest, self._pools, self.settings, Progress(manifest, self.directory))
+        return self.manifest, self.runner
+
+    def _register(self, job: Job, manifest: Manifest) -> bool:
+        """Does this job have to run: is it new, or has it not finished?"""
+        known = manifest.jobs.get(job.key)
+        if known is not None and known["status"] == FINISHED and (job.directory / "metrics.json").is_file():
+            return False
+        if known is None:
+            manifest.jobs[job.key] = {
+                "number": len(manifest.jobs),
+                "status": WAITING,
+                "reason": None,
+                "metric": None,
+                "attempts": [],
+            }
+        directory = str(job.directory.relative_to(self.directory))
+        facts = {"devices": job.world_size, "optimized_metric": job.optimized_metric, "mode": self.mode}
+        manifest.update(job.key, overrides=list(job.overrides), directory=directory, command=list(job.command), **facts)
+        return True
+
+    def _end(self) -> None:
+        assert self.manifest is not None
+        report(self.manifest, self.directory, list(self.jobs))
+        states = [self.manifest.jobs[key]["status"] for key in self.jobs if key in self.manifest.jobs]
+        if self.runner is not None and self.runner.stopped:
+            console.say(
+                f"The sweep was stopped: {self.runner.stopped}. Resume it: python scripts/sweep.py resume {self.directory}"
+            )
+        if INTERRUPTED in states or (self.runner is not None and (self.runner.stopped or "").startswith("interrupted")):
+            raise SystemExit(PREEMPTED)
+        if FAILED in states or WAITING in states:
+            raise SystemExit(1)
+
+
+def _returned(job: Job, metric: float | None) -> JobReturn:
+    """What a sweeper gets to see: the metric; NaN for a job that has none, so that the others go on."""
+    value = math.nan if metric is None else metric
+    return JobReturn(
+        overrides=list(job.overrides), working_dir=str(job.directory), _return_value=value, status=JobStatus.COMPLETED
+    )
