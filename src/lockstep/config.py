@@ -219,7 +219,7 @@ def _check_metric(cfg: DictConfig, key: str, metric: str) -> None:
         raise refuse(key, metric, "needs test=true")
     if metric.startswith("val/") and OmegaConf.select(cfg, "trainer.limit_val_batches") == 0:
         raise refuse(key, metric, "needs validation; trainer.limit_val_batches is 0")
-    if metric.startswith("val/") and not _has_validation_validation(cfg):
+    if metric.startswith("val/") and not _has_validation(cfg):
         raise refuse(key, metric, "needs validation; datamodule.val_fraction is 0")
 
 
