@@ -70,7 +70,7 @@ def _unknown_key(key: str, siblings: list[str]) -> str:
     group, _, name = key.rpartition(".")
     close = get_close_matches(name, siblings, n=1)
     guess = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
-    override = next((item for item in sys.argv[1:] if item.startswith(f"{key}=")), key)
+    override = next((item for item in sys.argv[1:] if item.startswith((f"{key}=", f"{key}."))), key)
     return f"{override}: unknown key; {guess}accepted are {', '.join(siblings)}; +{override} adds a new one"
 
 

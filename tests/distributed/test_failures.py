@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -67,13 +68,9 @@ def test_ctrl_c_ends_a_run(tmp_path: Path, devices: int) -> None:
 
 def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     slow = "+callbacks.slow={_target_:faults.Slow}"
-    with started(ROOT / "train.py", "trainer.accelerator=cpu", *TWO, slow, cwd=tmp_path) as run:
+    mark = uuid.uuid4().hex
+    with started(ROOT / "train.py", "trainer.accelerator=cpu", *TWO, slow, cwd=tmp_path, **{MARK: mark}) as run:
         wait_for((tmp_path / "run" / "training").exists)
-        mark = next(
-            item.partition(b"=")[2].decode()
-            for item in Path(f"/proc/{run.pid}/environ").read_bytes().split(b"\0")
-            if item.startswith(MARK.encode())
-        )
         assert len(processes_marked(mark)) == 3
         run.kill()
         run.wait()

@@ -12,9 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.plan import Plan
 
-# Where things are, not what is computed: no part of a job's identity.
-_PATHS = ("run_dir", "datamodule.data_dir")
-
 
 @dataclass(frozen=True)
 class Job:
@@ -31,12 +28,11 @@ class Job:
 
 
 def identity(cfg: DictConfig) -> str:
-    """A hash of the composed config less the paths."""
-    content = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))
-    for path in _PATHS:
-        if OmegaConf.select(content, path) is not None:
-            OmegaConf.update(content, path, None)
-    text = json.dumps(OmegaConf.to_container(content, resolve=False), sort_keys=True, default=str)
+    """A hash of the composed config less the paths: where things are is not what is computed."""
+    content: Any = OmegaConf.to_container(cfg, resolve=False)
+    content.pop("run_dir", None)
+    content["datamodule"].pop("data_dir", None)
+    text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

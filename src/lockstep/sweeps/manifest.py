@@ -39,9 +39,11 @@ class Manifest:
             if job["status"] == RUNNING:
                 directory = self.path.parent / job["directory"]
                 status = (read_json(directory / "status.json") or {}).get("status")
-                done = status == FINISHED and (directory / "metrics.json").is_file()
-                reason = None if done else "the sweep process died"
-                self.jobs[key] |= {"status": FINISHED if done else INTERRUPTED, "reason": reason}
+                record = read_json(directory / "metrics.json") if status == FINISHED else None
+                if record is not None:
+                    self.jobs[key] |= {"status": FINISHED, "metric": record["metrics"][record["optimized_metric"]]}
+                else:
+                    self.jobs[key] |= {"status": INTERRUPTED, "reason": "the sweep process died"}
         self.save()
 
 

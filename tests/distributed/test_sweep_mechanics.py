@@ -1,0 +1,156 @@
+"""Sweeps of a small stand-in program (tests/program.py): failures, resumption, and a sweep process that is killed."""
+
+import csv
+import hashlib
+import json
+import random
+import signal
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import MARK, ROOT, processes_marked, python, started
+
+pytestmark = pytest.mark.slow
+PROGRAM = ROOT / "tests" / "program.py"
+
+
+def sweep(folder: Path, *overrides: str, **env: str) -> Any:
+    return python(PROGRAM, "-m", "trainer.accelerator=cpu", "hydra.sweep.dir=sweep", *overrides, cwd=folder, **env)
+
+
+def jobs(folder: Path) -> dict[str, dict[str, Any]]:
+    """Of the manifest, by the values of their learning rate and seed."""
+    manifest = json.loads((folder / "sweep" / "manifest.json").read_text())
+    return {" ".join(job["overrides"][1:]): job for job in manifest["jobs"].values()}
+
+
+def digest(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "seed=0,1,2,3,4,5,6", "hydra.launcher.timeout=4", "hydra.launcher.jobs=2", FAULTS="1")
+    assert done.returncode == 1
+    found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
+    assert found == {
+        "seed=0": ("finished", None),
+        "seed=1": ("failed", "ended with code 1: planted fault"),
+        "seed=2": ("failed", "killed by SIGKILL"),
+        "seed=3": ("failed", "ended with code 7: "),
+        "seed=4": ("failed", "ended with code 0 and no record"),
+        "seed=5": ("failed", "val/acc not finite"),
+        "seed=6": ("failed", "no end within 4 s"),
+    }
+    failed = jobs(tmp_path)["seed=1"]
+    assert failed["log_tail"][-1] == "planted fault"
+    again = python(*failed["command"][1:], cwd=tmp_path, FAULTS="1")  # the command that reproduces it
+    assert (again.returncode, again.stderr.strip()) == (1, "planted fault")
+    assert "planted fault" in done.stdout
+    with (tmp_path / "sweep" / "results.csv").open() as file:
+        assert [row["status"] for row in csv.DictReader(file)] == ["finished"] + ["failed"] * 6
+
+    before = digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"]["directory"])
+    done = python(ROOT / "scripts" / "sweep.py", "resume", "sweep", cwd=tmp_path)  # the fault has been mended
+    assert done.returncode == 0, done.stderr
+    assert {job["status"] for job in jobs(tmp_path).values()} == {"finished"}
+    assert digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"]["directory"]) == before
+    assert len({job["metric"] for job in jobs(tmp_path).values()}) == 1
+    status = python(ROOT / "scripts" / "sweep.py", "status", "sweep", cwd=tmp_path)
+    assert status.stdout.count(" finished ") == 7
+
+
+def test_more_values_run_only_the_new_jobs_in_any_order(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    journal = {"JOURNAL": str(tmp_path / "journal")}
+    assert sweep(tmp_path, "model.optimizer.lr=0.1,0.2", **journal).returncode == 0
+    first = digest(tmp_path / "sweep" / jobs(tmp_path)["model.optimizer.lr=0.2"]["directory"])
+    assert sweep(tmp_path, "model.optimizer.lr=0.3,0.2,0.1", **journal).returncode == 0
+    assert sorted(path.name.rsplit(".", 2)[0] for path in (tmp_path / "journal").glob("*.began")) == ["0.1", "0.2", "0.3"]
+    assert digest(tmp_path / "sweep" / jobs(tmp_path)["model.optimizer.lr=0.2"]["directory"]) == first
+    names = {path.name for path in (tmp_path / "sweep").iterdir() if path.is_file()}
+    assert names == {"manifest.json", "lock", "multirun.yaml", "results.csv", "results.md"}
+
+
+def test_what_can_not_start_is_refused_before_the_first_job(tmp_path: Path) -> None:
+    for override, line in {
+        "datamodule.batch_size=64,0": "job 1 (trainer.accelerator=cpu datamodule.batch_size=0): datamodule.batch_size=0:",
+        "model.optimiser.lr=1,2": "model.optimiser.lr=1,2: unknown key; did you mean model.optimizer",
+        "hydra.launcher.retries=-1": "hydra.launcher.retries=-1: accepted is an integer of at least 0",
+    }.items():
+        done = sweep(tmp_path, override)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert done.stderr.startswith(line)
+    done = sweep(tmp_path, "seed=1,2", "hydra.launcher.dry_run=true")
+    assert done.returncode == 0
+    assert done.stdout.count("cpu x 1") == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
+    arguments = ("-m", "trainer.accelerator=cpu", "hydra.sweep.dir=sweep", "seed=6,0")
+    with started(PROGRAM, *arguments, cwd=tmp_path, FAULTS="1") as process:
+        wait_for(lambda: list((tmp_path / "sweep").glob("*/checkpoints/last.ckpt")))
+        other = sweep(tmp_path, "seed=0")
+        assert other.returncode == 2
+        assert f"is being run by process {process.pid} on " in other.stderr
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)  # the job ignores the first
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 75
+    assert "scripts/sweep.py resume" in errors
+    assert {name: job["status"] for name, job in jobs(tmp_path).items()} == {"seed=6": "interrupted", "seed=0": "waiting"}
+    done = sweep(tmp_path, "seed=6,0")
+    assert done.returncode == 0
+    assert jobs(tmp_path)["seed=6"]["metric"] == jobs(tmp_path)["seed=0"]["metric"]  # continued from its checkpoint
+
+
+def test_twelve_jobs_survive_chaos(tmp_path: Path) -> None:
+    """Jobs raise, hang and are killed at random, the sweep is killed with -9 twice and interrupted once."""
+    grid = "model.optimizer.lr=" + ",".join(f"0.{i:02}" for i in range(1, 13))
+    (tmp_path / "calm").mkdir()
+    assert sweep(tmp_path / "calm", grid, "hydra.launcher.jobs=2").returncode == 0
+    (tmp_path / "journal").mkdir()
+    dice = random.Random(0)
+    disturbances = [signal.SIGKILL, signal.SIGINT, signal.SIGKILL, *[None] * 20]
+    env = {"JOURNAL": str(tmp_path / "journal"), "CHAOS": "0", MARK: uuid.uuid4().hex}
+    code = -1
+    arguments = (
+        "-m",
+        "trainer.accelerator=cpu",
+        "hydra.sweep.dir=sweep",
+        grid,
+        "hydra.launcher.jobs=2",
+        "hydra.launcher.timeout=3",
+    )
+    for disturbance in disturbances:
+        with started(PROGRAM, *arguments, cwd=tmp_path, **env) as process:
+            if disturbance is not None:
+                time.sleep(dice.uniform(4, 7))
+                process.send_signal(disturbance)
+            process.communicate(timeout=100)
+            wait_for(lambda: not processes_marked(env[MARK]), seconds=10)
+        if (code := process.returncode) == 0:
+            break
+    assert code == 0
+    found, calm = jobs(tmp_path), jobs(tmp_path / "calm")
+    assert {job["status"] for job in found.values()} == {"finished"}
+    assert {name: job["metric"] for name, job in found.items()} == {name: job["metric"] for name, job in calm.items()}
+    assert len(found) == 12
+    for i in range(1, 13):
+        entries = sorted(
+            (tmp_path / "journal").glob(f"0.{i:02}".rstrip("0") + ".*"), key=lambda path: int(path.name.split(".")[2])
+        )
+        assert [entry.suffix for entry in entries].count(".finished") == 1
+        assert entries[-1].suffix == ".finished"  # and none began after it
+
+
+def wait_for(condition: Any, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)

@@ -1,0 +1,89 @@
+"""A stand-in for train.py that takes a second: the same command line, directory, record and checkpoints, without torch.
+
+It counts to STEPS, saving checkpoints/last.ckpt at every step, and adds up a sum that depends on its learning rate. It
+fails as the environment says: CHAOS is a seed, and an attempt then fails at random; `how` below is taken from the seed of
+the config when FAULTS is set.
+"""
+
+import math
+import os
+import random
+import signal
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from lockstep import record
+from lockstep.cli import start
+
+STEPS = 5
+HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang")
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+def main(cfg: DictConfig) -> None:
+    folder = Path(cfg.run_dir)
+    record.write_status(folder, "running")
+    journal(cfg, "began")
+    first, total = continued(cfg.ckpt_path)
+    fatal = chaos(cfg) if "CHAOS" in os.environ else (2, HOW[cfg.seed] if "FAULTS" in os.environ else "well")
+    for step in range(first, STEPS):
+        if step == fatal[0]:
+            fail(fatal[1])
+        total += cfg.model.optimizer.lr * math.sqrt(step + 1)
+        time.sleep(0.05)
+        save(folder / "checkpoints" / "last.ckpt", f"{step + 1} {total!r}")
+    value = math.nan if fatal[1] == "nan" else total
+    facts = {"world_size": 1, "lr": cfg.model.optimizer.lr, "samples_per_second": 1.0, "train_time": 1.0, "wall_time": 1.0}
+    record.write_json(folder / "metrics.json", {"metrics": {"val/acc": value}, "optimized_metric": "val/acc", **facts})
+    journal(cfg, "finished")
+    record.write_status(folder, "finished")
+
+
+def chaos(cfg: DictConfig) -> tuple[int, str]:
+    """The step to fail at and how; the first attempts of a job are likelier to fail, so that it ends some time."""
+    attempt = len(list(Path(os.environ["JOURNAL"]).glob(f"{cfg.model.optimizer.lr}.*.began")))
+    dice = random.Random(f"{os.environ['CHAOS']} {cfg.model.optimizer.lr} {attempt}")
+    return dice.randrange(STEPS), dice.choice(["raise", "kill", "hang", "well"]) if attempt <= 3 else "well"
+
+
+def fail(how: str) -> None:
+    if how == "raise":
+        print("planted fault", file=sys.stderr)
+        raise SystemExit(1)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how.startswith("exit"):
+        os._exit(0 if how.endswith("0") else 7)
+    if how == "hang":
+        if "CHAOS" not in os.environ:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        time.sleep(600)
+
+
+def journal(cfg: DictConfig, what: str) -> None:
+    if "JOURNAL" in os.environ:
+        (Path(os.environ["JOURNAL"]) / f"{cfg.model.optimizer.lr}.{time.time_ns()}.{what}").touch()
+
+
+def continued(path: str | None) -> tuple[int, float]:
+    if path is None:
+        return 0, 0.0
+    with zipfile.ZipFile(path) as archive:
+        step, total = archive.read("state").decode().split()
+    return int(step), float(total)
+
+
+def save(path: Path, state: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path.with_suffix(".partial"), "w") as archive:
+        archive.writestr("state", state)
+    path.with_suffix(".partial").replace(path)
+
+
+if __name__ == "__main__":
+    start(main)

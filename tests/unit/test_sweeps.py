@@ -1,0 +1,166 @@
+"""Jobs, slots and the manifest, without starting anything but small stand-in processes."""
+
+import json
+import random
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from lockstep.config import ConfigError
+from lockstep.launchers.environment import register_resolvers
+from lockstep.sweeps.jobs import Job, directory_name, identity, varying
+from lockstep.sweeps.manifest import FINISHED, INTERRUPTED, RUNNING, Manifest, lock
+from lockstep.sweeps.pool import Pool
+from lockstep.sweeps.report import Progress, report
+from lockstep.sweeps.runner import Runner
+
+CONF = str(Path(__file__).parents[2] / "conf")
+SETTINGS = SimpleNamespace(timeout=None, retries=0, on_failure="continue")
+# a job that writes its record after `seconds`
+PROGRAM = """
+import json, sys, time
+time.sleep(float(sys.argv[2]))
+json.dump({"metrics": {"val/acc": float(sys.argv[3])}}, open(sys.argv[1] + "/metrics.json", "w"))
+"""
+
+
+def config(*overrides: str) -> DictConfig:
+    register_resolvers()
+    with initialize_config_dir(version_base="1.3", config_dir=CONF):
+        return compose("train", overrides=list(overrides))
+
+
+def test_identity_is_what_is_computed_and_not_where_or_in_which_order() -> None:
+    one = identity(config("seed=1", "model.optimizer.lr=0.1"))
+    assert one == identity(config("model.optimizer.lr=0.1", "seed=1"))
+    assert one == identity(config("seed=1", "model.optimizer.lr=0.1", "run_dir=elsewhere"))
+    mnist = ("datamodule=mnist", "seed=1")
+    assert identity(config(*mnist, "datamodule.data_dir=a")) == identity(config(*mnist, "datamodule.data_dir=b"))
+    others = [("seed=2", "model.optimizer.lr=0.1"), ("seed=1", "model.optimizer.lr=0.2"), ("seed=1", "trainer.devices=2")]
+    assert len({one, *(identity(config(*other)) for other in others)}) == 4
+
+
+def test_directories_are_readable() -> None:
+    assert directory_name(["trainer.devices=2", "model.optimizer.lr=0.1"], "abc") == "devices=2_lr=0.1_abc"
+    assert directory_name(["+a.b='x y/z'"], "abc") == "b=_x_y_z_abc"
+    assert len(directory_name([f"k{i}={i}" for i in range(100)], "abc")) <= 84
+    assert directory_name([], "abc") == "abc"
+
+
+def test_what_varies_is_told_apart_from_what_does_not() -> None:
+    jobs = [["lr=1", "seed=0", "trainer=cpu"], ["lr=2", "seed=0", "trainer=cpu"], ["lr=2", "seed=0", "trainer=cpu", "x=1"]]
+    assert varying(jobs) == ["lr", "x"]
+
+
+def job(number: int, width: int, folder: Path, seconds: float = 0.0, metric: float = 0.5, pool: str = "gpu") -> Job:
+    directory = folder / f"job{number}"
+    command = (sys.executable, "-S", "-c", PROGRAM, str(directory), str(seconds), str(metric))
+    return Job(f"key{number}", (f"number={number}",), directory, pool, width, width, "val/acc", command)
+
+
+def run(jobs: list[Job], slots: int, folder: Path, settings: Any = SETTINGS) -> Manifest:
+    manifest = Manifest(folder)
+    for number, one in enumerate(jobs):
+        entry = {"number": number, "status": "waiting", "reason": None, "metric": None, "attempts": [], "mode": "max"}
+        facts = {"overrides": list(one.overrides), "directory": one.directory.name, "devices": one.width}
+        manifest.jobs[one.key] = entry | facts | {"optimized_metric": "val/acc"}
+    pools = {"gpu": Pool(tuple(range(slots))), "cpu": Pool((0,))}
+    Runner(manifest, pools, settings, Progress(manifest, folder)).run(jobs)
+    return Manifest(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", [4, 8])
+def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation(slots: int, tmp_path: Path) -> None:
+    dice = random.Random(slots)
+    widths = dice.sample([1] * 8 + [2] * 6 + [4] * 4, 18)
+    seconds = [dice.uniform(0.5, 1.0) for _ in widths]
+    jobs = [job(i, width, tmp_path, seconds[i]) for i, width in enumerate(widths)]
+    manifest = run(jobs, slots, tmp_path)
+    attempts = {one.key: manifest.jobs[one.key]["attempts"] for one in jobs}
+    assert all(len(found) == 1 and found[0]["code"] == 0 for found in attempts.values())
+    spans = [(*(attempts[one.key][0][name] for name in ("started", "ended")), attempts[one.key][0]["devices"]) for one in jobs]
+    for one, (_, _, devices) in zip(jobs, spans, strict=True):
+        assert len(set(devices)) == one.width
+        assert set(devices) <= set(range(slots))
+    for i, (began, ended, devices) in enumerate(spans):
+        for other_began, other_ended, other_devices in spans[:i]:
+            assert not (set(devices) & set(other_devices)) or ended <= other_began or other_ended <= began
+    makespan = max(ended for _, ended, _ in spans) - min(began for began, _, _ in spans)
+    work = sum(width * (ended - began) for width, (began, ended, _) in zip(widths, spans, strict=True))
+    assert makespan <= 1.5 * max(work / slots, max(ended - began for began, ended, _ in spans))
+
+
+def test_a_narrow_job_does_not_overtake_a_wide_one_it_would_delay() -> None:
+    pool = Pool((0, 1, 2, 3))
+    wide, narrow = SimpleNamespace(width=4), SimpleNamespace(width=1)
+    pool.take(1)
+    assert pool.choose([narrow, wide]) is None  # a second narrow job would keep the wide one waiting for longer
+    assert pool.choose([narrow]) is narrow
+    three = SimpleNamespace(width=3)
+    pool = Pool((0, 1, 2, 3))
+    pool.take(3)
+    assert pool.choose([three, narrow]) is narrow  # the fourth slot is of no use to a job of three
+    assert pool.take(1) == (3,)
+    assert pool.choose([three, narrow]) is None
+
+
+def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    broken = Job(
+        "broken", ("number=9",), tmp_path / "broken", "gpu", 1, 1, "val/acc", (sys.executable, "-S", "-c", "raise SystemExit(3)")
+    )
+    manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, SimpleNamespace(timeout=None, retries=2, on_failure="continue"))
+    assert manifest.jobs["key1"]["status"] == FINISHED
+    assert [attempt["code"] for attempt in manifest.jobs["broken"]["attempts"]] == [3, 3, 3]
+    assert manifest.jobs["broken"]["reason"] == "ended with code 3: "
+    assert (tmp_path / "broken" / "attempts" / "2" / "output.log").is_file()
+
+
+def test_on_failure_stop_hands_out_no_more_jobs(tmp_path: Path) -> None:
+    broken = Job(
+        "broken", ("number=9",), tmp_path / "broken", "gpu", 1, 1, "val/acc", (sys.executable, "-S", "-c", "raise SystemExit(3)")
+    )
+    settings = SimpleNamespace(timeout=None, retries=0, on_failure="stop")
+    manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, settings)
+    assert (manifest.jobs["broken"]["status"], manifest.jobs["key1"]["status"]) == ("failed", "waiting")
+
+
+def test_jobs_that_ran_when_a_sweep_died_are_judged_by_what_they_left(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    for name, finished in (("a", True), ("b", False)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "status.json").write_text(json.dumps({"status": "finished" if finished else "running"}))
+        (tmp_path / name / "metrics.json").write_text(json.dumps({"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc"}))
+        manifest.jobs[name] = {"status": RUNNING, "directory": name, "optimized_metric": "val/acc", "metric": None}
+    manifest.settle()
+    assert [manifest.jobs[name]["status"] for name in "ab"] == [FINISHED, INTERRUPTED]
+    assert [manifest.jobs[name]["metric"] for name in "ab"] == [0.75, None]
+
+
+def test_a_sweep_directory_has_one_holder(tmp_path: Path) -> None:
+    with lock(tmp_path), pytest.raises(ConfigError, match=r"is being run by process \d+ on "):
+        lock(tmp_path)
+    lock(tmp_path).close()
+
+
+def test_the_report_ranks_jobs_and_averages_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [job(i, 1, tmp_path, metric=metric) for i, metric in enumerate([0.5, 0.7, 0.2, 0.4])]
+    manifest = run(jobs, 4, tmp_path)
+    for i, one in enumerate(jobs):
+        manifest.jobs[one.key]["overrides"] = [f"model.optimizer.lr={i // 2}", f"seed={i % 2}"]
+    manifest.update("key2", status="failed", metric=None, reason="planted")
+    capsys.readouterr()
+    report(manifest, tmp_path, list(manifest.jobs))
+    rows = (tmp_path / "results.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows[1:]] == ["job1", "job0", "job3", "job2"]
+    text = (tmp_path / "results.md").read_text()
+    assert "| 0 | 2 | 0.6 | 0.141421 |" in text  # of 0.5 and 0.7: the deviation is 0.1 * sqrt(2)
+    assert "| 1 | 1 | 0.4 |  |" in text
+    shown = capsys.readouterr().out
+    assert "planted" in shown
+    assert f"tensorboard --logdir {tmp_path}" in shown
