@@ -55,6 +55,7 @@ class Run:
 
     def __enter__(self) -> Self:
         if self.is_owner:
+            (self.directory / "metrics.json").unlink(missing_ok=True)  # of an earlier run in a directory that was given
             record.write_status(self.directory, "running")
             if self.show_config:
                 console.show_config(self.cfg)
@@ -106,7 +107,7 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is None or self._is_over:
             return
-        outcome = _outcome(error, self.rank.global_rank if self.rank else 0)
+        outcome = outcome_of(error, self.rank.global_rank if self.rank else 0, self.directory)
         tell_parent(outcome.code, outcome.reason or "", outcome.traceback)
         if self.has_parent:
             if outcome.traceback:
@@ -133,9 +134,11 @@ class Run:
         raise SystemExit(outcome.code)
 
 
-def _outcome(error: BaseException, rank: int) -> Outcome:
+def outcome_of(error: BaseException, rank: int, directory: Path) -> Outcome:
+    """A ConfigError means that the run could not start, unless it has saved a checkpoint: that is never thrown away."""
     if isinstance(error, ConfigError):
-        return Outcome(code=2, reason=str(error), rank=rank)
+        line = str(error).strip().splitlines()[-1].removeprefix("lockstep.config.ConfigError: ")  # from a data worker
+        return Outcome(code=1 if any(directory.glob("checkpoints/*.ckpt")) else 2, reason=line, rank=rank)
     if isinstance(error, KeyboardInterrupt | SystemExit):
         return Outcome(code=1, reason="interrupted", rank=rank)
     text = "".join(traceback.format_exception(error))

@@ -71,8 +71,16 @@ def test_an_unreadable_image_is_refused(tmp_path: Path) -> None:
         (tmp_path / "data" / name).mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "data" / name / "fine.png")
     (tmp_path / "data" / "b" / "broken.png").write_bytes(b"\x89PNG not really")
-    line = refused(tmp_path, "datamodule=image_folder", "datamodule.data_dir=data")
-    assert line.startswith("datamodule.data_dir=data/b/broken.png: not a readable image")
+    options = ("datamodule=image_folder", "datamodule.data_dir=data")
+    assert refused(tmp_path, *options).startswith("datamodule.data_dir=data/b/broken.png: not a readable image")
+    # met by a data worker, without the check at the start
+    unseen = (
+        "datamodule.verify=false",
+        "datamodule.test_fraction=0.34",
+        "datamodule.val_fraction=0.0",
+        "optimized_metric=train/acc",
+    )
+    assert "broken.png: not a readable image" in refused(tmp_path, *options, *unseen, "datamodule.batch_size=2", "test=false")
 
 
 @pytest.mark.slow

@@ -41,8 +41,8 @@ def test_processes_and_rates_are_each_job_s_own(tmp_path: Path) -> None:
     assert "tensorboard --logdir" in done.stdout
 
 
-@pytest.mark.parametrize("devices", [(2, 2), (3, 1, 2)])
-def test_any_order_of_devices(devices: tuple[int, ...], tmp_path: Path) -> None:
+def test_any_order_of_devices(tmp_path: Path) -> None:
+    devices = (3, 1, 2, 2, 1)
     done = sweep(tmp_path, f"trainer.devices={','.join(map(str, devices))}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert len({job["directory"] for job in jobs(tmp_path)}) == len(devices)

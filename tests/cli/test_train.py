@@ -11,6 +11,7 @@ from commands import ROOT, python, runs, started, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 pytestmark = pytest.mark.slow
+JSON = {"status.json", "metrics.json", "progress.json", "seen.0.json"}
 WITNESS = "+callbacks.witness={_target_:faults.Witness}"
 
 
@@ -45,7 +46,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_run_leaves_one_directory(one: tuple[Path, str]) -> None:
     run, _ = one
     left = {path.name for path in run.iterdir()}
-    assert left == {".hydra", "train.log", "status.json", "metrics.json", "checkpoints", "tensorboard", "seen.0.json"}
+    assert left == {".hydra", "train.log", *JSON, "checkpoints", "tensorboard"}
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     assert json.loads((run / "status.json").read_text())["status"] == "finished"
     assert (run / ".hydra" / "config.yaml").is_file()

@@ -33,7 +33,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None:
-    done = sweep(tmp_path, "seed=0,1,2,3,4,5,6", "hydra.launcher.timeout=4", "hydra.launcher.jobs=2", FAULTS="1")
+    done = sweep(tmp_path, "seed=0,1,2,3,4,5,6", "hydra.launcher.timeout=3", "hydra.launcher.jobs=2", FAULTS="1")
     assert done.returncode == 1
     found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
     assert found == {
@@ -43,7 +43,7 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
         "seed=3": ("failed", "ended with code 7: "),
         "seed=4": ("failed", "ended with code 0 and no record"),
         "seed=5": ("failed", "val/acc not finite"),
-        "seed=6": ("failed", "no end within 4 s"),
+        "seed=6": ("failed", "no end within 3 s"),
     }
     failed = jobs(tmp_path)["seed=1"]
     assert failed["log_tail"][-1] == "planted fault"
@@ -68,7 +68,9 @@ def test_more_values_run_only_the_new_jobs_in_any_order(tmp_path: Path) -> None:
     journal = {"JOURNAL": str(tmp_path / "journal")}
     assert sweep(tmp_path, "model.optimizer.lr=0.1,0.2", **journal).returncode == 0
     first = digest(tmp_path / "sweep" / jobs(tmp_path)["model.optimizer.lr=0.2"]["directory"])
-    assert sweep(tmp_path, "model.optimizer.lr=0.3,0.2,0.1", **journal).returncode == 0
+    done = sweep(tmp_path, "model.optimizer.lr=0.3,0.2,0.1", "hydra.sweeper.max_batch_size=2", **journal)
+    assert done.returncode == 0
+    assert done.stdout.count("tensorboard --logdir") == 1  # one table, whatever the sweeper's batches
     assert sorted(path.name.rsplit(".", 2)[0] for path in (tmp_path / "journal").glob("*.began")) == ["0.1", "0.2", "0.3"]
     assert digest(tmp_path / "sweep" / jobs(tmp_path)["model.optimizer.lr=0.2"]["directory"]) == first
     names = {path.name for path in (tmp_path / "sweep").iterdir() if path.is_file()}

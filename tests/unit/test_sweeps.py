@@ -2,6 +2,7 @@
 
 import json
 import random
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from lockstep.sweeps.manifest import FINISHED, INTERRUPTED, RUNNING, Manifest, l
 from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import Progress, report
 from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.sweep import Settings
 
 CONF = str(Path(__file__).parents[2] / "conf")
 SETTINGS = SimpleNamespace(timeout=None, retries=0, on_failure="continue")
@@ -69,7 +71,7 @@ def run(jobs: list[Job], slots: int, folder: Path, settings: Any = SETTINGS) -> 
         entry = {"number": number, "status": "waiting", "reason": None, "metric": None, "attempts": [], "mode": "max"}
         facts = {"overrides": list(one.overrides), "directory": one.directory.name, "devices": one.width}
         manifest.jobs[one.key] = entry | facts | {"optimized_metric": "val/acc"}
-    pools = {"gpu": Pool(tuple(range(slots))), "cpu": Pool((0,))}
+    pools = {"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))}
     Runner(manifest, pools, settings, Progress(manifest, folder)).run(jobs)
     return Manifest(folder)
 
@@ -87,7 +89,7 @@ def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation(slots: int,
     spans = [(*(attempts[one.key][0][name] for name in ("started", "ended")), attempts[one.key][0]["devices"]) for one in jobs]
     for one, (_, _, devices) in zip(jobs, spans, strict=True):
         assert len(set(devices)) == one.width
-        assert set(devices) <= set(range(slots))
+        assert set(devices) <= set(map(str, range(slots)))
     for i, (began, ended, devices) in enumerate(spans):
         for other_began, other_ended, other_devices in spans[:i]:
             assert not (set(devices) & set(other_devices)) or ended <= other_began or other_ended <= began
@@ -97,16 +99,16 @@ def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation(slots: int,
 
 
 def test_a_narrow_job_does_not_overtake_a_wide_one_it_would_delay() -> None:
-    pool = Pool((0, 1, 2, 3))
+    pool = Pool(("0", "1", "2", "3"))
     wide, narrow = SimpleNamespace(width=4), SimpleNamespace(width=1)
     pool.take(1)
     assert pool.choose([narrow, wide]) is None  # a second narrow job would keep the wide one waiting for longer
     assert pool.choose([narrow]) is narrow
     three = SimpleNamespace(width=3)
-    pool = Pool((0, 1, 2, 3))
+    pool = Pool(("0", "1", "2", "3"))
     pool.take(3)
     assert pool.choose([three, narrow]) is narrow  # the fourth slot is of no use to a job of three
-    assert pool.take(1) == (3,)
+    assert pool.take(1) == ("3",)
     assert pool.choose([three, narrow]) is None
 
 
@@ -164,3 +166,24 @@ def test_the_report_ranks_jobs_and_averages_over_seeds(tmp_path: Path, capsys: p
     shown = capsys.readouterr().out
     assert "planted" in shown
     assert f"tensorboard --logdir {tmp_path}" in shown
+
+
+def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slots(gpus: Any) -> tuple[str, ...]:
+        return Settings(gpus, jobs=1, timeout=None, retries=0, on_failure="stop", same_code=False, dry_run=False).gpu_slots()
+
+    monkeypatch.setattr("lockstep.sweeps.sweep.visible_gpus", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert (slots("all"), slots(2), slots([3, 1])) == (("0", "1", "2", "3"), ("0", "1"), ("3", "1"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-8932f937,MIG-2fa1")
+    assert slots("all") == ("4", "5", "GPU-8932f937", "MIG-2fa1")
+    with pytest.raises(ConfigError, match=r"hydra.launcher.gpus=5: accepted is all, a number up to 4, or a list from \[4, 5, "):
+        slots(5)
+    with pytest.raises(ConfigError, match=r"hydra.launcher.gpus=\[0\]"):
+        slots([0])
+
+
+def test_what_a_sweep_imports_is_light() -> None:
+    code = "import hydra_plugins.lockstep_launcher, lockstep.cli, lockstep.sweeps.sweep, sys; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "lightning", "sklearn", "numpy"} & set(modules)

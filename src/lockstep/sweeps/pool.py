@@ -15,22 +15,22 @@ W = TypeVar("W", bound=Wide)
 
 @dataclass
 class Pool:
-    """Slots by number (GPU ids, say); each is handed out to one job at a time."""
+    """Slots by name (GPU ids, say); each is handed out to one job at a time."""
 
-    slots: tuple[int, ...]
-    taken: dict[int, int] = field(default_factory=dict)  # slot to the width of the job that has it
+    slots: tuple[str, ...]
+    taken: dict[str, int] = field(default_factory=dict)  # slot to the width of the job that has it
 
     @property
-    def free(self) -> list[int]:
+    def free(self) -> list[str]:
         return [slot for slot in self.slots if slot not in self.taken]
 
-    def take(self, width: int) -> tuple[int, ...]:
+    def take(self, width: int) -> tuple[str, ...]:
         assert width <= len(self.free)
         given = tuple(self.free[:width])
         self.taken |= dict.fromkeys(given, width)
         return given
 
-    def give_back(self, slots: Sequence[int]) -> None:
+    def give_back(self, slots: Sequence[str]) -> None:
         for slot in slots:
             del self.taken[slot]
 

@@ -30,7 +30,7 @@ class Running:
 
     job: Job
     process: subprocess.Popen[bytes]
-    slots: tuple[int, ...]
+    slots: tuple[str, ...]
     began: float
     ended_for: str | None = None  # why we are ending it
     kill_at: float = float("inf")
@@ -116,11 +116,11 @@ class Runner:
                 path.replace(archive / path.name)
         return list(job.command)
 
-    def _environment(self, job: Job, slots: tuple[int, ...], reader: int) -> dict[str, str]:
+    def _environment(self, job: Job, slots: tuple[str, ...], reader: int) -> dict[str, str]:
         drop = {*RANK_VARIABLES, PARENT_PIPE, "PL_GLOBAL_SEED"}
         environment = {key: value for key, value in os.environ.items() if key not in drop} | {SWEEP_PIPE: str(reader)}
         if job.pool == "gpu":
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, slots))
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
         mine = len(_cores_of(self.pools[job.pool], slots))
         environment.setdefault("OMP_NUM_THREADS", str(max(1, mine // job.world_size)))
         return environment
@@ -189,7 +189,7 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _cores_of(pool: Pool, slots: Sequence[int]) -> list[int]:
+def _cores_of(pool: Pool, slots: Sequence[str]) -> list[int]:
     """Jobs at the same time keep to cores of their own: each slot has an equal share. All cores where there are too few."""
     everything = sorted(cores())
     share = len(everything) // len(pool.slots)

@@ -53,16 +53,17 @@ class Settings:
             if not accepts.test(getattr(self, name)):
                 raise refuse(f"hydra.launcher.{name}", getattr(self, name), accepts.words)
 
-    def gpu_slots(self) -> tuple[int, ...]:
-        visible = tuple(int(i) for i in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if i.strip().isdigit())
-        every = visible or tuple(range(visible_gpus()))
+    def gpu_slots(self) -> tuple[str, ...]:
+        """As CUDA_VISIBLE_DEVICES names them: numbers, or the identifiers of GPUs or of their MIG parts."""
+        named = tuple(name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
+        every = (named or tuple(map(str, range(visible_gpus()))))[: visible_gpus()]
         if self.gpus == "all":
             return every
-        chosen = tuple(self.gpus) if OmegaConf.is_list(self.gpus) or isinstance(self.gpus, list) else every[: int(self.gpus)]
-        if not set(chosen) <= set(every) or (isinstance(self.gpus, int) and self.gpus > len(every)):
-            raise refuse(
-                "hydra.launcher.gpus", self.gpus, f"accepted is all, a number up to {len(every)}, or a list from {list(every)}"
-            )
+        chosen = every[: self.gpus] if isinstance(self.gpus, int) else tuple(map(str, self.gpus))
+        fits = 0 < self.gpus <= len(every) if isinstance(self.gpus, int) else set(chosen) <= set(every)
+        if not fits:
+            words = f"accepted is all, a number up to {len(every)}, or a list from [{', '.join(every)}]"
+            raise refuse("hydra.launcher.gpus", self.gpus, words)
         return chosen
 
 
@@ -92,7 +93,7 @@ class Sweep:
         self.manifest: Manifest | None = None
         self.runner: Runner | None = None
         self._lock: TextIO | None = None
-        self._pools = {"cpu": Pool(tuple(range(settings.jobs))), "gpu": Pool(settings.gpu_slots())}
+        self._pools = {"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())}
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
         """Validates every job of the batch before it starts the first; then runs those that have not finished."""
@@ -119,6 +120,8 @@ class Sweep:
             check(cfg)
             plan = Plan.of(cfg)
             pool, width = pool_of(plan)
+            if plan.device_ids is not None:
+                raise refuse("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
             if width > len(self._pools[pool].slots):
                 raise refuse("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
         except ConfigError as error:
