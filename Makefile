@@ -9,7 +9,7 @@ train: .venv/installed
 	$(BIN)/python train.py $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ from lockstep.plan import Plan
 
 # Warnings of Lightning that are wrong about our loaders and metrics.
 _NOT_OURS = (
+    "Total length of `list` across ranks is zero",  # a split that is not there is an empty list of loaders
     "The '.*_dataloader' does not have many workers",  # data in memory needs none
     r"It is recommended to use `self\.log",  # a Tally is summed over the ranks before it is logged
     "The number of training batches",  # logging less often than once an epoch is a choice

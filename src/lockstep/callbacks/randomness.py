@@ -18,4 +18,7 @@ class CountedRandomness(Callback):
         self.seed = seed
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        torch.manual_seed(seed_of(self.seed, trainer.fit_loop.total_batch_idx, trainer.global_rank))
+        seed = seed_of(self.seed, trainer.fit_loop.total_batch_idx, trainer.global_rank)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, at every batch
+        if pl_module.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
