@@ -1,11 +1,12 @@
 """A sweep's state, and its continuation.
 
 python scripts/sweep.py status SWEEP_DIR    # a table of its jobs, while it runs or afterwards
-python scripts/sweep.py resume SWEEP_DIR    # the command it was started with, for what has not finished
+python scripts/sweep.py resume SWEEP_DIR    # its commands once more, for what has not finished
 """
 
 import argparse
-import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from lockstep.cli import quote, start
 from lockstep.config import refuse
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import COLUMNS, rows_of, show
+from lockstep.sweeps.sweep import PREEMPTED
 
 
 def main() -> None:
@@ -26,9 +28,25 @@ def main() -> None:
     if arguments.what == "status":
         show(rows_of(manifest, arguments.sweep_dir), COLUMNS)
         return
-    command = [item for item in manifest.command if not item.startswith("hydra.sweep.dir=")]
-    where = f"hydra.sweep.dir={quote(str(arguments.sweep_dir.absolute()))}"
-    os.execv(sys.executable, [sys.executable, *command, where])
+    sys.exit(resume(manifest, arguments.sweep_dir.absolute()))
+
+
+def resume(manifest: Manifest, sweep_dir: Path) -> int:
+    """Runs every command that was given for the directory again, where it was given; the worst of their exit codes."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the sweep, which is of the same terminal
+    codes = []
+    for command in manifest.commands:
+        codes.append(subprocess.call([sys.executable, *in_directory(command, sweep_dir)], cwd=manifest.cwd))
+        if codes[-1] == PREEMPTED:
+            break
+    return max(codes)
+
+
+def in_directory(command: list[str], sweep_dir: Path) -> list[str]:
+    """The command line with its sweep directory set; Hydra's parser wants all overrides in one place."""
+    kept = [item for item in command if not item.startswith("hydra.sweep.dir=")]
+    place = next((i for i, item in enumerate(kept) if i and "=" in item and not item.startswith("-")), 1)
+    return [*kept[:place], f"hydra.sweep.dir={quote(str(sweep_dir))}", *kept[place:]]
 
 
 if __name__ == "__main__":

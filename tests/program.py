@@ -40,8 +40,8 @@ def main(cfg: DictConfig) -> None:
     value = math.nan if fatal[1] == "nan" else total
     facts = {"world_size": 1, "lr": cfg.model.optimizer.lr, "samples_per_second": 1.0, "train_time": 1.0, "wall_time": 1.0}
     record.write_json(folder / "metrics.json", {"metrics": {"val/acc": value}, "optimized_metric": "val/acc", **facts})
-    journal(cfg, "finished")
     record.write_status(folder, "finished")
+    journal(cfg, "finished")
 
 
 def chaos(cfg: DictConfig) -> tuple[int, str]:

@@ -118,7 +118,7 @@ class ValidateConfig(Callback):
         try:
             cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
             check(cfg)
-            _check_launch(Plan.of(cfg))
+            check_launch(Plan.of(cfg))
             _reserve_directory(config)
         except (ConfigError, OmegaConfBaseException) as error:  # Hydra turns an exception here into a warning
             say(str(error))
@@ -136,10 +136,15 @@ class ValidateConfig(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.sweeps.sweep import Sweep
 
-        Sweep.end()
+        try:
+            Sweep.end()
+        except Exception:  # Hydra would only warn, and end with code 0
+            traceback.print_exc()
+            raise SystemExit(1) from None
 
 
-def _check_launch(plan: Plan) -> None:
+def check_launch(plan: Plan) -> None:
+    """Raises ConfigError where the processes that have been started, or can be started here, are not those planned."""
     rank = this_rank()
     if rank is None and plan.num_nodes > 1:
         raise refuse("trainer.num_nodes", plan.num_nodes, "several nodes are started by srun or torchrun; accepted here is 1")

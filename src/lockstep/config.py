@@ -169,6 +169,7 @@ def check(cfg: DictConfig) -> None:
         if _has(cfg, key) and not accepts.test(value := OmegaConf.select(cfg, key)):
             raise refuse(key, _shown(value), accepts.words)
     _check_workers(cfg)
+    _check_folds(cfg)
     for key, metric in _monitored(cfg):
         _check_metric(cfg, key, metric)
     _check_data_dir(cfg)
@@ -197,6 +198,12 @@ def _check_missing(cfg: DictConfig) -> None:
 def _check_workers(cfg: DictConfig) -> None:
     if OmegaConf.select(cfg, "datamodule.persistent_workers") and not cfg.datamodule.num_workers:
         raise refuse("datamodule.persistent_workers", "true", "needs datamodule.num_workers of at least 1")
+
+
+def _check_folds(cfg: DictConfig) -> None:
+    folds = OmegaConf.select(cfg, "datamodule.folds")
+    if folds is not None and (fold := OmegaConf.select(cfg, "datamodule.fold")) >= folds:
+        raise refuse("datamodule.fold", fold, f"accepted is 0 to {folds - 1}, for datamodule.folds={folds}")
 
 
 def _monitored(cfg: DictConfig) -> Iterator[tuple[str, str]]:

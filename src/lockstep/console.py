@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
@@ -31,7 +32,7 @@ def _grow(tree: Tree, content: Any) -> None:
         if isinstance(value, dict) and value:
             _grow(tree.add(f"[cyan]{key}"), value)
         else:
-            tree.add(f"[cyan]{key}[/]: {value}", highlight=True)
+            tree.add(f"[cyan]{key}[/]: {escape(str(value))}", highlight=True)
 
 
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
@@ -54,7 +55,7 @@ def show_rows(rows: dict[str, str]) -> None:
         return
     table = Table(show_header=False)
     for name, value in rows.items():
-        table.add_row(f"[cyan]{name}", value)
+        table.add_row(f"[cyan]{name}", escape(value))
     Console().print(table)
 
 

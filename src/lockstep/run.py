@@ -123,8 +123,10 @@ class Run:
         self._is_over = True
         if outcome.code == 2:
             console.say(outcome.reason or "")
-            if self.is_owner:
+            if self.is_owner and self.directory in _made:
                 discard_made()
+            elif self.is_owner:  # it was there before: a job's in a sweep, say
+                record.write_status(self.directory, "failed", outcome.reason, outcome.rank)
             raise SystemExit(2)
         if outcome.traceback:
             log.error(outcome.traceback)
@@ -169,6 +171,8 @@ def discard_made() -> None:
     if _made:
         logging.shutdown()
     for directory, folders in _made.items():
+        if (directory / "lock").exists():  # another sweep has come to be there
+            continue
         shutil.rmtree(directory, ignore_errors=True)
         for folder in folders:
             with contextlib.suppress(OSError):  # another run has come to be there

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
+from rich.console import Console
+from sweep import in_directory
 
 from lockstep.config import ConfigError
 from lockstep.launchers.environment import register_resolvers
 from lockstep.sweeps.jobs import Job, directory_name, identity, varying
-from lockstep.sweeps.manifest import FINISHED, INTERRUPTED, RUNNING, Manifest, lock
+from lockstep.sweeps.manifest import FINISHED, INTERRUPTED, RUNNING, Manifest, judge_record, lock
 from lockstep.sweeps.pool import Pool
-from lockstep.sweeps.report import Progress, report
+from lockstep.sweeps.report import Progress, report, table
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.sweep import Settings
 
@@ -27,7 +29,7 @@ SETTINGS = SimpleNamespace(timeout=None, retries=0, on_failure="continue")
 PROGRAM = """
 import json, sys, time
 time.sleep(float(sys.argv[2]))
-json.dump({"metrics": {"val/acc": float(sys.argv[3])}}, open(sys.argv[1] + "/metrics.json", "w"))
+json.dump({"metrics": {"val/acc": float(sys.argv[3])}, "optimized_metric": "val/acc"}, open(sys.argv[1] + "/metrics.json", "w"))
 """
 
 
@@ -62,7 +64,12 @@ def test_what_varies_is_told_apart_from_what_does_not() -> None:
 def job(number: int, width: int, folder: Path, seconds: float = 0.0, metric: float = 0.5, pool: str = "gpu") -> Job:
     directory = folder / f"job{number}"
     command = (sys.executable, "-S", "-c", PROGRAM, str(directory), str(seconds), str(metric))
-    return Job(f"key{number}", (f"number={number}",), directory, pool, width, width, "val/acc", command)
+    return Job(f"key{number}", (f"number={number}",), directory, pool, width, width, "val/acc", "max", None, command)
+
+
+def broken_job(folder: Path) -> Job:
+    command = (sys.executable, "-S", "-c", "raise SystemExit(3)")
+    return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", None, command)
 
 
 def run(jobs: list[Job], slots: int, folder: Path, settings: Any = SETTINGS) -> Manifest:
@@ -113,20 +120,16 @@ def test_a_narrow_job_does_not_overtake_a_wide_one_it_would_delay() -> None:
 
 
 def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -> None:
-    broken = Job(
-        "broken", ("number=9",), tmp_path / "broken", "gpu", 1, 1, "val/acc", (sys.executable, "-S", "-c", "raise SystemExit(3)")
-    )
+    broken = broken_job(tmp_path)
     manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, SimpleNamespace(timeout=None, retries=2, on_failure="continue"))
     assert manifest.jobs["key1"]["status"] == FINISHED
     assert [attempt["code"] for attempt in manifest.jobs["broken"]["attempts"]] == [3, 3, 3]
-    assert manifest.jobs["broken"]["reason"] == "ended with code 3: "
+    assert manifest.jobs["broken"]["reason"] == "ended with code 3"
     assert (tmp_path / "broken" / "attempts" / "2" / "output.log").is_file()
 
 
 def test_on_failure_stop_hands_out_no_more_jobs(tmp_path: Path) -> None:
-    broken = Job(
-        "broken", ("number=9",), tmp_path / "broken", "gpu", 1, 1, "val/acc", (sys.executable, "-S", "-c", "raise SystemExit(3)")
-    )
+    broken = broken_job(tmp_path)
     settings = SimpleNamespace(timeout=None, retries=0, on_failure="stop")
     manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, settings)
     assert (manifest.jobs["broken"]["status"], manifest.jobs["key1"]["status"]) == ("failed", "waiting")
@@ -138,7 +141,7 @@ def test_jobs_that_ran_when_a_sweep_died_are_judged_by_what_they_left(tmp_path: 
         (tmp_path / name).mkdir()
         (tmp_path / name / "status.json").write_text(json.dumps({"status": "finished" if finished else "running"}))
         (tmp_path / name / "metrics.json").write_text(json.dumps({"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc"}))
-        manifest.jobs[name] = {"status": RUNNING, "directory": name, "optimized_metric": "val/acc", "metric": None}
+        manifest.jobs[name] = {"status": RUNNING, "directory": name, "metric": None, "attempts": []}
     manifest.settle()
     assert [manifest.jobs[name]["status"] for name in "ab"] == [FINISHED, INTERRUPTED]
     assert [manifest.jobs[name]["metric"] for name in "ab"] == [0.75, None]
@@ -187,3 +190,28 @@ def test_what_a_sweep_imports_is_light() -> None:
     code = "import hydra_plugins.lockstep_launcher, lockstep.cli, lockstep.sweeps.sweep, sys; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "lightning", "sklearn", "numpy"} & set(modules)
+
+
+def test_a_sweep_is_resumed_with_its_overrides_in_one_place() -> None:
+    command = ["train.py", "-m", "seed=0,1", "hydra.sweep.dir=old", "--config-name", "other"]
+    assert in_directory(command, Path("/a b")) == [
+        "train.py",
+        "-m",
+        "hydra.sweep.dir='/a b'",
+        "seed=0,1",
+        "--config-name",
+        "other",
+    ]
+    assert in_directory(["train.py", "seed=0,1", "-m"], Path("/s")) == ["train.py", "hydra.sweep.dir='/s'", "seed=0,1", "-m"]
+
+
+def test_a_reason_that_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    Console(width=60).print(table([("cannot read [/data/x.png]",)], ("reason",)))
+    assert "[/data/x.png]" in capsys.readouterr().out
+
+
+def test_a_job_that_diverged_after_its_best_epoch_has_failed(tmp_path: Path) -> None:
+    record = {"metrics": {"val/acc": 0.9}, "optimized_metric": "val/acc"}
+    assert judge_record(tmp_path, record) == (FINISHED, None, 0.9)
+    (tmp_path / "progress.json").write_text(json.dumps({"metrics": {"train/loss": None, "val/acc": 0.1}}))
+    assert judge_record(tmp_path, record) == ("failed", "train/loss not finite", None)

@@ -23,14 +23,14 @@ class Progress(TQDMProgressBar):
     def __init__(self, refresh_rate: int = 50) -> None:
         super().__init__(refresh_rate=refresh_rate if sys.stdout.isatty() else 0)
         self._said = 0  # epochs
-        self._began = 0.0
+        self._began, self._first_epoch = 0.0, 0
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
         return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
 
     def on_train_start(self, *arguments: Any) -> None:
         super().on_train_start(*arguments)
-        self._began = time.monotonic()
+        self._began, self._first_epoch = time.monotonic(), arguments[0].current_epoch
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         self._say_epoch(trainer)
@@ -53,11 +53,13 @@ class Progress(TQDMProgressBar):
 
     def _record(self, trainer: Trainer) -> None:
         """progress.json in the run's directory, for whoever watches a sweep."""
+        seconds = time.monotonic() - self._began
         samples = getattr(trainer.lightning_module, "samples_trained", 0) * trainer.world_size
         content = {
             "epoch": trainer.current_epoch,
             "epochs": trainer.max_epochs,
             "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
-            "samples_per_second": samples / (time.monotonic() - self._began),
+            "samples_per_second": samples / seconds,
+            "seconds_per_epoch": seconds / max(1, trainer.current_epoch - self._first_epoch),
         }
         write_json(Path(trainer.default_root_dir) / "progress.json", content)

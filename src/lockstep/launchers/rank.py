@@ -13,8 +13,8 @@ from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, t
 def follow_parent() -> None:
     """Kills this process group when the one that started it is gone, kill -9 included: a rank follows its parent, a
     sweep's job the sweep. Does nothing in a process that a person has started."""
-    name = PARENT_PIPE if PARENT_PIPE in os.environ else SWEEP_PIPE
-    if (descriptor := os.environ.get(name)) is not None:
+    descriptor = os.environ.get(PARENT_PIPE) or os.environ.pop(SWEEP_PIPE, None)  # what a job starts can't read it
+    if descriptor is not None:
         threading.Thread(target=_die_with, args=(int(descriptor),), name="follow-parent", daemon=True).start()
 
 

@@ -115,6 +115,8 @@ class Signals:
 
     def __enter__(self) -> "Signals":
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup
             self._previous[number] = signal.signal(number, self._receive)
         return self
 

@@ -24,6 +24,8 @@ class Job:
     width: int
     world_size: int
     optimized_metric: str
+    mode: str
+    data_dir: str | None
     command: tuple[str, ...]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from lockstep.record import read_json
@@ -37,7 +38,7 @@ class Progress:
         elif time.monotonic() > self._due:
             self._due = time.monotonic() + 1
             if self._live is None:
-                self._live = Live(console=Console(), auto_refresh=False)
+                self._live = Live(console=Console(), auto_refresh=False, transient=True)
                 self._live.start()
             self._live.update(table(rows_of(self.manifest, self.directory)), refresh=True)
 
@@ -74,8 +75,9 @@ def _row(job: dict[str, Any], folder: Path, keys: Sequence[str]) -> tuple[str, .
         began, ended = job["attempts"][-1]["started"], job["attempts"][-1]["ended"]
         seconds = (ended or time.time()) - began
         spent = f"{seconds:.0f} s"
-        if job["status"] == RUNNING and progress.get("epoch") and progress.get("epochs", 0) > 0:
-            left = time.strftime("%H:%M:%S", time.localtime(began + seconds * progress["epochs"] / progress["epoch"]))
+        if job["status"] == RUNNING and progress and (progress["epochs"] or 0) > 0:
+            remaining = (progress["epochs"] - progress["epoch"]) * progress["seconds_per_epoch"]
+            left = time.strftime("%H:%M:%S", time.localtime(time.time() + remaining))
     shown = " ".join(override for override in job["overrides"] if override.partition("=")[0] in keys)
     state = f"{job['status']}: {job['reason']}" if job["reason"] else job["status"]
     epoch = f"{progress['epoch']}/{progress['epochs']}" if progress else ""
@@ -86,7 +88,7 @@ def _row(job: dict[str, Any], folder: Path, keys: Sequence[str]) -> tuple[str, .
 def table(rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> Table:
     content = Table(*columns)
     for row in rows:
-        content.add_row(*row)
+        content.add_row(*map(escape, row))  # a reason may look like markup
     return content
 
 
@@ -145,7 +147,7 @@ def _write_csv(path: Path, results: Sequence[dict[str, Any]]) -> None:
 
 def _markdown(results: Sequence[dict[str, Any]]) -> list[str]:
     names = [name for name in dict.fromkeys(name for result in results for name in result) if name != "key"]
-    rows = ["| " + " | ".join(_cell(result.get(name)) for name in names) + " |" for result in results]
+    rows = ["| " + " | ".join(_cell(result.get(name)).replace("|", "\\|") for name in names) + " |" for result in results]
     return ["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *rows]
 
 

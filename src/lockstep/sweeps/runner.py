@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.cli import quote
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
 from lockstep.launchers.supervisor import Signals, cores, pipe
 from lockstep.record import read_json
 from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, RUNNING, Manifest, checkpoint_to_continue
+from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, RUNNING, Manifest, checkpoint_to_continue, judge_record
 from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import Progress
 
@@ -49,7 +50,7 @@ class Runner:
         with Signals() as signals, pipe() as (reader, _):
             try:
                 while running or (waiting and not self.stopped):
-                    if signals.received and not self.stopped:
+                    if signals.received and not self.was_interrupted:
                         self._stop(running, signals.received[0])
                     if len(signals.received) > 1:
                         _kill_all(running)
@@ -63,6 +64,10 @@ class Runner:
             finally:
                 _kill_all(running)
                 self.progress.close()
+
+    @property
+    def was_interrupted(self) -> bool:
+        return self.stopped is not None and self.stopped.startswith("interrupted")
 
     def _stop(self, running: Sequence[Running], number: int) -> None:
         self.stopped = f"interrupted by {signal.Signals(number).name}"
@@ -80,6 +85,7 @@ class Runner:
         slots = pool.take(job.width)
         command = self._prepare(job)
         attempt = {
+            "command": command,
             "started": time.time(),
             "ended": None,
             "code": None,
@@ -107,7 +113,7 @@ class Runner:
         job.directory.mkdir(parents=True, exist_ok=True)
         checkpoint = checkpoint_to_continue(job.directory) if entry["status"] == INTERRUPTED else None
         if checkpoint is not None:
-            return [*job.command, f"ckpt_path='{checkpoint}'"]
+            return [*job.command, f"ckpt_path={quote(str(checkpoint))}"]
         left = [path for path in job.directory.iterdir() if path.name != "attempts"]
         if left:
             archive = job.directory / "attempts" / str(len(entry["attempts"]))
@@ -117,7 +123,7 @@ class Runner:
         return list(job.command)
 
     def _environment(self, job: Job, slots: tuple[str, ...], reader: int) -> dict[str, str]:
-        drop = {*RANK_VARIABLES, PARENT_PIPE, "PL_GLOBAL_SEED"}
+        drop = {*RANK_VARIABLES, PARENT_PIPE}
         environment = {key: value for key, value in os.environ.items() if key not in drop} | {SWEEP_PIPE: str(reader)}
         if job.pool == "gpu":
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
@@ -155,9 +161,7 @@ def judge(one: Running, stopped: str | None) -> tuple[str, str | None, float | N
     code = one.process.returncode
     record = read_json(one.job.directory / "metrics.json") if code == 0 else None
     if record is not None:
-        if infinite := [name for name, value in record["metrics"].items() if value is None]:
-            return FAILED, f"{', '.join(infinite)} not finite", None
-        return FINISHED, None, record["metrics"][one.job.optimized_metric]
+        return judge_record(one.job.directory, record)
     if one.ended_for is not None:
         return (INTERRUPTED if one.ended_for == stopped else FAILED), one.ended_for, None
     if code == 0:
@@ -165,8 +169,9 @@ def judge(one: Running, stopped: str | None) -> tuple[str, str | None, float | N
     if code < 0:
         return FAILED, f"killed by {signal.Signals(-code).name}", None
     said = read_json(one.job.directory / "status.json") or {}
-    last_line = (_tail(one.job.directory / "output.log") or [""])[-1]
-    return FAILED, said.get("reason") or f"ended with code {code}: {last_line}", None
+    last_lines = (_tail(one.job.directory / "output.log") or [])[-1:]
+    reason = said.get("reason") or ": ".join([f"ended with code {code}", *last_lines])
+    return FAILED, " ".join(reason.split()), None
 
 
 def _ask_to_end(one: Running, why: str) -> None:

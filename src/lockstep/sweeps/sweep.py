@@ -14,8 +14,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.cli import command_of, filter_hydra_overrides
-from lockstep.config import ConfigError, check, integer, number, one_of, refuse
+from lockstep.cli import check_launch, command_of, filter_hydra_overrides
+from lockstep.config import Accepts, ConfigError, check, integer, number, one_of, refuse
 from lockstep.plan import Plan, visible_gpus
 from lockstep.record import git_commit
 from lockstep.run import discard_made, keep_made
@@ -28,6 +28,12 @@ from lockstep.sweeps.runner import Runner
 log = logging.getLogger(__name__)
 
 PREEMPTED = 75  # exit code: to be resumed
+
+
+def _is_gpus(value: Any) -> bool:
+    if isinstance(value, list) or OmegaConf.is_list(value):
+        return 0 < len(value) == len({str(gpu) for gpu in value})
+    return value == "all" or (isinstance(value, int) and not isinstance(value, bool))
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Settings:
             "timeout": number(0.001).or_null(),
             "retries": integer(0),
             "on_failure": one_of("continue", "stop"),
+            "gpus": Accepts("accepted is all, a number, or a list of GPUs", _is_gpus),
         }
         for name, accepts in rules.items():
             if not accepts.test(getattr(self, name)):
@@ -89,7 +96,6 @@ class Sweep:
         self.config, self.loader, self.settings = config, loader, settings
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.jobs: dict[str, Job] = {}
-        self.mode = "max"
         self.manifest: Manifest | None = None
         self.runner: Runner | None = None
         self._lock: TextIO | None = None
@@ -119,6 +125,7 @@ class Sweep:
             cfg.run_dir = "run_dir"  # known below, and no part of the job's identity
             check(cfg)
             plan = Plan.of(cfg)
+            check_launch(plan)
             pool, width = pool_of(plan)
             if plan.device_ids is not None:
                 raise refuse("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
@@ -130,15 +137,21 @@ class Sweep:
             HydraConfig.instance().set_config(self.config)
         key = base = identity(cfg)
         repeat = 1
+        data_dir = OmegaConf.select(cfg, "datamodule.data_dir")
         while key in self.jobs:  # the same point twice in the grid is two jobs
+            if self.jobs[key].data_dir != data_dir:
+                raise refuse(
+                    "datamodule.data_dir", data_dir, "a sweep can't tell jobs apart by it; accepted is one sweep for each"
+                )
             repeat += 1
             key = f"{base}-{repeat}"
-        known = self.manifest.jobs.get(key) if self.manifest else None
+        manifest = self.manifest or Manifest(self.directory)
+        known = manifest.jobs.get(key)  # keeps its directory, however the overrides are spelled this time
         name = known["directory"] if known else directory_name(overrides, key)
         directory = self.directory / name
         command = command_of([*overrides, *filter_hydra_overrides(self.config)], directory)
-        self.mode = cfg.mode
-        job = Job(key, tuple(overrides), directory, pool, width, plan.world_size, cfg.optimized_metric, tuple(command))
+        metric = (cfg.optimized_metric, cfg.mode)
+        job = Job(key, tuple(overrides), directory, pool, width, plan.world_size, *metric, data_dir, tuple(command))
         self.jobs[key] = job
         return job
 
@@ -146,6 +159,7 @@ class Sweep:
         """Takes the directory, and what an earlier sweep has left in it."""
         if self.manifest is not None and self.runner is not None:
             return self.manifest, self.runner
+        keep_made()  # from here on the directory may be another sweep's
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.directory)
         manifest = Manifest(self.directory)
@@ -157,8 +171,7 @@ class Sweep:
             log.info(line)
         manifest.settle()
         manifest.git_commit = commit
-        manifest.command = [str(Path(sys.argv[0]).absolute()), *sys.argv[1:]]
-        keep_made()
+        manifest.add_command([str(Path(sys.argv[0]).absolute()), *sys.argv[1:]], Path.cwd())
         self.manifest, self.runner = manifest, Runner(manifest, self._pools, self.settings, Progress(manifest, self.directory))
         return self.manifest, self.runner
 
@@ -176,7 +189,7 @@ class Sweep:
                 "attempts": [],
             }
         directory = str(job.directory.relative_to(self.directory))
-        facts = {"devices": job.world_size, "optimized_metric": job.optimized_metric, "mode": self.mode}
+        facts = {"devices": job.world_size, "optimized_metric": job.optimized_metric, "mode": job.mode}
         manifest.update(job.key, overrides=list(job.overrides), directory=directory, command=list(job.command), **facts)
         return True
 
@@ -188,7 +201,7 @@ class Sweep:
             console.say(
                 f"The sweep was stopped: {self.runner.stopped}. Resume it: python scripts/sweep.py resume {self.directory}"
             )
-        if INTERRUPTED in states or (self.runner is not None and (self.runner.stopped or "").startswith("interrupted")):
+        if INTERRUPTED in states or (self.runner is not None and self.runner.was_interrupted):
             raise SystemExit(PREEMPTED)
         if FAILED in states or WAITING in states:
             raise SystemExit(1)
