@@ -119,41 +119,57 @@ class Sweep:
 
     def _job(self, number: int, overrides: list[str]) -> Job:
         try:
-            full: Any = self.loader.load_sweep_config(self.config, overrides)
-            HydraConfig.instance().set_config(full)
-            cfg = OmegaConf.masked_copy(full, [key for key in full if key != "hydra"])
-            cfg.run_dir = "run_dir"  # known below, and no part of the job's identity
-            check(cfg)
-            plan = Plan.of(cfg)
-            check_launch(plan)
-            pool, width = pool_of(plan)
-            if plan.device_ids is not None:
-                raise refuse("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
-            if width > len(self._pools[pool].slots):
-                raise refuse("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
+            cfg, plan = self._composed(overrides)
+            key = self._key(cfg)
         except ConfigError as error:
             raise ConfigError(f"job {number} ({' '.join(overrides)}): {error}") from error
-        finally:
-            HydraConfig.instance().set_config(self.config)
-        key = base = identity(cfg)
-        repeat = 1
-        data_dir = OmegaConf.select(cfg, "datamodule.data_dir")
-        while key in self.jobs:  # the same point twice in the grid is two jobs
-            if self.jobs[key].data_dir != data_dir:
-                raise refuse(
-                    "datamodule.data_dir", data_dir, "a sweep can't tell jobs apart by it; accepted is one sweep for each"
-                )
-            repeat += 1
-            key = f"{base}-{repeat}"
         manifest = self.manifest or Manifest(self.directory)
         known = manifest.jobs.get(key)  # keeps its directory, however the overrides are spelled this time
-        name = known["directory"] if known else directory_name(overrides, key)
-        directory = self.directory / name
-        command = command_of([*overrides, *filter_hydra_overrides(self.config)], directory)
-        metric = (cfg.optimized_metric, cfg.mode)
-        job = Job(key, tuple(overrides), directory, pool, width, plan.world_size, *metric, data_dir, tuple(command))
-        self.jobs[key] = job
+        directory = self.directory / (known["directory"] if known else directory_name(overrides, key))
+        pool, width = pool_of(plan)
+        job = self.jobs[key] = Job(
+            key=key,
+            overrides=tuple(overrides),
+            directory=directory,
+            pool=pool,
+            width=width,
+            world_size=plan.world_size,
+            optimized_metric=cfg.optimized_metric,
+            mode=cfg.mode,
+            data_dir=OmegaConf.select(cfg, "datamodule.data_dir"),
+            command=tuple(command_of([*overrides, *filter_hydra_overrides(self.config)], directory)),
+        )
         return job
+
+    def _composed(self, overrides: list[str]) -> tuple[DictConfig, Plan]:
+        """The job's config as its own process will compose it, checked as that would."""
+        full: Any = self.loader.load_sweep_config(self.config, overrides)
+        HydraConfig.instance().set_config(full)
+        try:
+            cfg = OmegaConf.masked_copy(full, [key for key in full if key != "hydra"])
+            cfg.run_dir = "run_dir"  # not known yet, and no part of the job's identity
+            check(cfg)
+            plan = Plan.of(cfg)
+        finally:
+            HydraConfig.instance().set_config(self.config)
+        check_launch(plan)
+        if plan.device_ids is not None:
+            raise refuse("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
+        pool, width = pool_of(plan)
+        if width > len(self._pools[pool].slots):
+            raise refuse("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
+        return cfg, plan
+
+    def _key(self, cfg: DictConfig) -> str:
+        """The job's identity; the same point twice in the grid is two jobs, the second with -2."""
+        key = base = identity(cfg)
+        repeat, data_dir = 1, OmegaConf.select(cfg, "datamodule.data_dir")
+        while key in self.jobs:
+            if self.jobs[key].data_dir != data_dir:
+                raise refuse("datamodule.data_dir", data_dir, "does not tell jobs apart; accepted is a sweep for each folder")
+            repeat += 1
+            key = f"{base}-{repeat}"
+        return key
 
     def _open(self) -> tuple[Manifest, Runner]:
         """Takes the directory, and what an earlier sweep has left in it."""
