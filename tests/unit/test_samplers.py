@@ -97,7 +97,7 @@ def test_accumulated_batches_and_their_tail_written_out() -> None:
 
 
 def test_gradient_of_a_tail_is_the_mean_over_its_samples() -> None:
-    """49 samples, global batch 48 on 2 ranks (FACTS 62). The loss of sample i is i * w, its gradient i."""
+    """49 samples, global batch 48 on 2 ranks. The loss of sample i is i * w, its gradient i."""
     ranks = [list(rank) for rank in ranks_of(49, 24, 2, shuffle=False, drop_last=False)]
     assert [[len(draw.ids) for draw in rank] for rank in ranks] == [[24, 1], [24, 0]]  # as many batches, one empty
     gradients = []

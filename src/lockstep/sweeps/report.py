@@ -20,7 +20,7 @@ from lockstep.sweeps.manifest import FINISHED, RUNNING, Manifest
 
 COLUMNS = ("job", "overrides", "devices", "state", "epoch", "metric", "samples/s", "time", "expected end")
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
-FACTS = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
+RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 
 
 class Progress:
@@ -131,7 +131,7 @@ def _result(key: str, job: dict[str, Any], directory: Path, swept: Sequence[str]
     values = dict(override.lstrip("+").partition("=")[::2] for override in job["overrides"])
     result = {"key": key, "directory": job["directory"], "status": job["status"]}
     result |= {name: values.get(name.lstrip("+")) for name in swept} | {"metric": job["metric"]}
-    result |= {name: record.get(name) for name in FACTS} | record.get("metrics", {})
+    result |= {name: record.get(name) for name in RECORDED} | record.get("metrics", {})
     return result | {"reason": job["reason"]}
 
 
