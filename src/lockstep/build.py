@@ -63,7 +63,7 @@ def build_model(recipe: dict[str, Any], lr: float | None = None) -> LightningMod
     return _construct(parts, {"net": net, "spec": spec, "recipe": recipe})
 
 
-def build_trainer(cfg: DictConfig, plan: Plan, loggers: bool = True) -> Trainer:
+def build_trainer(cfg: DictConfig, plan: Plan) -> Trainer:
     """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP."""
     settings: Any = OmegaConf.create(OmegaConf.to_container(cfg.trainer, resolve=True))
     strategy, sync_batchnorm = settings.pop("strategy"), settings.pop("sync_batchnorm")
@@ -72,14 +72,14 @@ def build_trainer(cfg: DictConfig, plan: Plan, loggers: bool = True) -> Trainer:
     plugins: list[Any] = [_cluster_environment()]
     if sync_batchnorm and plan.world_size > 1:
         plugins.append(SyncBatchNorm(plan.accelerator))
-    callbacks: list[Callback] = _instances(cfg.callbacks) if loggers else []
+    callbacks: list[Callback] = _instances(cfg.callbacks)
     if not settings.enable_progress_bar:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
     objects = {
         "strategy": _construct(strategy, {"world_size": plan.world_size}) if plan.world_size > 1 else "auto",
         "plugins": plugins,
         "callbacks": callbacks,
-        "logger": (_instances(cfg.logger) if loggers else []) or False,
+        "logger": _instances(cfg.logger) or False,
         "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
         "default_root_dir": cfg.run_dir,
     }

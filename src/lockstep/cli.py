@@ -116,9 +116,7 @@ class ValidateConfig(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         HydraConfig.instance().set_config(config)
         try:
-            cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-            check(cfg)
-            check_launch(Plan.of(cfg))
+            validated(config)
             _reserve_directory(config)
         except (ConfigError, OmegaConfBaseException) as error:  # Hydra turns an exception here into a warning
             say(str(error))
@@ -143,7 +141,16 @@ class ValidateConfig(Callback):
             raise SystemExit(1) from None
 
 
-def check_launch(plan: Plan) -> None:
+def validated(config: DictConfig) -> tuple[DictConfig, Plan]:
+    """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so."""
+    cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    check(cfg)
+    plan = Plan.of(cfg)
+    _check_launch(plan)
+    return cfg, plan
+
+
+def _check_launch(plan: Plan) -> None:
     """Raises ConfigError where the processes that have been started, or can be started here, are not those planned."""
     rank = this_rank()
     if rank is None and plan.num_nodes > 1:

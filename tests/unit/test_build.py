@@ -184,7 +184,8 @@ def test_loggers_are_those_of_the_config(option: str, kinds: list[type], compose
 
 def test_a_trainer_that_leaves_nothing_behind(compose: Callable[..., DictConfig]) -> None:
     cfg = compose(*SMALL, "trainer.enable_progress_bar=false")
-    trainer = build_trainer(cfg, Plan.of(cfg), loggers=False)
+    cfg.callbacks, cfg.logger = {}, {}
+    trainer = build_trainer(cfg, Plan.of(cfg))
     assert trainer.loggers == []
     assert not names(trainer.callbacks) & (DEFAULT | {"ModelCheckpoint"})  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -177,6 +177,11 @@ def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
     while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
         time.sleep(POLL)
     for rank in ranks:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(rank.pid, signal.SIGKILL)
+        kill_group(rank.pid)
         rank.wait()
+
+
+def kill_group(pid: int) -> None:
+    """Kills a process and what it has started in its group, its data workers; nothing if they are gone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

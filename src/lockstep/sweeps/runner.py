@@ -13,7 +13,7 @@ from typing import Any
 
 from lockstep.cli import quote
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
-from lockstep.launchers.supervisor import Signals, cores, pipe
+from lockstep.launchers.supervisor import Signals, cores, kill_group, pipe
 from lockstep.record import read_json
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, RUNNING, Manifest, checkpoint_to_continue, judge_record
@@ -138,11 +138,11 @@ class Runner:
         if self.settings.timeout is not None and one.ended_for is None and now - one.began > self.settings.timeout:
             _ask_to_end(one, f"no end within {self.settings.timeout:g} s")
         if now > one.kill_at:
-            _kill(one)
+            kill_group(one.process.pid)
         return False
 
     def _conclude(self, one: Running, waiting: list[Job]) -> None:
-        _kill_group(one.process.pid)
+        kill_group(one.process.pid)
         self.pools[one.job.pool].give_back(one.slots)
         status, reason, metric = judge(one, self.stopped)
         entry = self.manifest.jobs[one.job.key]
@@ -179,19 +179,10 @@ def _ask_to_end(one: Running, why: str) -> None:
     one.process.send_signal(signal.SIGINT)
 
 
-def _kill(one: Running) -> None:
-    """The job's own process and its data workers; its ranks see that it is gone and follow."""
-    _kill_group(one.process.pid)
-
-
 def _kill_all(running: Sequence[Running]) -> None:
+    """The jobs' own processes; their ranks see that these are gone, and follow."""
     for one in running:
-        _kill(one)
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+        kill_group(one.process.pid)
 
 
 def _cores_of(pool: Pool, slots: Sequence[str]) -> list[int]:

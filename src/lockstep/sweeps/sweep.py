@@ -14,8 +14,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.cli import check_launch, command_of, filter_hydra_overrides
-from lockstep.config import Accepts, ConfigError, check, integer, number, one_of, refuse
+from lockstep.cli import command_of, filter_hydra_overrides, validated
+from lockstep.config import Accepts, ConfigError, integer, number, one_of, refuse
 from lockstep.plan import Plan, visible_gpus
 from lockstep.record import git_commit
 from lockstep.run import discard_made, keep_made
@@ -88,7 +88,7 @@ class Sweep:
     @classmethod
     def end(cls) -> None:
         """After the sweeper's last batch: the report. Leaves by SystemExit unless all jobs have finished."""
-        if cls._current is not None and cls._current.manifest is not None:
+        if cls._current is not None and cls._current.runner is not None:
             cls._current._end()
         discard_made()  # by a dry run
 
@@ -96,7 +96,7 @@ class Sweep:
         self.config, self.loader, self.settings = config, loader, settings
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.jobs: dict[str, Job] = {}
-        self.manifest: Manifest | None = None
+        self.manifest = Manifest(self.directory)
         self.runner: Runner | None = None
         self._lock: TextIO | None = None
         self._pools = {"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())}
@@ -123,8 +123,7 @@ class Sweep:
             key = self._key(cfg)
         except ConfigError as error:
             raise ConfigError(f"job {number} ({' '.join(overrides)}): {error}") from error
-        manifest = self.manifest or Manifest(self.directory)
-        known = manifest.jobs.get(key)  # keeps its directory, however the overrides are spelled this time
+        known = self.manifest.jobs.get(key)  # keeps its directory, however the overrides are spelled this time
         directory = self.directory / (known["directory"] if known else directory_name(overrides, key))
         pool, width = pool_of(plan)
         job = self.jobs[key] = Job(
@@ -146,13 +145,9 @@ class Sweep:
         full: Any = self.loader.load_sweep_config(self.config, overrides)
         HydraConfig.instance().set_config(full)
         try:
-            cfg = OmegaConf.masked_copy(full, [key for key in full if key != "hydra"])
-            cfg.run_dir = "run_dir"  # not known yet, and no part of the job's identity
-            check(cfg)
-            plan = Plan.of(cfg)
+            cfg, plan = validated(full)
         finally:
             HydraConfig.instance().set_config(self.config)
-        check_launch(plan)
         if plan.device_ids is not None:
             raise refuse("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
         pool, width = pool_of(plan)
@@ -173,7 +168,7 @@ class Sweep:
 
     def _open(self) -> tuple[Manifest, Runner]:
         """Takes the directory, and what an earlier sweep has left in it."""
-        if self.manifest is not None and self.runner is not None:
+        if self.runner is not None:
             return self.manifest, self.runner
         keep_made()  # from here on the directory may be another sweep's
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -210,7 +205,6 @@ class Sweep:
         return True
 
     def _end(self) -> None:
-        assert self.manifest is not None
         report(self.manifest, self.directory, list(self.jobs))
         states = [self.manifest.jobs[key]["status"] for key in self.jobs if key in self.manifest.jobs]
         if self.runner is not None and self.runner.stopped:
