@@ -166,9 +166,10 @@ def _reserve_directory(config: DictConfig) -> None:
     """A directory that was given is used as it is; one that was made up must belong to no other run."""
     directory = Path(str(OmegaConf.select(config, "hydra.run.dir"))).absolute()
     given = any(item.startswith("hydra.run.dir=") for item in config.hydra.overrides.hydra)
-    if not given and (directory / "status.json").exists() and not _is_restart():
-        raise refuse("hydra.run.dir", directory, "belongs to an earlier run; give another one")
     rank = this_rank()
+    is_first = rank is None or rank.global_rank == 0  # the status that another rank finds may be of this very run
+    if is_first and not given and (directory / "status.json").exists() and not _is_restart():
+        raise refuse("hydra.run.dir", directory, "belongs to an earlier run; give another one")
     if (rank is None or rank.started_by != "parent") and not (directory.exists() if given else _is_restart()):
         will_make(directory)
 

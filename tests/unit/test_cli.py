@@ -2,14 +2,19 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from lockstep import cli
 from lockstep.cli import command_with, explain, quote, start
-from lockstep.config import refuse
+from lockstep.config import ConfigError, refuse
+from lockstep.launchers.environment import Rank
+from lockstep.run import keep_made
 
 
 def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -188,3 +193,17 @@ def test_a_quoted_path_arrives_in_the_config(compose: Callable[..., DictConfig])
 def test_this_program_again_with_more_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "seed=1"])
     assert command_with("test=false") == [sys.executable, "train.py", "seed=1", "test=false"]
+
+
+@pytest.mark.parametrize(("rank", "refused"), [(0, True), (1, False)])
+def test_only_rank_zero_asks_whether_a_directory_is_new(
+    rank: int, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slower rank finds the status that rank zero of its own run has written already."""
+    (tmp_path / "status.json").write_text("{}")
+    started = Rank(started_by="torchrun", global_rank=rank, local_rank=rank, world_size=2, num_nodes=1)
+    monkeypatch.setattr(cli, "this_rank", lambda: started)
+    config = OmegaConf.create({"hydra": {"run": {"dir": str(tmp_path)}, "overrides": {"hydra": []}}})
+    with pytest.raises(ConfigError, match="belongs to an earlier run") if refused else nullcontext():
+        cli._reserve_directory(config)
+    keep_made()
