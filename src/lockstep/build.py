@@ -16,15 +16,19 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lockstep.batchnorm import SyncBatchNorm
-from lockstep.config import check_checkpoint, refuse
+from lockstep.checkpointing import read_checkpoint
+from lockstep.config import refuse
 from lockstep.datamodules.base import DataSpec
 from lockstep.launchers.environment import this_rank
+from lockstep.lightning_signals import take_over
 from lockstep.plan import Plan
 
 # Warnings of Lightning that are wrong about our loaders and metrics.
 _NOT_OURS = (
     "Total length of `list` across ranks is zero",  # a split that is not there is an empty list of loaders
     "The '.*_dataloader' does not have many workers",  # data in memory needs none
+    "You're resuming from a checkpoint that ended before the epoch ended",  # the datamodule knows where to go on
+    "Checkpoint directory .* exists and is not empty",  # that is how a run is continued
     r"It is recommended to use `self\.log",  # a Tally is summed over the ranks before it is logged
     "The number of training batches",  # logging less often than once an epoch is a choice
     r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
@@ -66,10 +70,10 @@ def build_model(recipe: dict[str, Any], lr: float | None = None) -> LightningMod
 def build_trainer(cfg: DictConfig, plan: Plan) -> Trainer:
     """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP."""
     settings: Any = OmegaConf.create(OmegaConf.to_container(cfg.trainer, resolve=True))
-    strategy, sync_batchnorm = settings.pop("strategy"), settings.pop("sync_batchnorm")
+    strategy, sync_batchnorm, io = (settings.pop(name) for name in ("strategy", "sync_batchnorm", "checkpoint_io"))
     settings.accelerator = plan.accelerator
     settings.devices = list(plan.device_ids) if plan.device_ids else plan.devices
-    plugins: list[Any] = [_cluster_environment()]
+    plugins: list[Any] = [_cluster_environment(), _construct(io, {})]
     if sync_batchnorm and plan.world_size > 1:
         plugins.append(SyncBatchNorm(plan.accelerator))
     callbacks: list[Callback] = _instances(cfg.callbacks)
@@ -83,13 +87,14 @@ def build_trainer(cfg: DictConfig, plan: Plan) -> Trainer:
         "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
         "default_root_dir": cfg.run_dir,
     }
-    return _construct(settings, objects)
+    trainer = _construct(settings, objects)
+    take_over(trainer)
+    return trainer
 
 
 def load_model(checkpoint: str | Path) -> Any:
     """A trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line."""
     path = Path(checkpoint)
-    check_checkpoint("checkpoint", path)
     model = build_model(read_checkpoint("checkpoint", path)["hyper_parameters"])
     load_weights(model, "checkpoint", path)
     return model.eval()
@@ -98,14 +103,6 @@ def load_model(checkpoint: str | Path) -> Any:
 def load_weights(model: nn.Module, key: str, path: Path) -> None:
     """Raises ConfigError, naming the config key, for a checkpoint of another model."""
     model.load_state_dict(_check_fits(model, key, path))
-
-
-def read_checkpoint(key: str, path: Path) -> dict[str, Any]:
-    """Plain containers and tensors; a checkpoint that needs code to be run is refused."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
-        raise refuse(key, path, f"not a checkpoint that loads with weights_only=True ({error})") from error
 
 
 def _check_fits(model: nn.Module, key: str, path: Path) -> dict[str, torch.Tensor]:

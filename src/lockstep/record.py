@@ -49,6 +49,12 @@ def write_status(run_dir: Path, status: Status, reason: str | None = None, rank:
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
 
 
+def write_failure(run_dir: Path, reason: str | None, rank: int | None) -> None:
+    """Says that the run has failed, unless it is said already: the first reason is the one to know."""
+    if (read_json(run_dir / "status.json") or {}).get("status") == "running":
+        write_status(run_dir, "failed", reason, rank)
+
+
 def environment() -> dict[str, Any]:
     """Versions, host and commit: what it takes to judge or repeat a number."""
     return {

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.build import read_checkpoint
+from lockstep.checkpointing import read_checkpoint
 
 
 def best_checkpoint(trainer: Any) -> Path | None:

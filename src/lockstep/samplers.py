@@ -44,6 +44,7 @@ class TrainSampler(_BatchSampler):
     `accumulate` batches make one step over a global batch of batch_size * world_size * accumulate samples.
     With drop_last the epoch ends with the last whole global batch; else with a smaller one, its samples weighted so
     that the step is the mean over them although ranks hold unequal numbers.
+    `start` is for a run that continues within an epoch: (epoch, how many samples of its global order are consumed).
     """
 
     def __init__(
@@ -56,8 +57,11 @@ class TrainSampler(_BatchSampler):
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = True,
+        start: tuple[int, int] = (0, 0),
     ) -> None:
         super().__init__(length, batch_size, rank, world_size, shuffle, seed)
+        self.start = start
+        self.set_epoch(start[0])  # data workers may draw before Lightning says which epoch it is (Lightning issue 21938)
         self.accumulate = accumulate
         self.global_batch_size = batch_size * world_size * accumulate
         self.full_batches = length // self.global_batch_size * accumulate
@@ -82,7 +86,9 @@ class TrainSampler(_BatchSampler):
         order = self._order()
         # Lightning divides by `accumulate`, DDP by the world size: both are multiplied back.
         multiplier = self.num_replicas * self.accumulate
-        for batch in range(len(self)):
+        epoch, consumed = self.start
+        first = consumed // (self.batch_size * self.num_replicas) if self.epoch == epoch else 0
+        for batch in range(first, len(self)):
             step_samples = self.global_batch_size if batch < self.full_batches else self.tail
             yield self._draw(order, batch, share=multiplier / step_samples)
 

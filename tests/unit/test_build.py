@@ -15,7 +15,8 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from omegaconf import DictConfig
 
 from lockstep.batchnorm import SyncBatchNorm
-from lockstep.build import build, build_model, build_trainer, load_model, read_checkpoint
+from lockstep.build import build, build_model, build_trainer, load_model
+from lockstep.checkpointing import read_checkpoint
 from lockstep.callbacks import LastCheckpoint
 from lockstep.config import ConfigError
 from lockstep.datamodules import Digits

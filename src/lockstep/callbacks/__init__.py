@@ -1,9 +1,27 @@
 """Lightning callbacks, each switched on by one file in conf/callbacks."""
 
-from lockstep.callbacks.checkpoints import LastCheckpoint
+from lockstep.callbacks.averaging import EMA
+from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
+from lockstep.callbacks.early_stopping import EarlyStopping
 from lockstep.callbacks.monitors import LearningRate, Throughput
+from lockstep.callbacks.nonfinite import NonFinite
 from lockstep.callbacks.pictures import Pictures
+from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CountedRandomness
+from lockstep.callbacks.watchdog import Watchdog
 
-__all__ = ["CountedRandomness", "LastCheckpoint", "LearningRate", "Pictures", "Progress", "Throughput"]
+__all__ = [
+    "EMA",
+    "BestCheckpoint",
+    "CountedRandomness",
+    "EarlyStopping",
+    "LastCheckpoint",
+    "LearningRate",
+    "NonFinite",
+    "Pictures",
+    "Preemption",
+    "Progress",
+    "Throughput",
+    "Watchdog",
+]

@@ -1,31 +1,141 @@
-"""The checkpoint to continue from. The one to use, the best, is Lightning's own ModelCheckpoint."""
+"""The two checkpoints of a run: the one to continue from, exactly, and the one to use."""
 
+import time
 from pathlib import Path
+from typing import Any
 
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
 
 class LastCheckpoint(Checkpoint):
-    """dirpath/last.ckpt, replaced every n epochs and once more when training ends in between.
+    """dirpath/last.ckpt, the state to continue from; the one before it stays as previous.ckpt.
 
-    ModelCheckpoint's own save_last writes only when a best checkpoint is saved too (Lightning issue 18931), so that
-    "last" may be an epoch long past.
+    Saved where nothing is half done: before the first batch of a step, when the last step, and a validation or an end of
+    epoch that was due, are over; and when training ends. That makes continuing exact: Lightning's own ModelCheckpoint
+    saves before the validation that is due, and on resumption leaves it out. Its save_last writes only when a best
+    checkpoint is saved too (Lightning issue 18931).
+
+    Args:
+        every_n_epochs, every_n_steps: intervals, each can be turned off with null; steps are the optimizer's.
+        every_n_minutes: by rank zero's clock, asked for every `ask_every_n_steps` steps: a collective each time.
     """
 
-    def __init__(self, dirpath: str, every_n_epochs: int = 1) -> None:
+    def __init__(
+        self,
+        dirpath: str,
+        every_n_epochs: int | None = 1,
+        every_n_steps: int | None = None,
+        every_n_minutes: float | None = None,
+        ask_every_n_steps: int = 10,
+    ) -> None:
         self.path = Path(dirpath) / "last.ckpt"
-        self.every_n_epochs = every_n_epochs
-        self._saved_step: int | None = None
+        self.every_n_epochs, self.every_n_steps, self.every_n_minutes = every_n_epochs, every_n_steps, every_n_minutes
+        self.ask_every_n_steps = ask_every_n_steps
+        self._saved_at: tuple[int, int] | None = None  # epoch and step
+        self._saved_time = time.monotonic()
+        self._is_saving = False
+        self._logged_step: int | None = None  # Lightning's counter for its loggers, as of the checkpoint loaded
+
+    def save(self, trainer: Trainer, wait: bool = False) -> None:
+        """Now, unless it is saved already: to be called at a step boundary, on every rank. `wait` for what is written in
+        the background, all ranks together."""
+        now = (trainer.current_epoch, trainer.global_step)
+        if now != self._saved_at:
+            self._is_saving = True
+            try:
+                trainer.save_checkpoint(self.path, storage_options={"keep_as": "previous.ckpt"})
+            finally:
+                self._is_saving = False
+            self._saved_at, self._saved_time = now, time.monotonic()
+        if wait:
+            getattr(trainer.strategy.checkpoint_io, "wait", lambda: None)()
+            trainer.strategy.barrier("checkpoints are written")
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()
+        if not _is_within_epoch(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
+            trainer.fit_loop.epoch_loop.restarting = False
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._logged_step is not None:  # the loop has counted a step for the validation that it did not repeat
+            trainer.fit_loop.epoch_loop._batches_that_stepped, self._logged_step = self._logged_step, None
+        if is_step_boundary(trainer, batch_idx) and self._is_due(trainer, batch_idx):
+            self.save(trainer)
+
+    def _is_due(self, trainer: Trainer, batch_idx: int) -> bool:
+        step, epoch = trainer.global_step, trainer.current_epoch
+        if not step:
+            return False
+        if self.every_n_steps is not None and step % self.every_n_steps == 0:
+            return True
+        if self.every_n_epochs is not None and batch_idx == 0 and epoch % self.every_n_epochs == 0:
+            return True
+        if self.every_n_minutes is None or step % self.ask_every_n_steps:
+            return False
+        return trainer.strategy.broadcast(time.monotonic() - self._saved_time > 60 * self.every_n_minutes)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if (trainer.current_epoch + 1) % self.every_n_epochs == 0:
-            self._save(trainer)
+        # Lightning leaves a plateau schedule's step out in the epoch in which it has restarted
+        trainer.fit_loop._restarting = False
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._saved_step != trainer.global_step:
-            self._save(trainer)
+        self.save(trainer, wait=True)  # best.ckpt too is looked for as soon as training is over
 
-    def _save(self, trainer: Trainer) -> None:
-        self._saved_step = trainer.global_step
-        trainer.save_checkpoint(self.path)
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self._is_saving:
+            _settle(checkpoint["loops"]["fit_loop"])
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        loop = checkpoint["loops"]["fit_loop"]
+        self._logged_step = loop["epoch_loop.state_dict"]["_batches_that_stepped"]
+        _recount(loop["epoch_loop.batch_progress"], checkpoint, trainer.datamodule)
+
+
+def is_step_boundary(trainer: Trainer, batch_idx: int) -> bool:
+    """In on_train_batch_start: is nothing accumulated?"""
+    return batch_idx % trainer.accumulate_grad_batches == 0
+
+
+def _is_within_epoch(trainer: Trainer) -> bool:
+    progress = trainer.fit_loop.epoch_progress.current
+    return progress.started > progress.completed
+
+
+def _settle(loop: dict[str, Any]) -> None:
+    """What has been announced and not begun (a batch, and at its first batch an epoch) has not been counted."""
+    batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
+    within = batches["current"]["completed"] > 0 and epochs["current"]["started"] > epochs["current"]["completed"]
+    for counters in (batches, *([] if within else [epochs])):
+        for counter in (counters["total"], counters["current"]):
+            counter |= dict.fromkeys(counter, counter["completed"])
+    if not within:
+        batches["current"] |= dict.fromkeys(batches["current"], 0)
+    batches["is_last_batch"] = False
+
+
+def _recount(batches: dict[str, Any], checkpoint: dict[str, Any], datamodule: Any) -> None:
+    """Counts batches as they are now: with another accumulation a step has another number of them."""
+    then = checkpoint.get(type(datamodule).__qualname__, {}).get("samples_per_batch")
+    now = datamodule.state_dict().get("samples_per_batch") if then else None
+    if now and now != then:
+        for counter in (batches["total"], batches["current"]):
+            counter |= {name: value * then // now for name, value in counter.items()}
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Lightning's ModelCheckpoint, which still knows its files when the run's directory has been moved, and begins anew
+    in another run's."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        folder = Path(str(self.dirpath))
+
+        def here(path: str) -> str:
+            return str(folder / Path(path).name) if path else path
+
+        if not Path(here(state_dict["best_model_path"])).is_file():
+            return
+        state = state_dict | {name: here(state_dict[name]) for name in state_dict if name.endswith("_path")}
+        state["best_k_models"] = {here(path): score for path, score in state["best_k_models"].items()}
+        super().load_state_dict(state | {"dirpath": self.dirpath})
+        self.current_score = state["current_score"]

@@ -9,7 +9,7 @@ from lockstep.counted import seed_of
 
 
 class CountedRandomness(Callback):
-    """Seeds torch's generators from (seed, batch number, rank) at every training batch.
+    """Seeds torch's generators from (seed, epoch, batch, rank) at every training batch.
 
     Ranks draw differently, and what a batch draws does not depend on what was drawn before it.
     """
@@ -18,7 +18,7 @@ class CountedRandomness(Callback):
         self.seed = seed
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        seed = seed_of(self.seed, trainer.fit_loop.total_batch_idx, trainer.global_rank)
+        seed = seed_of(self.seed, trainer.current_epoch, batch_idx, trainer.global_rank)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, at every batch
         if pl_module.device.type == "cuda":
             torch.cuda.manual_seed(seed)

@@ -85,6 +85,7 @@ class DataModule(LightningDataModule):
         self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
+        self._start = (0, 0)  # the epoch, and how many samples of its global order are consumed
 
     @abstractmethod
     def load(self) -> Splits:
@@ -99,6 +100,7 @@ class DataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         if self.augment is not None and len(self.spec.input_shape) != 3:
             raise refuse("datamodule.augment", "{...}", f"is for images; this data has shape {self.spec.input_shape}")
+        self._start = (0, 0)
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()
 
@@ -112,10 +114,53 @@ class DataModule(LightningDataModule):
             shuffle=self.shuffle,
             seed=self.seed,
             drop_last=self.drop_last,
+            start=self._start,
         )
         self.samples_per_epoch = sampler.samples_per_epoch
         log.info(f"{self.samples_per_epoch} of {len(self.splits.train)} samples per epoch, in {len(sampler)} batches per process")
         return self._loader(self.splits.train, sampler, self.augment)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where in the data training is: counted in samples of the epoch's global order, so that it holds at any world size."""
+        loop: Any = self.trainer.fit_loop if self.trainer else None
+        if loop is None or self.samples_per_epoch is None:
+            return {}
+        within = loop.epoch_progress.current.started > loop.epoch_progress.current.completed
+        batches = loop.epoch_loop.batch_progress.current.completed if within else 0
+        order = self._order()
+        consumed = min(batches * order["samples_per_batch"], self.samples_per_epoch)
+        return {"epoch": self.trainer.current_epoch, "consumed": consumed} | order
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Raises ConfigError where a run would continue within an epoch in another order, or in other global batches."""
+        if self.trainer is None or self.trainer.state.fn != "fit":
+            return
+        now = self._order()
+        if state_dict["consumed"]:
+            for name, key in (("seed", "seed"), ("length", "datamodule"), ("global_batch_size", "datamodule.global_batch_size")):
+                if now[name] != state_dict[name]:
+                    raise refuse(
+                        key,
+                        now[name],
+                        f"the checkpoint is from within an epoch of {state_dict['length']} samples, in global batches of "
+                        f"{state_dict['global_batch_size']}, with seed {state_dict['seed']}; accepted is the same",
+                    )
+        if now["world_size"] != state_dict["world_size"]:
+            log.info(
+                f"continuing on {now['world_size']} process(es) what {state_dict['world_size']} began: the same global batches, "
+                "but sums in another order, so that the weights will not be bit-equal"
+            )
+        self._start = (state_dict["epoch"], state_dict["consumed"])
+
+    def _order(self) -> dict[str, int]:
+        samples_per_batch = self._batch_size() * self._world_size
+        return {
+            "seed": self.seed,
+            "length": len(self.splits.train),
+            "global_batch_size": samples_per_batch * self._accumulate,
+            "samples_per_batch": samples_per_batch,
+            "world_size": self._world_size,
+        }
 
     def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
         return [] if self.splits.val is None else self._eval_loader(self.splits.val)

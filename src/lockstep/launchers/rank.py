@@ -24,12 +24,14 @@ def _die_with(descriptor: int) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def tell_parent(code: int, reason: str, traceback: str | None) -> None:
-    """Leaves the reason of this rank's end for the parent to show once."""
+def tell_parent(code: int, reason: str, traceback: str | None) -> bool:
+    """Leaves the reason of this rank's end for the parent to show once. False where there is no parent."""
     rank = this_rank()
-    if rank is not None and rank.started_by == "parent":
+    has_parent = rank is not None and rank.started_by == "parent"
+    if has_parent:
         report = {"time": time.time(), "rank": rank.global_rank, "code": code, "reason": reason, "traceback": traceback}
         target = Path(os.environ[ERROR_DIR]) / f"rank{rank.global_rank}.json"
         partial = target.with_suffix(".partial")
         partial.write_text(json.dumps(report))
         partial.rename(target)
+    return has_parent

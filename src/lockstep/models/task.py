@@ -9,6 +9,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
@@ -109,6 +110,8 @@ class Task(LightningModule):
 
     def on_train_start(self) -> None:
         self._started = time.perf_counter()
+        # a plateau may monitor what was logged before the checkpoint
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.results.items()})
 
     def on_train_end(self) -> None:
         self.train_time = time.perf_counter() - self._started
@@ -123,6 +126,7 @@ class Task(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._horizon())}
 
     def _horizon(self) -> Horizon:
+        self.trainer.fit_loop.setup_data()  # Lightning does so itself only where it needs the number of batches for the steps
         steps = self.trainer.estimated_stepping_batches
         per_epoch = -(-self.trainer.num_training_batches // self.trainer.accumulate_grad_batches)
         return Horizon(steps=steps, epochs=steps / per_epoch, steps_per_epoch=int(per_epoch))
@@ -130,3 +134,21 @@ class Task(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["hyper_parameters"] = self.recipe
         checkpoint["metrics"] = dict(self.results)
+        if self.trainer.state.fn == "fit":
+            tally = self.train_tally  # of the epoch so far, a row per rank: adding them up here would round
+            checkpoint["train_tally"] = {"sums": self._rows(tally.sums), "count": self._rows(tally.count)}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.results = dict(checkpoint.get("metrics", {}))
+        rows = checkpoint.get("train_tally")
+        if rows is None or self.trainer.state.fn != "fit":
+            return
+        rank, is_same_world = self.global_rank, len(rows["count"]) == self.trainer.world_size
+        for name, state in (("sums", self.train_tally.sums), ("count", self.train_tally.count)):
+            total = rows[name][rank] if is_same_world else rows[name].sum(dim=0) * int(rank == 0)
+            state.copy_(total)
+
+    def _rows(self, tensor: Tensor) -> Tensor:
+        """This tensor of every rank, (world size, ...), on the CPU; a collective."""
+        rows = gather_all_tensors(tensor) if self.trainer.world_size > 1 else [tensor]
+        return torch.stack(rows).cpu()

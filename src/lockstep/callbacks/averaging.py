@@ -1,0 +1,26 @@
+"""Averages of the weights over training."""
+
+from typing import Any
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
+
+from lockstep.callbacks.checkpoints import LastCheckpoint
+
+
+class EMA(EMAWeightAveraging):
+    """Lightning's exponential moving average of the weights, which is what is validated, saved as `state_dict`, and used.
+
+    When training ends it becomes the model. The state to continue from is saved before that, so that a run prolonged later
+    goes on from the weights that were trained.
+    """
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn == "fit":  # Lightning would test the weights that were not averaged, after a fit of its own
+            super().on_load_checkpoint(trainer, pl_module, checkpoint)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for callback in trainer.callbacks:
+            if isinstance(callback, LastCheckpoint):
+                callback.save(trainer)
+        super().on_train_end(trainer, pl_module)

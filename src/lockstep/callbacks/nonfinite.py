@@ -1,0 +1,89 @@
+"""A loss that is NaN or infinite."""
+
+import logging
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.optim import Optimizer
+from torchmetrics import Metric
+
+from lockstep.datamodules.batches import Batch
+
+log = logging.getLogger(__name__)
+
+
+class NonFiniteLoss(ArithmeticError):
+    """The loss of a step is NaN or infinite."""
+
+
+class NonFinite(Callback):
+    """Looks at every step's loss, and names the step and the samples of the batch whose loss is not finite.
+
+    Args:
+        action: "stop" ends the run. "skip" leaves the step out, as if its batch had not been there: no update of weights,
+            optimizer state, BatchNorm statistics or metrics; it looks at the gradients, which all ranks share, at every
+            step, and copies the buffers before it.
+        every_n_steps: how often "stop" looks, at all losses since it last did: each look waits for the device. No
+            checkpoint is saved without one.
+    """
+
+    def __init__(self, action: str = "stop", every_n_steps: int = 10) -> None:
+        self.action, self.every_n_steps = action, every_n_steps
+        self._seen: list[tuple[int, Tensor, Tensor | None]] = []  # step, loss, sample ids
+        self._before: list[tuple[Tensor, Tensor]] = []  # what a step changes besides the weights, and its value before
+        self._is_left_out = False
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self.action == "skip" and batch_idx % trainer.accumulate_grad_batches == 0:
+            self._before = [(state, state.clone()) for state in _states(pl_module)]
+            self._seen.clear()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        if self.action != "skip":
+            return
+        gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
+        norms = torch.stack([gradient.norm() for gradient in gradients])
+        if torch.isfinite(norms).all():
+            return
+        for parameter in pl_module.parameters():
+            parameter.grad = None  # an optimizer passes over what has no gradient
+        self._is_left_out = True
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        ids = batch.ids if isinstance(batch, Batch) else None
+        self._seen.append((trainer.global_step - 1, outputs["loss"].detach(), ids))
+        if self.action == "stop":
+            if trainer.global_step % self.every_n_steps == 0 or pl_module.device.type == "cpu":
+                self._look(trainer)
+        elif self._is_left_out:
+            self._is_left_out = False
+            with torch.no_grad():
+                for state, before in self._before:
+                    state.copy_(before)
+            log.warning(f"step {trainer.global_step - 1} is left out: its gradients are not finite{self._where()}")
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self.action == "stop":
+            self._look(trainer)
+
+    def _look(self, trainer: Trainer) -> None:
+        if self._seen and not torch.isfinite(torch.stack([loss for _, loss, _ in self._seen])).all():
+            raise NonFiniteLoss(f"rank {trainer.global_rank}{self._where()}")
+        self._seen.clear()
+
+    def _where(self) -> str:
+        """Of this rank's batches since the last look, the first whose loss is not finite."""
+        for step, loss, ids in self._seen:
+            if not torch.isfinite(loss):
+                samples = "" if ids is None else f", of samples {', '.join(map(str, ids.tolist()))}"
+                return f": at step {step} the loss is {float(loss)}{samples}"
+        return ""
+
+
+def _states(module: LightningModule) -> list[Tensor]:
+    """Buffers, such as BatchNorm's statistics, and the sums of metrics."""
+    metrics = [part for part in module.modules() if isinstance(part, Metric)]
+    sums = [state for metric in metrics for state in metric.metric_state.values() if isinstance(state, Tensor)]
+    return [*module.buffers(), *sums]

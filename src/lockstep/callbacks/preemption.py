@@ -1,0 +1,57 @@
+"""Stopping when asked to, with nothing lost."""
+
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from lockstep.callbacks.checkpoints import LastCheckpoint, is_step_boundary
+from lockstep.preemption import REQUESTS, Preempted
+
+
+class Preemption(Callback):
+    """A signal to any process of the run is noted; every `every_n_steps` steps, and after each validation, the ranks ask
+    each other, save last.ckpt together, and leave by Preempted.
+
+    One all-reduce in so many steps: Lightning broadcasts before every batch, and inside its signal handler.
+    """
+
+    def __init__(self, every_n_steps: int = 10) -> None:
+        self.every_n_steps = every_n_steps
+        self._is_overdue = True  # it has been longer than a step since the ranks last asked
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        REQUESTS.deferred = self._is_overdue = True
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._is_overdue = True
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if not is_step_boundary(trainer, batch_idx):
+            return
+        is_due = trainer.world_size == 1 or self._is_overdue or trainer.global_step % self.every_n_steps == 0
+        self._is_overdue = False
+        if is_due and (number := _agree(trainer)):
+            saver = next((callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)), None)
+            if saver is not None and trainer.global_step:
+                saver.save(trainer, wait=True)
+            raise Preempted(number)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Training is over and saved; the test is left for later."""
+        if REQUESTS.deferred:
+            REQUESTS.deferred = False
+            if number := _agree(trainer):
+                raise Preempted(number)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        REQUESTS.deferred = False
+
+
+def _agree(trainer: Trainer) -> int:
+    """The signal that any rank has received, 0 if none has; the same answer on every rank."""
+    if trainer.world_size == 1:
+        return REQUESTS.received
+    received = torch.tensor(REQUESTS.received, device=trainer.strategy.root_device)
+    torch.distributed.all_reduce(received, torch.distributed.ReduceOp.MAX)
+    return int(received)

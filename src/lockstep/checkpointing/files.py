@@ -1,0 +1,104 @@
+"""One checkpoint file: written so that it is whole or not there, and verified before it is used."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lockstep.config import ConfigError, check_checkpoint, refuse
+
+log = logging.getLogger(__name__)
+
+# From the newest to the oldest. best.ckpt comes last: it is of the end of a validation, not of a step boundary.
+CONTINUED_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")
+
+
+def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = None) -> None:
+    """Replaces `path` in one step with a checkpoint that has been synced and verified; what was there stays until then,
+    and afterwards too under the name `keep_as`.
+
+    Raises OSError where the disk is full or read-only, ConfigError for content that would not load again.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _partial(path) as partial:
+        with partial.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        read_checkpoint("checkpoint", partial)
+        if keep_as is not None and path.is_file():
+            _copy_name(path, path.with_name(keep_as))
+        partial.replace(path)
+    _sync_folder(path.parent)
+
+
+def read_checkpoint(key: str, path: Path) -> dict[str, Any]:
+    """Verifies, then loads to the CPU: by the archive's checksums, which find what torch's reader passes over, then by
+    that reader, restricted to plain containers and tensors.
+
+    Raises ConfigError, naming `key` and the file, for what is missing or damaged, or needs code to be run.
+    """
+    check_checkpoint(key, path)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
+        raise refuse(key, path, f"not a checkpoint that loads with weights_only=True ({error})") from error
+
+
+def newest_sound(folder: Path) -> Path | None:
+    """The checkpoint to continue from; damaged ones are named and passed over. None where there is none at all.
+
+    Raises ConfigError where there are some and none is sound: to begin again would write over them.
+    """
+    damaged = []
+    for path in (folder / name for name in CONTINUED_FROM):
+        if not path.is_file():
+            continue
+        try:
+            read_checkpoint("checkpoint", path)
+        except ConfigError as error:
+            log.warning(f"{error}; looking for an older one")
+            damaged.append(path.name)
+            continue
+        if damaged:
+            log.warning(f"continuing from {path} instead")
+        return path
+    if damaged:
+        raise refuse("resume", folder.parent, f"every checkpoint is damaged: {', '.join(damaged)}; move them away to start anew")
+    return None
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[Path]:
+    """A file beside `path`, so that a rename moves it; gone afterwards."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def _copy_name(path: Path, other: Path) -> None:
+    """Both names for the same content, so that at no time there is neither. A rename where links are not to be had."""
+    link = other.with_name(f".{other.name}.partial")
+    link.unlink(missing_ok=True)
+    try:
+        os.link(path, link)
+    except OSError:
+        path.replace(other)
+    else:
+        link.replace(other)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes renames in it last: fsync(2) of the folder itself."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

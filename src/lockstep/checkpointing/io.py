@@ -1,0 +1,104 @@
+"""Lightning's seam for reading and writing checkpoints."""
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.io import CheckpointIO
+
+from lockstep.checkpointing.files import read_checkpoint, write_checkpoint
+from lockstep.config import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+class AtomicCheckpointIO(CheckpointIO):
+    """Writes checkpoints that are whole or not there, and reads none that is damaged or needs code to be run.
+
+    Args:
+        on_save_error: "fail" ends the run when a checkpoint can't be written, "warn" says so and goes on training;
+            the earlier checkpoints stay either way.
+        async: copy the state, write it in the background (a keyword of Python's, so it comes as **choice). One write is in flight at a time; the next save and
+            `teardown` wait for it, and raise what went wrong in it.
+
+    `storage_options={"keep_as": NAME}` of a save keeps the file it replaces under that name.
+    """
+
+    def __init__(self, on_save_error: str = "fail", **choice: bool) -> None:
+        self.on_save_error, self.asynchronous = on_save_error, choice.pop("async", False)
+        if choice:
+            raise TypeError(f"unexpected arguments: {', '.join(choice)}")
+        self._thread: ThreadPoolExecutor | None = None
+        self._in_flight: Future[None] | None = None
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        keep_as = (storage_options or {}).get("keep_as")
+        self.wait()
+        if not self.asynchronous:
+            self._write(checkpoint, Path(path), keep_as)
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._in_flight = self._thread.submit(self._write, _snapshot(checkpoint), Path(path), keep_as)
+
+    def _write(self, checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
+        try:
+            write_checkpoint(checkpoint, path, keep_as)
+        except (OSError, RuntimeError, ConfigError) as error:  # torch's writer turns a full disk into a RuntimeError
+            line = f"{path}: the checkpoint was not written ({_reason(error)}); earlier ones are untouched"
+            if self.on_save_error != "warn":
+                raise CheckpointError(line) from error
+            log.warning(line)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """To the CPU, and with weights_only=True whatever is asked for."""
+        self.wait()
+        return read_checkpoint("ckpt_path", Path(path))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Not before the write in flight has ended: until then the file to be removed may be the only one."""
+        self.wait()
+        Path(path).unlink(missing_ok=True)
+
+    def wait(self) -> None:
+        """Until no write is in flight."""
+        if self._in_flight is not None:
+            done, self._in_flight = self._in_flight, None
+            done.result()
+
+    def teardown(self) -> None:
+        thread, self._thread = self._thread, None
+        try:
+            self.wait()
+        finally:
+            if thread is not None:
+                thread.shutdown()
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written."""
+
+
+def _snapshot(content: Any) -> Any:
+    """A copy on the CPU that training can't change any more."""
+    if isinstance(content, torch.Tensor):
+        return content.detach().to("cpu", copy=True)
+    if isinstance(content, dict):
+        return {key: _snapshot(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(map(_snapshot, content))
+    return content
+
+
+def _reason(error: Exception) -> str:
+    """What the operating system said, if it is behind the error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return " ".join(str(error).split())
