@@ -13,9 +13,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lockstep.cli import command_with, quote, start
+from lockstep.cli import command_with, start
 from lockstep.config import check
 from lockstep.launchers.environment import RankZeroFilter, run_id
+from lockstep.overrides import quote
 from lockstep.plan import Plan
 from lockstep.run import Run, will_make
 from lockstep.saved import checkpoint_of, saved_config

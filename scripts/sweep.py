@@ -10,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lockstep.cli import quote, start
+from lockstep.cli import start
 from lockstep.config import refuse
+from lockstep.overrides import quote
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import COLUMNS, rows_of, show
 from lockstep.sweeps.sweep import PREEMPTED

@@ -29,7 +29,7 @@ def main(cfg: DictConfig) -> None:
     folder = Path(cfg.run_dir)
     record.write_status(folder, "running")
     journal(cfg, "began")
-    first, total = continued(cfg.ckpt_path)
+    first, total = continued(folder / "checkpoints" / "last.ckpt" if cfg.resume else None)
     fatal = chaos(cfg) if "CHAOS" in os.environ else (2, HOW[cfg.seed] if "FAULTS" in os.environ else "well")
     for step in range(first, STEPS):
         if step == fatal[0]:
@@ -70,8 +70,8 @@ def journal(cfg: DictConfig, what: str) -> None:
         (Path(os.environ["JOURNAL"]) / f"{cfg.model.optimizer.lr}.{time.time_ns()}.{what}").touch()
 
 
-def continued(path: str | None) -> tuple[int, float]:
-    if path is None:
+def continued(path: Path | None) -> tuple[int, float]:
+    if path is None or not path.is_file():
         return 0, 0.0
     with zipfile.ZipFile(path) as archive:
         step, total = archive.read("state").decode().split()

@@ -83,7 +83,7 @@ def build_trainer(cfg: DictConfig, plan: Plan) -> Trainer:
         "strategy": _construct(strategy, {"world_size": plan.world_size}) if plan.world_size > 1 else "auto",
         "plugins": plugins,
         "callbacks": callbacks,
-        "logger": _instances(cfg.logger) or False,
+        "logger": _loggers(cfg) or False,
         "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
         "default_root_dir": cfg.run_dir,
     }
@@ -131,6 +131,16 @@ def _construct(node: Any, objects: dict[str, Any]) -> Any:
 def _instances(group: DictConfig | None) -> list[Any]:
     """The objects of a group of named entries; an entry that is null has been taken out."""
     return [instantiate(entry, _convert_="all") for entry in (group or {}).values() if entry is not None]
+
+
+def _loggers(cfg: DictConfig) -> list[Any]:
+    """Of a run that is continued the same ones: what was logged after its checkpoint, TensorBoard leaves out."""
+    purged = {}
+    if cfg.ckpt_path is not None and Path(cfg.ckpt_path).is_relative_to(cfg.run_dir):
+        purged = {"purge_step": read_checkpoint("ckpt_path", Path(cfg.ckpt_path))["global_step"] + 1}
+    entries = [entry for entry in (cfg.logger or {}).values() if entry is not None]
+    tensorboard = "lightning.pytorch.loggers.TensorBoardLogger"
+    return [instantiate(entry, _convert_="all", **(purged if entry["_target_"] == tensorboard else {})) for entry in entries]
 
 
 def _cluster_environment() -> ClusterEnvironment:

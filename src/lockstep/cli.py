@@ -1,7 +1,6 @@
 """The command line: Hydra's errors as one line, exit codes, and validation before any directory exists."""
 
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,11 +14,13 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from lockstep import console
 from lockstep.config import ConfigError, check, refuse
-from lockstep.console import say
-from lockstep.launchers.environment import register_resolvers, this_rank
+from lockstep.launchers.environment import register_resolvers, restarts, this_rank
 from lockstep.launchers.rank import follow_parent
+from lockstep.overrides import config_flags, of_each_run, quote
 from lockstep.plan import Plan
+from lockstep.resume import command_to_continue
 from lockstep.run import discard_made, will_make
 
 register_resolvers()
@@ -30,6 +31,11 @@ def start(main: Callable[[], Any]) -> None:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises instead of printing and exiting with 1
     follow_parent()
     try:
+        arguments = command_to_continue(sys.argv[1:])
+        if arguments is None:
+            console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
+            return
+        sys.argv[1:] = arguments
         main()
     except ConfigError as error:
         line = str(error)
@@ -41,7 +47,7 @@ def start(main: Callable[[], Any]) -> None:
         line = f"{' '.join(sys.argv[1:])}: not a valid override ({error})"
     else:
         return
-    say(line)
+    console.say(line)
     discard_made()
     sys.exit(2)
 
@@ -77,37 +83,19 @@ def _unknown_key(key: str, siblings: list[str]) -> str:
 def command_of_a_rank(cfg: DictConfig) -> list[str]:
     """The command line of this run, for a fresh process, in the directory that exists already."""
     hydra = HydraConfig.get()
-    return command_of([*hydra.overrides.task, *filter_hydra_overrides(HydraConfig.instance().cfg)], Path(cfg.run_dir))
+    return command_of([*hydra.overrides.task, *of_each_run(hydra)], Path(cfg.run_dir))
 
 
 def command_of(overrides: Sequence[str], directory: Path) -> list[str]:
     """The command line of one run of this program, in run mode and in a directory of its own."""
-    hydra = HydraConfig.get()
-    flags = ["--config-name", str(hydra.job.config_name)]
-    for source in hydra.runtime.config_sources:
-        if source.provider == "main":
-            flags += ["--config-path", source.path]
-        elif source.provider == "command-line":
-            flags += ["--config-dir", source.path]
+    script = str(Path(sys.argv[0]).absolute())
     where = f"hydra.run.dir={quote(str(directory))}"
-    return [sys.executable, str(Path(sys.argv[0]).absolute()), *flags, *overrides, "hydra.mode=RUN", where]
-
-
-def filter_hydra_overrides(config: Any) -> list[str]:
-    """Those of the overrides of Hydra's own config that are meant for each run too."""
-    own = ("hydra.run.", "hydra.sweep", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
-    return [override for override in config.hydra.overrides.hydra if not override.lstrip("+~").startswith(own)]
+    return [sys.executable, script, *config_flags(HydraConfig.get()), *overrides, "hydra.mode=RUN", where]
 
 
 def command_with(*overrides: str) -> list[str]:
     """The command line of this program and more overrides, for a fresh process."""
     return [sys.executable, *sys.argv, *overrides]
-
-
-def quote(value: str) -> str:
-    """A value as Hydra's override grammar reads it back unchanged."""
-    escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), value)
-    return f"'{escaped}'"  # a backslash is an escape only before a quote
 
 
 class ValidateConfig(Callback):
@@ -119,7 +107,7 @@ class ValidateConfig(Callback):
             validated(config)
             _reserve_directory(config)
         except (ConfigError, OmegaConfBaseException) as error:  # Hydra turns an exception here into a warning
-            say(str(error))
+            console.say(str(error))
             raise SystemExit(2) from None
         except Exception:  # a bug in the check itself: Hydra would only warn, and go on unvalidated
             traceback.print_exc()
@@ -168,12 +156,7 @@ def _reserve_directory(config: DictConfig) -> None:
     given = any(item.startswith("hydra.run.dir=") for item in config.hydra.overrides.hydra)
     rank = this_rank()
     is_first = rank is None or rank.global_rank == 0  # the status that another rank finds may be of this very run
-    if is_first and not given and (directory / "status.json").exists() and not _is_restart():
+    if is_first and not given and (directory / "status.json").exists() and not restarts():
         raise refuse("hydra.run.dir", directory, "belongs to an earlier run; give another one")
-    if (rank is None or rank.started_by != "parent") and not (directory.exists() if given else _is_restart()):
+    if (rank is None or rank.started_by != "parent") and not (directory.exists() if given else restarts() > 0):
         will_make(directory)
-
-
-def _is_restart() -> bool:
-    """Has torchrun started these ranks again, or SLURM requeued this job? Then the directory is our own."""
-    return any(int(os.environ.get(name, 0)) > 0 for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))

@@ -17,6 +17,10 @@ class ConfigError(ValueError):
     """The run cannot start as configured: one line for a person, exit code 2."""
 
 
+class NamedFailure(RuntimeError):
+    """A failure whose one line says everything: no stack trace is shown for it."""
+
+
 def refuse(key: str, value: object, accepted: str) -> ConfigError:
     """The one line every refusal consists of: the key, its value, and what would be accepted."""
     return ConfigError(f"{key}={value}: {accepted}")
@@ -186,8 +190,16 @@ def check(cfg: DictConfig) -> None:
         _check_metric(cfg, key, metric)
     _check_data_dir(cfg)
     for key in ("ckpt_path", "init_from"):
+        if _has_checkpoint(cfg):
+            continue  # and goes on from that: what it began with may be gone
         if (path := OmegaConf.select(cfg, key)) is not None:
             check_checkpoint(key, Path(path))
+
+
+def _has_checkpoint(cfg: DictConfig) -> bool:
+    """Is this run continued, from a checkpoint of its own?"""
+    run_dir = OmegaConf.select(cfg, "resume")
+    return run_dir is not None and any(Path(run_dir).glob("checkpoints/*.ckpt"))
 
 
 def _has(cfg: DictConfig, key: str) -> bool:

@@ -40,12 +40,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.is_file() else None
 
 
-def write_status(run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None) -> None:
-    """Replaces status.json; the time of the start is kept."""
+def write_status(run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, **facts: int) -> None:
+    """Replaces status.json; the time of the start, and the facts given then, are kept."""
     path = run_dir / "status.json"
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    started = now if status == "running" else (read_json(path) or {}).get("started", now)
-    content = {"status": status, "reason": reason, "rank": rank, "started": started, "updated": now}
+    kept = {"started": now} if status == "running" else read_json(path) or {"started": now}
+    content = kept | {"status": status, "reason": reason, "rank": rank, "updated": now} | facts
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
 
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -11,14 +12,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lockstep import console, record
-from lockstep.config import ConfigError
-from lockstep.launchers.environment import rank_log, this_rank
+from lockstep.config import ConfigError, NamedFailure
+from lockstep.launchers.environment import rank_log, restarts, this_rank
 from lockstep.launchers.rank import tell_parent
 from lockstep.launchers.supervisor import Outcome, supervise
+from lockstep.locks import hold, is_held_here, release
 from lockstep.plan import Plan
+from lockstep.preemption import PREEMPTED, REQUESTS, Preempted, requeue
+from lockstep.resume import note_added
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -34,7 +39,8 @@ class Run:
 
     A run of one process is its own parent. With several, `is_parent` is true in the process that the user started:
     it only starts and watches the ranks. Under torchrun and srun there is no parent of ours and rank zero writes.
-    Leaves by SystemExit: 1 the run failed, 2 it could not start as configured and left nothing behind.
+    Leaves by SystemExit: 1 the run failed, 2 it could not start as configured and left nothing behind, 75 it was
+    preempted. A run that is continued finds its checkpoint in `cfg.ckpt_path`.
     """
 
     def __init__(self, cfg: DictConfig, show_config: bool = True) -> None:
@@ -42,8 +48,9 @@ class Run:
         self.directory = Path(cfg.run_dir)
         self.plan = Plan.of(cfg)
         self.rank = this_rank()
-        self.is_parent = self.rank is None and self.plan.world_size > 1
+        self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
+        self.is_continued = cfg.resume is not None or restarts() > 0
         self.result: float | None = None
         self._is_over = False
         self._started = time.monotonic()
@@ -55,22 +62,48 @@ class Run:
 
     def __enter__(self) -> Self:
         if self.is_owner:
+            hold(self.directory, "hydra.run.dir" if self.cfg.resume is None else "resume")
             (self.directory / "metrics.json").unlink(missing_ok=True)  # of an earlier run in a directory that was given
-            record.write_status(self.directory, "running")
+            record.write_status(self.directory, "running", global_batch_size=self.plan.global_batch_size)
+            if self.cfg.resume is not None:
+                note_added(self.directory, HydraConfig.get().overrides.task)
             if self.show_config:
                 console.show_config(self.cfg)
             log.info(str(self.plan))
+        REQUESTS.listen()
+        if self.is_continued and not self.is_parent:
+            self._find_checkpoint()
         return self
 
+    def _find_checkpoint(self) -> None:
+        """Of a run that is continued its own checkpoint counts, not the one it may have begun with."""
+        from lockstep.checkpointing import newest_sound
+
+        found = newest_sound(self.directory / "checkpoints")
+        if found is None:
+            log.info("There is no checkpoint yet: the run starts from the beginning.")
+        else:
+            log.info(f"Continuing from {found}")
+            self.cfg.ckpt_path, self.cfg.init_from = str(found), None
+
     def supervise(self, command: list[str]) -> None:
-        """In the parent: runs `command` once per rank, then takes rank zero's record as the result."""
-        outcome = supervise(command, self.plan.world_size, self.directory / "train.log")
-        metrics = record.read_json(self.directory / "metrics.json")
-        if outcome.code == 0 and metrics is None:
-            outcome = Outcome(code=1, reason="the ranks ended without writing metrics.json")
+        """In the parent: runs `command` once per rank, then takes rank zero's record as the result. Starts the ranks again,
+        to continue, when one of them has died, max_restarts times."""
+        outcome = self._supervised(command, 0)
+        for attempt in range(1, self.cfg.max_restarts + 1):
+            if outcome.code != 1:
+                break
+            log.warning(f"{outcome.reason}; restart {attempt} of {self.cfg.max_restarts}")
+            outcome = self._supervised(command, attempt)
         if outcome.code:
             self._fail(outcome)
-        self._close(metrics or {})
+        self._close(record.read_json(self.directory / "metrics.json") or {})
+
+    def _supervised(self, command: list[str], attempt: int) -> Outcome:
+        outcome = supervise(command, self.plan.world_size, self.directory / "train.log", restarts() + attempt)
+        if outcome.code == 0 and not (self.directory / "metrics.json").is_file():
+            return Outcome(code=1, reason="the ranks ended without writing metrics.json")
+        return outcome
 
     def finish(self, trainer: "Trainer") -> None:
         """In every rank: writes metrics.json from rank zero, then leaves the process group together."""
@@ -105,11 +138,15 @@ class Run:
             console.show_result(self.directory, result)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None or self._is_over:
-            return
-        outcome = outcome_of(error, self.rank.global_rank if self.rank else 0, self.directory)
-        tell_parent(outcome.code, outcome.reason or "", outcome.traceback)
-        if self.has_parent:
+        try:
+            if error is not None and not self._is_over:
+                self._end(outcome_of(error, self.rank.global_rank if self.rank else 0, self.directory))
+        finally:
+            REQUESTS.stop_listening()
+            release(self.directory)
+
+    def _end(self, outcome: Outcome) -> None:
+        if tell_parent(outcome.code, outcome.reason or "", outcome.traceback, outcome.signal):
             if outcome.traceback:
                 with (self.directory / rank_log()).open("a") as file:
                     file.write(outcome.traceback)
@@ -127,12 +164,15 @@ class Run:
                 discard_made()
             elif self.is_owner:  # it was there before: a job's in a sweep, say
                 record.write_status(self.directory, "failed", outcome.reason, outcome.rank)
-            raise SystemExit(2)
-        if outcome.traceback:
-            log.error(outcome.traceback)
-        console.say(f"The run failed: {outcome.reason}. Logs: {self.directory}")
-        if (record.read_json(self.directory / "status.json") or {}).get("status") == "running":
-            record.write_status(self.directory, "failed", outcome.reason, outcome.rank)
+        elif outcome.code == PREEMPTED:
+            if self.is_owner:
+                record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
+                console.show_preempted(self.directory, outcome.reason or "", requeue(outcome.signal))
+        else:
+            if outcome.traceback:
+                log.error(outcome.traceback)
+            console.say(f"The run failed: {outcome.reason}. Logs: {self.directory}")
+            record.write_failure(self.directory, outcome.reason, outcome.rank)
         raise SystemExit(outcome.code)
 
 
@@ -141,8 +181,14 @@ def outcome_of(error: BaseException, rank: int, directory: Path) -> Outcome:
     if isinstance(error, ConfigError):
         line = str(error).strip().splitlines()[-1].removeprefix("lockstep.config.ConfigError: ")  # from a data worker
         return Outcome(code=1 if any(directory.glob("checkpoints/*.ckpt")) else 2, reason=line, rank=rank)
-    if isinstance(error, KeyboardInterrupt | SystemExit):
+    if isinstance(error, Preempted):
+        return Outcome(code=PREEMPTED, reason=str(error), rank=rank, signal=error.number)
+    if isinstance(error, KeyboardInterrupt):
+        return Outcome(code=PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
+    if isinstance(error, SystemExit):
         return Outcome(code=1, reason="interrupted", rank=rank)
+    if isinstance(error, NamedFailure):
+        return Outcome(code=1, reason=f"rank {rank}: {error}", rank=rank)
     text = "".join(traceback.format_exception(error))
     return Outcome(code=1, reason=f"rank {rank}: {type(error).__name__}: {error}", rank=rank, traceback=text)
 
@@ -171,8 +217,9 @@ def discard_made() -> None:
     if _made:
         logging.shutdown()
     for directory, folders in _made.items():
-        if (directory / "lock").exists():  # another sweep has come to be there
+        if (directory / "lock").exists() and not is_held_here(directory):  # another run or sweep has come to be there
             continue
+        release(directory)
         shutil.rmtree(directory, ignore_errors=True)
         for folder in folders:
             with contextlib.suppress(OSError):  # another run has come to be there

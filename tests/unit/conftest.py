@@ -8,8 +8,8 @@ import hydra
 import pytest
 from omegaconf import DictConfig
 
-from lockstep.cli import quote
 from lockstep.launchers.environment import register_resolvers
+from lockstep.overrides import quote
 
 CONF = Path(__file__).parents[2] / "conf"
 

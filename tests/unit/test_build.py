@@ -16,8 +16,8 @@ from omegaconf import DictConfig
 
 from lockstep.batchnorm import SyncBatchNorm
 from lockstep.build import build, build_model, build_trainer, load_model
-from lockstep.checkpointing import read_checkpoint
 from lockstep.callbacks import LastCheckpoint
+from lockstep.checkpointing import read_checkpoint
 from lockstep.config import ConfigError
 from lockstep.datamodules import Digits
 from lockstep.models import Classifier

@@ -11,9 +11,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import cli
-from lockstep.cli import command_with, explain, quote, start
+from lockstep.cli import command_with, explain, start
 from lockstep.config import ConfigError, refuse
 from lockstep.launchers.environment import Rank
+from lockstep.overrides import quote
 from lockstep.run import keep_made
 
 

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -148,11 +149,16 @@ def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> No
     ],
 )
 def test_one_process_saves_the_config_and_each_has_a_log(
-    env: dict[str, str], log: str, subdir: str | None, started: Started
+    env: dict[str, str], log: str, subdir: str | None, started: Started, tmp_path: Path
 ) -> None:
     started(env)
     assert rank_log() == log
-    assert output_subdir() == subdir
+    assert output_subdir(None, str(tmp_path)) == subdir
+    assert output_subdir("run", str(tmp_path)) == subdir  # continued, but nothing was saved the first time
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").touch()
+    assert output_subdir(None, str(tmp_path)) == subdir
+    assert output_subdir("run", str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(("env", "speaks"), [({}, True), (PARENT, False), (PARENT | {"RANK": "0"}, True)])

@@ -17,7 +17,7 @@ from sweep import in_directory
 from lockstep.config import ConfigError
 from lockstep.launchers.environment import register_resolvers
 from lockstep.sweeps.jobs import Job, directory_name, identity, varying
-from lockstep.sweeps.manifest import FINISHED, INTERRUPTED, RUNNING, Manifest, judge_record, lock
+from lockstep.sweeps.manifest import FINISHED, INTERRUPTED, RUNNING, Manifest, judge_record
 from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import Progress, report, table
 from lockstep.sweeps.runner import Runner
@@ -145,12 +145,6 @@ def test_jobs_that_ran_when_a_sweep_died_are_judged_by_what_they_left(tmp_path: 
     manifest.settle()
     assert [manifest.jobs[name]["status"] for name in "ab"] == [FINISHED, INTERRUPTED]
     assert [manifest.jobs[name]["metric"] for name in "ab"] == [0.75, None]
-
-
-def test_a_sweep_directory_has_one_holder(tmp_path: Path) -> None:
-    with lock(tmp_path), pytest.raises(ConfigError, match=r"is being run by process \d+ on "):
-        lock(tmp_path)
-    lock(tmp_path).close()
 
 
 def test_the_report_ranks_jobs_and_averages_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ class EMA(EMAWeightAveraging):
         if trainer.state.fn == "fit":  # Lightning would test the weights that were not averaged, after a fit of its own
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
         for callback in trainer.callbacks:
             if isinstance(callback, LastCheckpoint):
                 callback.save(trainer)

@@ -89,7 +89,7 @@ class LastCheckpoint(Checkpoint):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         loop = checkpoint["loops"]["fit_loop"]
         self._logged_step = loop["epoch_loop.state_dict"]["_batches_that_stepped"]
-        _recount(loop["epoch_loop.batch_progress"], checkpoint, trainer.datamodule)
+        _recount(loop["epoch_loop.batch_progress"], checkpoint, getattr(trainer, "datamodule", None))
 
 
 def is_step_boundary(trainer: Trainer, batch_idx: int) -> bool:
@@ -98,7 +98,7 @@ def is_step_boundary(trainer: Trainer, batch_idx: int) -> bool:
 
 
 def _is_within_epoch(trainer: Trainer) -> bool:
-    progress = trainer.fit_loop.epoch_progress.current
+    progress: Any = trainer.fit_loop.epoch_progress.current
     return progress.started > progress.completed
 
 
@@ -135,7 +135,7 @@ class BestCheckpoint(ModelCheckpoint):
 
         if not Path(here(state_dict["best_model_path"])).is_file():
             return
-        state = state_dict | {name: here(state_dict[name]) for name in state_dict if name.endswith("_path")}
+        state: dict[str, Any] = state_dict | {name: here(state_dict[name]) for name in state_dict if name.endswith("_path")}
         state["best_k_models"] = {here(path): score for path, score in state["best_k_models"].items()}
         super().load_state_dict(state | {"dirpath": self.dirpath})
         self.current_score = state["current_score"]

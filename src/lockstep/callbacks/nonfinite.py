@@ -9,12 +9,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
+from lockstep.config import NamedFailure
 from lockstep.datamodules.batches import Batch
 
 log = logging.getLogger(__name__)
 
 
-class NonFiniteLoss(ArithmeticError):
+class NonFiniteLoss(NamedFailure):
     """The loss of a step is NaN or infinite."""
 
 
@@ -62,7 +63,7 @@ class NonFinite(Callback):
             with torch.no_grad():
                 for state, before in self._before:
                     state.copy_(before)
-            log.warning(f"step {trainer.global_step - 1} is left out: its gradients are not finite{self._where()}")
+            log.warning(f"step {trainer.global_step - 1} is left out: its gradients are not finite; {self._where()}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.action == "stop":
@@ -70,7 +71,7 @@ class NonFinite(Callback):
 
     def _look(self, trainer: Trainer) -> None:
         if self._seen and not torch.isfinite(torch.stack([loss for _, loss, _ in self._seen])).all():
-            raise NonFiniteLoss(f"rank {trainer.global_rank}{self._where()}")
+            raise NonFiniteLoss(self._where())
         self._seen.clear()
 
     def _where(self) -> str:
@@ -78,8 +79,8 @@ class NonFinite(Callback):
         for step, loss, ids in self._seen:
             if not torch.isfinite(loss):
                 samples = "" if ids is None else f", of samples {', '.join(map(str, ids.tolist()))}"
-                return f": at step {step} the loss is {float(loss)}{samples}"
-        return ""
+                return f"at step {step} the loss is {float(loss)}{samples}"
+        return "that of another rank's samples"
 
 
 def _states(module: LightningModule) -> list[Tensor]:

@@ -26,7 +26,7 @@ class Preemption(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_overdue = True
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if not is_step_boundary(trainer, batch_idx):
             return
         is_due = trainer.world_size == 1 or self._is_overdue or trainer.global_step % self.every_n_steps == 0

@@ -30,7 +30,8 @@ class Progress(TQDMProgressBar):
 
     def on_train_start(self, *arguments: Any) -> None:
         super().on_train_start(*arguments)
-        self._began, self._first_epoch = time.monotonic(), arguments[0].current_epoch
+        self._began = time.monotonic()
+        self._first_epoch = self._said = arguments[0].current_epoch
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         self._say_epoch(trainer)

@@ -9,7 +9,7 @@ import torch
 from lightning.fabric.plugins.io import CheckpointIO
 
 from lockstep.checkpointing.files import read_checkpoint, write_checkpoint
-from lockstep.config import ConfigError
+from lockstep.config import ConfigError, NamedFailure
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ class AtomicCheckpointIO(CheckpointIO):
     Args:
         on_save_error: "fail" ends the run when a checkpoint can't be written, "warn" says so and goes on training;
             the earlier checkpoints stay either way.
-        async: copy the state, write it in the background (a keyword of Python's, so it comes as **choice). One write is in flight at a time; the next save and
-            `teardown` wait for it, and raise what went wrong in it.
+        async: (a keyword of Python's, so it comes as **choice) copy the state, write it in the background. One write is in
+            flight at a time; the next save and `teardown` wait for it, and raise what went wrong in it.
 
     `storage_options={"keep_as": NAME}` of a save keeps the file it replaces under that name.
     """
@@ -79,7 +79,7 @@ class AtomicCheckpointIO(CheckpointIO):
                 thread.shutdown()
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(NamedFailure):
     """A checkpoint could not be written."""
 
 

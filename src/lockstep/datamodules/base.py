@@ -122,9 +122,9 @@ class DataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, int]:
         """Where in the data training is: counted in samples of the epoch's global order, so that it holds at any world size."""
-        loop: Any = self.trainer.fit_loop if self.trainer else None
-        if loop is None or self.samples_per_epoch is None:
+        if self.trainer is None or self.samples_per_epoch is None:
             return {}
+        loop: Any = self.trainer.fit_loop
         within = loop.epoch_progress.current.started > loop.epoch_progress.current.completed
         batches = loop.epoch_loop.batch_progress.current.completed if within else 0
         order = self._order()

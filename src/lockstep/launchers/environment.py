@@ -18,6 +18,7 @@ from lockstep.config import ConfigError
 PARENT_PIPE = "LOCKSTEP_PARENT_PIPE"  # a file descriptor that closes when the parent dies
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # the same for a job and its sweep
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+RESTARTS = "LOCKSTEP_RESTARTS"  # how often our own parent has started these ranks again
 ERROR_DIR = "LOCKSTEP_ERROR_DIR"  # where a rank leaves its traceback for the parent
 
 
@@ -125,8 +126,16 @@ def rank_log() -> str:
     return "train.log" if rank is None or rank.global_rank == 0 else f"train.rank{rank.global_rank}.log"
 
 
-def output_subdir() -> str | None:
-    """Where Hydra saves the composed config: written by one process of the run, by the parent if there is one."""
+def restarts() -> int:
+    """How often these ranks have been started again, in the same run directory: by our parent, torchrun, or a requeue."""
+    return max(int(os.environ.get(name, 0)) for name in (RESTARTS, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+
+
+def output_subdir(resume: str | None, run_dir: str) -> str | None:
+    """Where Hydra saves the composed config: written by one process of the run, by the parent if there is one; a run that
+    is continued keeps what the first start has written."""
+    if (resume is not None or restarts()) and (Path(run_dir) / ".hydra" / "config.yaml").is_file():
+        return None
     rank = this_rank()
     return ".hydra" if rank is None or (rank.global_rank == 0 and rank.started_by != "parent") else None
 

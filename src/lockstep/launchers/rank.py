@@ -2,10 +2,10 @@
 
 import json
 import os
-import signal
 import threading
 import time
 from pathlib import Path
+from signal import SIGKILL
 
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, this_rank
 
@@ -21,17 +21,18 @@ def follow_parent() -> None:
 def _die_with(descriptor: int) -> None:
     while os.read(descriptor, 1):
         pass
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+    os.killpg(os.getpgrp(), SIGKILL)
 
 
-def tell_parent(code: int, reason: str, traceback: str | None) -> bool:
+def tell_parent(code: int, reason: str, traceback: str | None, signal: int = 0) -> bool:
     """Leaves the reason of this rank's end for the parent to show once. False where there is no parent."""
     rank = this_rank()
-    has_parent = rank is not None and rank.started_by == "parent"
-    if has_parent:
-        report = {"time": time.time(), "rank": rank.global_rank, "code": code, "reason": reason, "traceback": traceback}
-        target = Path(os.environ[ERROR_DIR]) / f"rank{rank.global_rank}.json"
-        partial = target.with_suffix(".partial")
-        partial.write_text(json.dumps(report))
-        partial.rename(target)
-    return has_parent
+    if rank is None or rank.started_by != "parent":
+        return False
+    said = {"code": code, "reason": reason, "traceback": traceback, "signal": signal}
+    report = {"time": time.time(), "rank": rank.global_rank} | said
+    target = Path(os.environ[ERROR_DIR]) / f"rank{rank.global_rank}.json"
+    partial = target.with_suffix(".partial")
+    partial.write_text(json.dumps(report))
+    partial.rename(target)
+    return True

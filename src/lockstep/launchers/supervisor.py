@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE
+from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, RESTARTS
+from lockstep.preemption import PREEMPTED, SIGNALS, Preempted
 
 POLL = 0.05  # seconds between two looks at the ranks
 LAST_WORDS = 2.0  # seconds the others get to end by themselves once a rank has failed
-INTERRUPT_GRACE = 6.0  # seconds the ranks get to end by themselves after Ctrl-C
+LEAVING_TOGETHER = 8.0  # seconds they get once a rank has left because the run was preempted: all have saved by then
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 
 # Set by other launchers; a rank of ours must not take itself for one of theirs.
@@ -27,21 +28,24 @@ _FOREIGN = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SL
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the ranks ended: an exit code (0, 1 or 2), and of the rank that failed first, what it said."""
+    """How the ranks ended: an exit code (0, 1, 2 or 75), and of the rank that failed first, what it said; after being
+    preempted the signal's number."""
 
     code: int
     reason: str | None = None
     rank: int | None = None
     traceback: str | None = None
+    signal: int = 0
 
 
-def supervise(command: list[str], world_size: int, log: Path) -> Outcome:
+def supervise(command: list[str], world_size: int, log: Path, restarts: int = 0) -> Outcome:
     """Runs `command` as `world_size` ranks on this machine until all have ended; leaves no process behind.
+    `restarts` is how often that has been tried before.
 
     Rank zero shares this terminal; the output of rank k is appended to `log` with `.rank{k}` before the suffix.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, pipe() as (reader, _):
-        environment = _environment(world_size, port) | {ERROR_DIR: errors, PARENT_PIPE: str(reader)}
+        environment = _environment(world_size, port) | {ERROR_DIR: errors, PARENT_PIPE: str(reader), RESTARTS: str(restarts)}
         ranks: list[subprocess.Popen[bytes]] = []
         with Signals() as signals:
             try:
@@ -114,8 +118,8 @@ class Signals:
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "Signals":
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+        for number in SIGNALS:
+            if signal.getsignal(number) is signal.SIG_IGN:
                 continue  # nohup
             self._previous[number] = signal.signal(number, self._receive)
         return self
@@ -133,24 +137,31 @@ def _watch(ranks: list[subprocess.Popen[bytes]], signals: Signals, errors: Path)
     forwarded = 0
     while (codes := [rank.poll() for rank in ranks]).count(None):
         if any(codes) and deadline == float("inf"):
-            deadline = time.monotonic() + LAST_WORDS
+            deadline = time.monotonic() + (LEAVING_TOGETHER if PREEMPTED in codes else LAST_WORDS)
         if len(signals.received) > forwarded:
+            _pass_on(signals.received[forwarded], ranks, first=not forwarded)
             forwarded += 1
-            if forwarded == 1:
-                print("Stopping: waiting for the ranks to end; once more to kill them.", file=sys.stderr, flush=True)
-                _signal_all(ranks, signal.SIGINT)
-            deadline = time.monotonic() + (INTERRUPT_GRACE if forwarded == 1 else 0)
+            if signals.received[:forwarded].count(signal.SIGINT) > 1:
+                break
         if time.monotonic() > deadline:
             break
         time.sleep(POLL)
-    if signals.received:
-        return Outcome(code=1, reason=f"interrupted by {signal.Signals(signals.received[0]).name}")
+    if signals.received and any(rank.poll() != 0 for rank in ranks):
+        number = signal.SIGUSR1 if signal.SIGUSR1 in signals.received else signals.received[0]
+        return Outcome(code=PREEMPTED, reason=str(Preempted(number)), signal=number)
     return _verdict([rank.poll() for rank in ranks], errors)
 
 
+def _pass_on(number: int, ranks: list[subprocess.Popen[bytes]], first: bool) -> None:
+    """A request to stop, to the ranks: they save at the next step boundary and leave."""
+    if first:
+        print("Stopping at the next step; Ctrl-C twice kills the ranks at once.", file=sys.stderr, flush=True)
+    _signal_all(ranks, signal.SIGUSR1 if number == signal.SIGUSR1 else signal.SIGTERM)
+
+
 def _verdict(codes: list[int | None], errors: Path) -> Outcome:
-    """Which rank failed first. One that ended without a word (killed, or os._exit) precedes those that raised: they
-    raise when a peer is gone. Except by SIGABRT, which is another way to end when a peer is gone."""
+    """Which rank failed first, or left first because it was asked to. One that ended without a word (killed, or os._exit)
+    precedes those that raised: they raise when a peer is gone. Except by SIGABRT, which is another way to end then."""
     if not any(codes):
         return Outcome(code=0)
     reports = {report["rank"]: report for report in (json.loads(file.read_text()) for file in errors.glob("*.json"))}
@@ -161,7 +172,8 @@ def _verdict(codes: list[int | None], errors: Path) -> Outcome:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code} and no word"
         return Outcome(code=1, reason=f"rank {rank} {how}", rank=rank)
     first = min(reports.values(), key=lambda report: report["time"])
-    return Outcome(code=first["code"], reason=first["reason"], rank=first["rank"], traceback=first["traceback"])
+    known = {name: first[name] for name in ("code", "reason", "rank", "traceback", "signal")}
+    return Outcome(**known)
 
 
 def _signal_all(ranks: list[subprocess.Popen[bytes]], number: int) -> None:

@@ -1,13 +1,9 @@
-"""What a sweep is on disk: one file that says which jobs there are and how each stands, and a lock."""
+"""What a sweep is on disk: one file that says which jobs there are and how each stands."""
 
-import fcntl
-import os
-import platform
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from lockstep.config import ConfigError, check_checkpoint
 from lockstep.record import read_json, write_json
 
 FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
@@ -65,32 +61,3 @@ def judge_record(directory: Path, record: dict[str, Any]) -> tuple[str, str | No
     if infinite := sorted({name for metrics in (latest, record["metrics"]) for name, value in metrics.items() if value is None}):
         return FAILED, f"{', '.join(infinite)} not finite", None
     return FINISHED, None, record["metrics"][record["optimized_metric"]]
-
-
-def checkpoint_to_continue(directory: Path) -> Path | None:
-    """last.ckpt of an interrupted job, if it is there and whole."""
-    path = directory / "checkpoints" / "last.ckpt"
-    try:
-        check_checkpoint("last.ckpt", path)
-    except ConfigError:
-        return None
-    return path
-
-
-def lock(sweep_dir: Path) -> TextIO:
-    """Holds the sweep directory until the returned file is closed or this process ends, however it ends.
-
-    Raises ConfigError naming the holder.
-    """
-    file = (sweep_dir / "lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.seek(0)
-        holder = file.read().strip()
-        file.close()
-        raise ConfigError(f"hydra.sweep.dir={sweep_dir}: is being run by {holder}; wait for it or end it") from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {platform.node()}\n")
-    file.flush()
-    return file

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.cli import quote
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
 from lockstep.launchers.supervisor import Signals, cores, kill_group, pipe
+from lockstep.overrides import quote
+from lockstep.preemption import PREEMPTED
 from lockstep.record import read_json
 from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, RUNNING, Manifest, checkpoint_to_continue, judge_record
+from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, RUNNING, Manifest, judge_record
 from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import Progress
 
@@ -108,12 +109,11 @@ class Runner:
         return Running(job, process, slots, time.monotonic())
 
     def _prepare(self, job: Job) -> list[str]:
-        """Continues from last.ckpt what was interrupted; what an attempt that failed has left is kept under attempts/."""
+        """Continues what was interrupted; what an attempt that failed has left is kept under attempts/."""
         entry = self.manifest.jobs[job.key]
         job.directory.mkdir(parents=True, exist_ok=True)
-        checkpoint = checkpoint_to_continue(job.directory) if entry["status"] == INTERRUPTED else None
-        if checkpoint is not None:
-            return [*job.command, f"ckpt_path={quote(str(checkpoint))}"]
+        if entry["status"] == INTERRUPTED and (job.directory / ".hydra" / "overrides.yaml").is_file():
+            return [*job.command[:2], *job.overrides, f"resume={quote(str(job.directory))}"]
         left = [path for path in job.directory.iterdir() if path.name != "attempts"]
         if left:
             archive = job.directory / "attempts" / str(len(entry["attempts"]))
@@ -149,6 +149,8 @@ class Runner:
         entry["attempts"][-1] |= {"ended": time.time(), "code": one.process.returncode, "reason": reason}
         tail = None if status == FINISHED else _tail(one.job.directory / "output.log")
         self.manifest.update(one.job.key, status=status, reason=reason, metric=metric, log_tail=tail)
+        if status == INTERRUPTED and not self.stopped:  # it was preempted, not the sweep
+            waiting.append(one.job)
         tries = self._tries[one.job.key] = self._tries.get(one.job.key, 0) + 1
         if status == FAILED and tries <= self.settings.retries:
             waiting.append(one.job)
@@ -169,6 +171,8 @@ def judge(one: Running, stopped: str | None) -> tuple[str, str | None, float | N
     if code < 0:
         return FAILED, f"killed by {signal.Signals(-code).name}", None
     said = read_json(one.job.directory / "status.json") or {}
+    if code == PREEMPTED:
+        return INTERRUPTED, said.get("reason"), None
     last_lines = (_tail(one.job.directory / "output.log") or [])[-1:]
     reason = said.get("reason") or ": ".join([f"ended with code {code}", *last_lines])
     return FAILED, " ".join(reason.split()), None

@@ -7,27 +7,28 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.cli import command_of, filter_hydra_overrides, validated
+from lockstep.cli import command_of, validated
 from lockstep.config import Accepts, ConfigError, integer, number, one_of, refuse
+from lockstep.locks import hold
+from lockstep.overrides import of_each_run
 from lockstep.plan import Plan, visible_gpus
+from lockstep.preemption import PREEMPTED
 from lockstep.record import git_commit
 from lockstep.run import discard_made, keep_made
 from lockstep.sweeps.jobs import Job, directory_name, identity, pool_of
-from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, WAITING, Manifest, lock
+from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, WAITING, Manifest
 from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import Progress, report
 from lockstep.sweeps.runner import Runner
 
 log = logging.getLogger(__name__)
-
-PREEMPTED = 75  # exit code: to be resumed
 
 
 def _is_gpus(value: Any) -> bool:
@@ -98,7 +99,6 @@ class Sweep:
         self.jobs: dict[str, Job] = {}
         self.manifest = Manifest(self.directory)
         self.runner: Runner | None = None
-        self._lock: TextIO | None = None
         self._pools = {"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())}
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
@@ -136,7 +136,7 @@ class Sweep:
             optimized_metric=cfg.optimized_metric,
             mode=cfg.mode,
             data_dir=OmegaConf.select(cfg, "datamodule.data_dir"),
-            command=tuple(command_of([*overrides, *filter_hydra_overrides(self.config)], directory)),
+            command=tuple(command_of([*overrides, *of_each_run(self.config.hydra)], directory)),
         )
         return job
 
@@ -172,7 +172,7 @@ class Sweep:
             return self.manifest, self.runner
         keep_made()  # from here on the directory may be another sweep's
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._lock = lock(self.directory)
+        hold(self.directory, "hydra.sweep.dir")
         manifest = Manifest(self.directory)
         commit = git_commit()
         if manifest.jobs and manifest.git_commit != commit:

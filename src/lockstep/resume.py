@@ -1,0 +1,79 @@
+"""`resume=RUN_DIR`: the command line of a run that was broken off, to go on in its own directory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from lockstep.config import ConfigError, refuse
+from lockstep.launchers.environment import this_rank
+from lockstep.locks import check_free
+from lockstep.overrides import config_flags, last_of_each, of_each_run, quote, split_flags
+from lockstep.record import read_json
+
+ADDED = "resumed.yaml"  # the overrides that resumptions have added; .hydra/ stays as the first start has written it
+_CHANGES_THE_WORLD = ("trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches")
+
+
+def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
+    """The arguments with a `resume=` among them spelled out: what the run was started with, its directory, then what is
+    new. Without one as they are; None where the run has finished and nothing new is asked of it.
+
+    Done before Hydra starts: inside it a new directory exists already, and ranks are started with the command line.
+    Raises ConfigError where there is no such run, or where it is still running.
+    """
+    flags, new = split_flags(arguments)
+    wanted = next((item.removeprefix("resume=").strip("'\"") for item in new if item.startswith("resume=")), "null")
+    rank = this_rank()
+    if wanted == "null" or (rank is not None and rank.started_by == "parent"):  # whose arguments are spelled out
+        return list(arguments)
+    if {"-m", "--multirun"} & set(flags):
+        raise refuse("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
+    run_dir = newest_unfinished() if wanted == "last" else Path(wanted).absolute()
+    if not (run_dir / ".hydra" / "overrides.yaml").is_file():
+        raise refuse("resume", wanted, "has no .hydra/overrides.yaml; accepted is the directory of a run, or last")
+    if rank is None or rank.global_rank == 0:
+        check_free(run_dir, "resume")
+    new = [item for item in new if not item.startswith(("resume=", "hydra.run.dir="))]
+    status = read_json(run_dir / "status.json") or {}
+    if status.get("status") == "finished" and not new:
+        return None
+    first: Any = OmegaConf.load(run_dir / ".hydra" / "hydra.yaml")
+    saved = [*OmegaConf.load(run_dir / ".hydra" / "overrides.yaml"), *of_each_run(first.hydra), *added(run_dir)]
+    saved = [item for item in saved if not item.startswith("resume=")]
+    if "global_batch_size" in status and any(item.partition("=")[0] in _CHANGES_THE_WORLD for item in new):
+        saved.append(f"++datamodule.global_batch_size={status['global_batch_size']}")  # whatever the number of processes
+    where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
+    return [*config_flags(first.hydra), *flags, *last_of_each([*saved, *new]), *where]
+
+
+def newest_unfinished() -> Path:
+    """The run below logs/ that was written to last, of those that have not finished and are not running."""
+    candidates = sorted(Path("logs").glob("*/*/status.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in candidates:
+        if (read_json(path) or {}).get("status") != "finished" and _is_free(path.parent):
+            return path.parent.absolute()
+    raise refuse("resume", "last", f"there is no unfinished run in {Path('logs').absolute()}")
+
+
+def _is_free(run_dir: Path) -> bool:
+    try:
+        check_free(run_dir, "resume")
+    except ConfigError:
+        return False
+    return True
+
+
+def added(run_dir: Path) -> list[str]:
+    """What resumptions have changed so far."""
+    path = run_dir / ADDED
+    return list(OmegaConf.load(path)) if path.is_file() else []
+
+
+def note_added(run_dir: Path, overrides: Sequence[str]) -> None:
+    """Writes down what this resumption has changed of the first start, for the next one."""
+    first = list(OmegaConf.load(run_dir / ".hydra" / "overrides.yaml"))
+    changed = [item for item in overrides if item not in first and not item.startswith("resume=")]
+    if changed:
+        OmegaConf.save(OmegaConf.create(changed), run_dir / ADDED)
