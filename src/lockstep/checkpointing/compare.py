@@ -1,0 +1,17 @@
+"""Are two checkpoints the same, bit for bit."""
+
+from typing import Any
+
+import torch
+
+
+def differences(a: Any, b: Any, where: str = "") -> list[str]:
+    """The places at which two contents of checkpoints differ, in a bit or in kind."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        found = [f"{where}/{key}" for key in a.keys() ^ b.keys()]
+        return found + [place for key in a.keys() & b.keys() for place in differences(a[key], b[key], f"{where}/{key}")]
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        return [place for i, pair in enumerate(zip(a, b, strict=True)) for place in differences(*pair, f"{where}/{i}")]
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return [] if a.dtype == b.dtype and torch.equal(a, b) else [where]
+    return [] if type(a) is type(b) and a == b else [f"{where}: {a} and {b}"]
