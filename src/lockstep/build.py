@@ -11,6 +11,7 @@ from hydra.utils import get_object, instantiate
 from lightning import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
@@ -21,6 +22,7 @@ from lockstep.config import refuse
 from lockstep.datamodules.base import DataSpec
 from lockstep.launchers.environment import this_rank
 from lockstep.lightning_signals import take_over
+from lockstep.loggers import CSVLogger
 from lockstep.plan import Plan
 
 # Warnings of Lightning that are wrong about our loaders and metrics.
@@ -29,6 +31,7 @@ _NOT_OURS = (
     "The '.*_dataloader' does not have many workers",  # data in memory needs none
     "You're resuming from a checkpoint that ended before the epoch ended",  # the datamodule knows where to go on
     "Checkpoint directory .* exists and is not empty",  # that is how a run is continued
+    "The `srun` command is available on your system but is not used",  # a job of one task is a plain machine to us
     r"It is recommended to use `self\.log",  # a Tally is summed over the ranks before it is logged
     "The number of training batches",  # logging less often than once an epoch is a choice
     r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
@@ -134,13 +137,16 @@ def _instances(group: DictConfig | None) -> list[Any]:
 
 
 def _loggers(cfg: DictConfig) -> list[Any]:
-    """Of a run that is continued the same ones: what was logged after its checkpoint, TensorBoard leaves out."""
-    purged = {}
-    if cfg.ckpt_path is not None and Path(cfg.ckpt_path).is_relative_to(cfg.run_dir):
-        purged = {"purge_step": read_checkpoint("ckpt_path", Path(cfg.ckpt_path))["global_step"] + 1}
+    """Of a run that is continued the same ones, less what they have logged after its checkpoint."""
+    if cfg.ckpt_path is None or not Path(cfg.ckpt_path).is_relative_to(cfg.run_dir):
+        return _instances(cfg.logger)
+    purge_step = read_checkpoint("ckpt_path", Path(cfg.ckpt_path))["global_step"] + 1
     entries = [entry for entry in (cfg.logger or {}).values() if entry is not None]
-    tensorboard = "lightning.pytorch.loggers.TensorBoardLogger"
-    return [instantiate(entry, _convert_="all", **(purged if entry["_target_"] == tensorboard else {})) for entry in entries]
+    can_purge = (TensorBoardLogger, CSVLogger)
+    return [
+        instantiate(entry, _convert_="all", **({"purge_step": purge_step} if get_object(entry["_target_"]) in can_purge else {}))
+        for entry in entries
+    ]
 
 
 def _cluster_environment() -> ClusterEnvironment:

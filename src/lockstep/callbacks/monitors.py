@@ -39,6 +39,9 @@ class Throughput(Callback):
     def _restart(self, step: int) -> None:
         self._samples, self._step, self._since = 0, step, time.perf_counter()
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._restart(trainer.global_step)  # a run continued within an epoch does not start one
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._restart(trainer.global_step)
 

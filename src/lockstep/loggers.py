@@ -1,0 +1,37 @@
+"""A logger that goes on where a run was broken off."""
+
+import csv
+import warnings
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import loggers
+from lightning.pytorch.loggers.logger import rank_zero_experiment
+
+
+class CSVLogger(loggers.CSVLogger):
+    """Lightning's, which deletes the file that it finds. This one keeps what was logged before `purge_step`, the first step
+    that is to be logged anew; TensorBoard's writer has an argument of that name and meaning."""
+
+    def __init__(self, *, purge_step: int | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.purge_step = purge_step
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        if self._experiment is None:
+            kept = self._rows_before(self.purge_step) if self.purge_step is not None else []
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
+                writer: Any = super().experiment
+            writer.metrics.extend(kept)
+        return super().experiment
+
+    def _rows_before(self, step: int) -> list[dict[str, Any]]:
+        path = Path(self.log_dir) / "metrics.csv"
+        if not path.is_file():
+            return []
+        with path.open(newline="") as file:
+            rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+        return [row | {"step": int(row["step"])} for row in rows if int(row["step"]) < step]
