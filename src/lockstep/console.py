@@ -47,10 +47,10 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
         print(f"\nNext:\n  tensorboard --logdir {folder}\n  python scripts/evaluate.py {folder}", flush=True)
 
 
-def show_preempted(run_dir: Path, reason: str, requeued: str | None) -> None:
+def show_preempted(run_dir: Path, reason: str) -> None:
     """How to go on."""
     how = f" Continue it: python train.py resume={shlex.quote(_relative(run_dir))}" if (run_dir / ".hydra").is_dir() else ""
-    say(f"The run was {reason}.{how}{f' {requeued}.' if requeued else ''}")
+    say(f"The run was {reason}.{how}")
 
 
 def show_rows(rows: dict[str, str]) -> None:

@@ -167,7 +167,9 @@ class Run:
         elif outcome.code == PREEMPTED:
             if self.is_owner:
                 record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
-                console.show_preempted(self.directory, outcome.reason or "", requeue(outcome.signal))
+                console.show_preempted(self.directory, outcome.reason or "")
+                if (line := requeue(outcome.signal)) is not None:  # which may end this process
+                    console.say(line)
         else:
             if outcome.traceback:
                 log.error(outcome.traceback)
