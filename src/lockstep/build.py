@@ -29,7 +29,6 @@ from lockstep.plan import Plan
 _NOT_OURS = (
     "Total length of `list` across ranks is zero",  # a split that is not there is an empty list of loaders
     "The '.*_dataloader' does not have many workers",  # data in memory needs none
-    "You're resuming from a checkpoint that ended before the epoch ended",  # the datamodule knows where to go on
     "Checkpoint directory .* exists and is not empty",  # that is how a run is continued
     "The `srun` command is available on your system but is not used",  # a job of one task is a plain machine to us
     r"It is recommended to use `self\.log",  # a Tally is summed over the ranks before it is logged

@@ -20,11 +20,14 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     does not have, become null."""
     text = json.dumps(_finite(content), indent=2, allow_nan=False)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _finite(content: Any) -> Any:

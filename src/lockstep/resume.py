@@ -13,7 +13,8 @@ from lockstep.overrides import config_flags, last_of_each, of_each_run, quote, s
 from lockstep.record import read_json
 
 ADDED = "resumed.yaml"  # the overrides that resumptions have added; .hydra/ stays as the first start has written it
-_CHANGES_THE_WORLD = ("trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches")
+_CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
+_SAYS_THE_BATCH = {"datamodule", "datamodule.batch_size", "datamodule.global_batch_size"}
 
 
 def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
@@ -42,7 +43,8 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     first: Any = OmegaConf.load(run_dir / ".hydra" / "hydra.yaml")
     saved = [*OmegaConf.load(run_dir / ".hydra" / "overrides.yaml"), *of_each_run(first.hydra), *added(run_dir)]
     saved = [item for item in saved if not item.startswith("resume=")]
-    if "global_batch_size" in status and any(item.partition("=")[0] in _CHANGES_THE_WORLD for item in new):
+    keys = {item.partition("=")[0].lstrip("+") for item in new}
+    if "global_batch_size" in status and keys & _CHANGES_THE_WORLD and not keys & _SAYS_THE_BATCH:
         saved.append(f"++datamodule.global_batch_size={status['global_batch_size']}")  # whatever the number of processes
     where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
     return [*config_flags(first.hydra), *flags, *last_of_each([*saved, *new]), *where]

@@ -70,9 +70,9 @@ class Run:
             if self.show_config:
                 console.show_config(self.cfg)
             log.info(str(self.plan))
-        REQUESTS.listen()
         if self.is_continued and not self.is_parent:
             self._find_checkpoint()
+        REQUESTS.listen()
         return self
 
     def _find_checkpoint(self) -> None:
@@ -174,7 +174,8 @@ class Run:
             if outcome.traceback:
                 log.error(outcome.traceback)
             console.say(f"The run failed: {outcome.reason}. Logs: {self.directory}")
-            record.write_failure(self.directory, outcome.reason, outcome.rank)
+            with contextlib.suppress(OSError):  # the disk may be full: that is then the reason
+                record.write_failure(self.directory, outcome.reason, outcome.rank)
         raise SystemExit(outcome.code)
 
 

@@ -1,6 +1,7 @@
 """What all datamodules share: splits, loaders, batch sizes, standardisation."""
 
 import logging
+import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -151,6 +152,8 @@ class DataModule(LightningDataModule):
                 "but sums in another order, so that the weights will not be bit-equal"
             )
         self._start = (state_dict["epoch"], state_dict["consumed"])
+        # Lightning asks for loaders that can go on; here it is the sampler that does
+        warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch ended")
 
     def _order(self) -> dict[str, int]:
         samples_per_batch = self._batch_size() * self._world_size

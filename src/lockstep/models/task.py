@@ -141,7 +141,7 @@ class Task(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.results = dict(checkpoint.get("metrics", {}))
         rows = checkpoint.get("train_tally")
-        if rows is None or self.trainer.state.fn != "fit":
+        if rows is None or self._trainer is None or self.trainer.state.fn != "fit":
             return
         rank, is_same_world = self.global_rank, len(rows["count"]) == self.trainer.world_size
         for name, state in (("sums", self.train_tally.sums), ("count", self.train_tally.count)):
