@@ -138,6 +138,7 @@ class Run:
             console.show_result(self.directory, result)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        REQUESTS.deferred = True  # being asked once more while leaving changes nothing
         try:
             if error is not None and not self._is_over:
                 self._end(outcome_of(error, self.rank.global_rank if self.rank else 0, self.directory))
