@@ -10,6 +10,11 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "scr
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # what Lightning says on any machine that has SLURM
+    config.addinivalue_line("filterwarnings", "ignore:The `srun` command is available on your system")
+
+
 @pytest.fixture
 def mnist() -> Path:
     """The folder that holds MNIST as torchvision reads it; tests that need it are skipped without it."""

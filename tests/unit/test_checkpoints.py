@@ -1,4 +1,4 @@
-"""The checkpoint to continue from is the latest state, whatever the best one is."""
+"""When the checkpoint to continue from is saved: at settled steps and at the end, whatever the best one is."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,28 +6,27 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import LightningModule, Trainer
+from fits import BARE, last, prepared
+from lightning import LightningModule
 
-from lockstep.callbacks import CountedRandomness, LastCheckpoint
+from lockstep.callbacks import CountedRandomness, checkpoints
+from lockstep.checkpointing import read_checkpoint
+
+NO_EPOCHS = "callbacks.checkpoint.every_n_epochs=null"
 
 
-class Saves(Trainer):
-    """A trainer that only notes when it is asked to save."""
+def saves(folder: Path, *overrides: str) -> list[tuple[int, int, int]]:
+    """(epochs finished, steps, batches finished) each time last.ckpt was to be written."""
+    datamodule, model, trainer = prepared(folder, *overrides, base=BARE)
+    found: list[tuple[int, int, int]] = []
 
-    def __init__(self) -> None:
-        self.epoch, self.steps, self.saved = 0, 0, list[int]()
+    def save_checkpoint(path: Path, **_: Any) -> None:
+        assert path == folder / "checkpoints" / "last.ckpt"
+        found.append((trainer.current_epoch, trainer.global_step, trainer.fit_loop.epoch_loop.batch_progress.total.completed))
 
-    @property
-    def current_epoch(self) -> int:
-        return self.epoch
-
-    @property
-    def global_step(self) -> int:
-        return self.steps
-
-    def save_checkpoint(self, filepath: object, *_: object, **__: object) -> None:
-        assert str(filepath).endswith("last.ckpt")
-        self.saved.append(self.steps)
+    trainer.save_checkpoint = save_checkpoint
+    trainer.fit(model, datamodule)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -39,21 +38,60 @@ class Saves(Trainer):
     ],
 )
 def test_saved_every_n_epochs_and_at_the_end(epochs: int, every: int, saved: list[int], tmp_path: Path) -> None:
-    trainer, module, callback = Saves(), LightningModule(), LastCheckpoint(str(tmp_path), every_n_epochs=every)
-    for epoch in range(epochs):
-        trainer.epoch, trainer.steps = epoch, epoch + 1
-        callback.on_train_epoch_end(trainer, module)
-    callback.on_train_end(trainer, module)
-    assert trainer.saved == saved
+    options = ("datamodule.batch_size=1200", f"trainer.max_epochs={epochs}", f"callbacks.checkpoint.every_n_epochs={every}")
+    assert saves(tmp_path, *options) == [(epoch, epoch, epoch) for epoch in saved]
 
 
-def test_counted_randomness_is_a_function_of_seed_batch_and_rank() -> None:
-    def draws(seed: int, batch: int, rank: int) -> float:
-        trainer: Any = SimpleNamespace(fit_loop=SimpleNamespace(total_batch_idx=batch), global_rank=rank)
-        CountedRandomness(seed).on_train_batch_start(trainer, LightningModule(), None, 0)
+def test_saved_between_steps_never_within_an_accumulation(tmp_path: Path) -> None:
+    """Seven batches of 184 of 1293 samples, three to a step: steps of 3, 3 and 1 batches."""
+    options = ("datamodule.batch_size=184", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=3")
+    options += ("trainer.max_epochs=2", "callbacks.checkpoint.every_n_steps=1")
+    # the 1293 samples are two global batches of 552 and a tail of 189, in two batches of it
+    expected = [(0, 1, 3), (0, 2, 6), (1, 3, 8), (1, 4, 11), (1, 5, 14), (2, 6, 16)]
+    assert saves(tmp_path, *options) == expected
+
+
+def test_saved_once_where_intervals_meet(tmp_path: Path) -> None:
+    options = ("datamodule.batch_size=300", "trainer.max_epochs=2", "callbacks.checkpoint.every_n_steps=2")
+    assert saves(tmp_path, *options) == [(0, 2, 2), (1, 4, 4), (1, 6, 6), (2, 8, 8)]
+
+
+def test_saved_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which goes on by a minute at each step here: more than 2.5 minutes have passed at every third one."""
+    trainers: list[Any] = []
+    clock = SimpleNamespace(monotonic=lambda: 60.0 * (trainers[0].global_step if trainers else 0))
+    monkeypatch.setattr(checkpoints, "time", clock)
+    datamodule, model, trainer = prepared(
+        tmp_path,
+        "datamodule.batch_size=150",  # eight steps an epoch
+        "trainer.max_epochs=1",
+        NO_EPOCHS,
+        "callbacks.checkpoint.every_n_minutes=2.5",
+        "+callbacks.checkpoint.ask_every_n_steps=1",
+        base=BARE,
+    )
+    trainers.append(trainer)
+    found: list[int] = []
+    trainer.save_checkpoint = lambda *_, **__: found.append(trainer.global_step)
+    trainer.fit(model, datamodule)
+    assert found == [3, 6, 8]
+
+
+def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "datamodule.batch_size=300", "trainer.max_epochs=3", base=BARE)
+    trainer.fit(model, datamodule)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"last.ckpt", "previous.ckpt"}
+    assert last(tmp_path)["global_step"] == 12
+    assert read_checkpoint("previous", tmp_path / "checkpoints" / "previous.ckpt")["global_step"] == 8
+
+
+def test_counted_randomness_is_a_function_of_seed_epoch_batch_and_rank() -> None:
+    def draws(seed: int, epoch: int, batch: int, rank: int) -> float:
+        trainer: Any = SimpleNamespace(current_epoch=epoch, global_rank=rank)
+        CountedRandomness(seed).on_train_batch_start(trainer, LightningModule(), None, batch)
         return torch.rand(()).item()
 
-    keys = [(seed, batch, rank) for seed in (0, 1) for batch in (0, 1, 2) for rank in (0, 1)]
+    keys = [(seed, epoch, batch, rank) for seed in (0, 1) for epoch in (0, 1) for batch in (0, 1, 2) for rank in (0, 1)]
     first = [draws(*key) for key in keys]
     assert len(set(first)) == len(keys)
     assert [draws(*key) for key in reversed(keys)] == first[::-1]

@@ -81,6 +81,15 @@ def test_status_keeps_the_time_of_the_start(tmp_path: Path, clock: list[str]) ->
     assert (status["status"], status["reason"], status["rank"]) == ("failed", "rank 1: ValueError: bad", 1)
 
 
+def test_status_keeps_the_facts_of_the_start(tmp_path: Path) -> None:
+    record.write_status(tmp_path, "running", global_batch_size=48)
+    record.write_status(tmp_path, "preempted", "preempted by SIGTERM")
+    status = record.read_json(tmp_path / "status.json") or {}
+    assert (status["status"], status["global_batch_size"]) == ("preempted", 48)
+    record.write_status(tmp_path, "running", global_batch_size=24)
+    assert record.read_json(tmp_path / "status.json")["global_batch_size"] == 24
+
+
 def test_a_run_that_starts_again_has_a_new_start(tmp_path: Path, clock: list[str]) -> None:
     record.write_status(tmp_path, "running")
     record.write_status(tmp_path, "failed", "boom")
@@ -94,7 +103,7 @@ def test_status_says_who_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "argv", ["train.py", "seed=1"])
     record.write_status(tmp_path, "finished")
     status = record.read_json(tmp_path / "status.json") or {}
-    assert list(status) == ["status", "reason", "rank", "started", "updated", "host", "pid", "command"]
+    assert list(status) == ["started", "status", "reason", "rank", "updated", "host", "pid", "command"]
     assert status["command"] == [sys.executable, "train.py", "seed=1"]
     assert status["started"] == status["updated"]  # it never said it was running
     assert time.strptime(status["started"], "%Y-%m-%dT%H:%M:%S%z")

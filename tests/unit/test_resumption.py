@@ -1,79 +1,25 @@
 """A run that is broken off at any step and continued ends where the unbroken one does, bit for bit."""
 
-import csv
-import shutil
-from collections.abc import Callable
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
+from fits import KeepAll, last, logged, prepared, trained
 from lightning import Callback, LightningModule, Trainer
-from omegaconf import DictConfig
 
-from lockstep.build import build
-from lockstep.checkpointing import read_checkpoint
-from lockstep.plan import Plan
+from lockstep.checkpointing import differences
 
-Compose = Callable[..., DictConfig]
-SMALL = (
-    "trainer.accelerator=cpu",
-    "trainer.max_epochs=3",
-    "datamodule.batch_size=300",  # four batches an epoch
-    "callbacks.checkpoint.every_n_steps=1",
-    "callbacks.progress=null",
-    "callbacks.pictures=null",
-    "callbacks.watchdog=null",
-    "trainer.enable_progress_bar=false",
-    "logger=csv",
-    "trainer.log_every_n_steps=1",
-)
+pytestmark = pytest.mark.slow
 
 
-class KeepAll(Callback):
-    """Copies every last.ckpt, under the number of batches before it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.batches = folder, 0
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        self._keep(trainer)
-        self.batches += 1
-
-    def _keep(self, trainer: Trainer) -> None:
-        last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
-        if last.is_file():
-            shutil.copy(last, self.folder / f"{self.batches}.ckpt")
-
-
-def trained(
-    compose: Compose, run_dir: Path, *overrides: str, extra: list[Callback] | None = None, ckpt_path: Path | None = None
-) -> tuple[dict[str, Any], Trainer]:
-    """The last checkpoint of a run, and its trainer."""
-    cfg = compose(*SMALL, *overrides, run_dir=run_dir)
-    run_dir.mkdir(exist_ok=True)
-    datamodule, model, trainer = build(cfg, Plan.of(cfg))
-    trainer.callbacks[0:0] = extra or []  # pyright: ignore[reportAttributeAccessIssue]
-    trainer.fit(model, datamodule, ckpt_path=ckpt_path)
-    return read_checkpoint("last", run_dir / "checkpoints" / "last.ckpt"), trainer
-
-
-def differences(a: Any, b: Any, where: str = "") -> list[str]:
-    """The places at which two checkpoints differ, in a bit or in kind."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        missing = [f"{where}.{key}" for key in a.keys() ^ b.keys()]
-        return missing + [found for key in a.keys() & b.keys() for found in differences(a[key], b[key], f"{where}.{key}")]
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        return [found for i, (x, y) in enumerate(zip(a, b, strict=True)) for found in differences(x, y, f"{where}[{i}]")]
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return [] if a.dtype == b.dtype and torch.equal(a, b) else [where]
-    return [] if a == b else [f"{where}: {a} {b}"]
-
-
-def logged(run: Path) -> list[dict[str, str]]:
-    """What was logged, at which steps."""
-    with (run / "csv" / "metrics.csv").open() as file:
-        return [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+@pytest.fixture(autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """seed_everything leaves variables behind."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.mark.parametrize(
@@ -82,22 +28,59 @@ def logged(run: Path) -> list[dict[str, str]]:
         ("model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}", "model/lr_scheduler=cosine"),
         ("trainer.accumulate_grad_batches=2", "datamodule.batch_size=150", "datamodule.drop_last=false"),
         ("trainer.val_check_interval=2", "model/lr_scheduler=plateau", "model.lr_scheduler.patience=0", "mode=min"),
-        ("callbacks=ema", "callbacks.ema.decay=0.9", "callbacks.ema.update_starting_at_step=2", "model=cnn"),
+        ("callbacks=ema", "callbacks.ema.decay=0.9", "callbacks.ema.update_starting_at_step=2", "model=cnn", "model.net.width=8"),
         ("trainer.max_steps=12", "trainer.max_epochs=-1", "model/lr_scheduler=one_cycle", "trainer.check_val_every_n_epoch=2"),
         ("datamodule.num_workers=2", "datamodule.augment={crop: 1, flip: true}"),
     ],
     ids=["dropout", "accumulation", "plateau", "ema", "max_steps", "workers"],
 )
-def test_continuing_from_any_step_changes_nothing(overrides: tuple[str, ...], compose: Compose, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
+def test_continuing_from_any_step_changes_nothing(overrides: tuple[str, ...], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    whole, _ = trained(compose, run, *overrides, extra=[KeepAll(kept)])
+    kept = run / "kept"
+    kept.mkdir(parents=True)
+    whole, _ = trained(run, *overrides, extra=[KeepAll(kept)])
     log = logged(run)
+    assert {name for _, name in log} >= {"lr", "train/loss_step", "train/loss", "val/acc"}
     steps = sorted(kept.iterdir(), key=lambda path: int(path.stem))
     assert len(steps) >= 10
     for path in steps if "datamodule.num_workers=2" not in overrides else steps[1::4]:  # workers take seconds to start
-        (run / "csv" / "metrics.csv").unlink()
-        again, _ = trained(compose, run, *overrides, ckpt_path=path)
+        again, _ = trained(run, *overrides, ckpt_path=path)
         assert not differences(whole, again), path.name
-        assert logged(run)[-3:] == log[-3:]
+        assert logged(run) == log, path.name
+
+
+class StopBeforeTheEnd(Callback):
+    """Breaks off where kill -9 might: training is over, nothing has been saved of its end."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        raise ZeroDivisionError
+
+
+def test_a_run_that_had_stopped_early_does_not_train_on(tmp_path: Path) -> None:
+    """A metric that gets no better by 1 stops it after the third epoch, patience 2."""
+    options = ("trainer.max_epochs=9", "callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=2")
+    options += ("callbacks.early_stopping.min_delta=1.0", "callbacks.checkpoint.every_n_steps=null")
+    whole, trainer = trained(tmp_path / "whole", *options)
+    assert (trainer.current_epoch, trainer.global_step) == (3, 12)
+    run = tmp_path / "run"
+    datamodule, model, broken = prepared(run, *options, extra=[StopBeforeTheEnd()])
+    with pytest.raises(ZeroDivisionError):
+        broken.fit(model, datamodule)
+    assert last(run)["global_step"] == 8  # of the end of the second epoch: the third is trained again
+    again, _ = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")
+    assert not differences(whole["state_dict"], again["state_dict"])
+    _, trainer = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")  # it is over
+    assert trainer.global_step == 12
+    assert not differences(again["state_dict"], last(run)["state_dict"])
+
+
+def test_a_run_prolonged_is_the_longer_run(tmp_path: Path) -> None:
+    """Of the averaged weights too: the end of training, where they become the model, is not in the checkpoint."""
+    options = ("callbacks=ema", "callbacks.ema.decay=0.9", "model=cnn", "model.net.width=8")
+    longer, _ = trained(tmp_path / "longer", *options, "trainer.max_epochs=4")
+    run = tmp_path / "run"
+    shorter, _ = trained(run, *options, "trainer.max_epochs=2")
+    assert differences(longer["state_dict"], shorter["state_dict"])
+    prolonged, _ = trained(run, *options, "trainer.max_epochs=4", ckpt_path=run / "checkpoints" / "last.ckpt")
+    for part in ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "metrics", "loops"):
+        assert not differences(longer[part], prolonged[part], part)

@@ -1,11 +1,14 @@
 """How the end of a run is judged."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
+from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.config import ConfigError
 from lockstep.launchers.supervisor import Outcome
+from lockstep.preemption import Preempted
 from lockstep.run import discard_made, outcome_of, will_make
 
 
@@ -24,9 +27,26 @@ def test_a_data_worker_s_refusal_is_one_line(tmp_path: Path) -> None:
     assert outcome_of(ConfigError(text), 0, tmp_path).reason == "cat.png: bad"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(0)])
-def test_an_interruption_is_a_failure_without_a_traceback(error: BaseException, tmp_path: Path) -> None:
-    assert outcome_of(error, 0, tmp_path) == Outcome(code=1, reason="interrupted", rank=0)
+def test_an_exit_on_the_way_is_a_failure_without_a_traceback(tmp_path: Path) -> None:
+    assert outcome_of(SystemExit(0), 0, tmp_path) == Outcome(code=1, reason="interrupted", rank=0)
+
+
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (KeyboardInterrupt(), signal.SIGINT),
+        (Preempted(signal.SIGTERM), signal.SIGTERM),
+        (Preempted(signal.SIGUSR1), signal.SIGUSR1),
+    ],
+)
+def test_who_is_asked_to_stop_can_be_resumed(error: BaseException, number: signal.Signals, tmp_path: Path) -> None:
+    expected = Outcome(code=75, reason=f"preempted by {number.name}", rank=1, signal=number)
+    assert outcome_of(error, 1, tmp_path) == expected
+
+
+def test_a_failure_that_says_everything_has_no_traceback(tmp_path: Path) -> None:
+    expected = Outcome(code=1, reason="rank 2: at step 7 the loss is nan", rank=2)
+    assert outcome_of(NonFiniteLoss("at step 7 the loss is nan"), 2, tmp_path) == expected
 
 
 def test_what_was_made_is_removed_with_the_folders_that_are_empty_then(tmp_path: Path) -> None:

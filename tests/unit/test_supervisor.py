@@ -12,8 +12,9 @@ from lockstep.launchers.environment import PARENT_PIPE, rank_in
 from lockstep.launchers.supervisor import Outcome, _environment, _verdict
 
 
-def report(folder: Path, rank: int, time: float, code: int = 1, reason: str = "boom") -> None:
-    content: dict[str, Any] = {"time": time, "rank": rank, "code": code, "reason": reason, "traceback": f"Traceback {rank}"}
+def report(folder: Path, rank: int, time: float, code: int = 1, reason: str = "boom", signal: int = 0) -> None:
+    content: dict[str, Any] = {"time": time, "rank": rank, "code": code, "reason": reason, "signal": signal}
+    content["traceback"] = f"Traceback {rank}"
     (folder / f"rank{rank}.json").write_text(json.dumps(content))
 
 
@@ -36,6 +37,13 @@ def test_the_earliest_report_wins(tmp_path: Path) -> None:
 def test_a_report_s_code_is_the_outcome_s(tmp_path: Path) -> None:
     report(tmp_path, 0, time=1.0, code=2, reason="datamodule.data_dir=x: no such folder")
     assert _verdict([2, -signal.SIGABRT], tmp_path).code == 2
+
+
+def test_who_left_first_because_it_was_asked_to_says_by_which_signal(tmp_path: Path) -> None:
+    report(tmp_path, 0, time=2.0, reason="connection closed by peer")
+    report(tmp_path, 1, time=1.0, code=75, reason="preempted by SIGUSR1", signal=signal.SIGUSR1)
+    outcome = _verdict([1, 75], tmp_path)
+    assert (outcome.code, outcome.reason, outcome.signal) == (75, "preempted by SIGUSR1", signal.SIGUSR1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGTERM])

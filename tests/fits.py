@@ -1,0 +1,90 @@
+"""Runs inside the test's own process, which cost a fraction of a command line: composed, built and trained as train.py does."""
+
+import csv
+import shutil
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from lightning import Callback, LightningModule, Trainer
+from omegaconf import DictConfig
+
+from lockstep.build import build
+from lockstep.checkpointing import read_checkpoint
+from lockstep.launchers.environment import register_resolvers
+from lockstep.overrides import quote
+from lockstep.plan import Plan
+
+torch.set_num_threads(1)  # of these small nets; several tests share the cores
+
+CONF = Path(__file__).parents[1] / "conf"
+SMALL = (
+    "trainer.accelerator=cpu",
+    "trainer.max_epochs=3",
+    "datamodule.batch_size=300",  # four batches an epoch
+    "callbacks.checkpoint.every_n_steps=1",
+    "callbacks.progress=null",
+    "callbacks.pictures=null",
+    "callbacks.watchdog=null",
+    "trainer.enable_progress_bar=false",
+    "logger=csv",
+    "trainer.log_every_n_steps=1",
+)
+BARE = ("trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "logger.tensorboard=null", "callbacks=checkpoint")
+
+
+def composed(*overrides: str, run_dir: Path) -> DictConfig:
+    """conf/train.yaml with overrides. `name` and `run_dir` are asked of Hydra in a run, so they are given here."""
+    register_resolvers()
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        return hydra.compose("train", overrides=["name=unit", f"run_dir={quote(str(run_dir))}", *overrides])
+
+
+def prepared(
+    run_dir: Path, *overrides: str, extra: list[Callback] | None = None, base: tuple[str, ...] = SMALL
+) -> tuple[Any, Any, Any]:
+    """A datamodule, a model and a trainer, whose callbacks are those of the config after the `extra` ones."""
+    cfg = composed(*base, *overrides, run_dir=run_dir)
+    run_dir.mkdir(exist_ok=True)
+    datamodule, model, trainer = build(cfg, Plan.of(cfg))
+    trainer.callbacks[0:0] = extra or []  # pyright: ignore[reportAttributeAccessIssue]
+    return datamodule, model, trainer
+
+
+def trained(
+    run_dir: Path, *overrides: str, extra: list[Callback] | None = None, ckpt_path: Path | None = None
+) -> tuple[dict[str, Any], Trainer]:
+    """The last checkpoint of a run, and its trainer."""
+    continued = () if ckpt_path is None else (f"ckpt_path={quote(str(ckpt_path))}",)
+    datamodule, model, trainer = prepared(run_dir, *overrides, *continued, extra=extra)
+    trainer.fit(model, datamodule, ckpt_path=ckpt_path)
+    return last(run_dir), trainer
+
+
+def last(run_dir: Path) -> dict[str, Any]:
+    return read_checkpoint("last", run_dir / "checkpoints" / "last.ckpt")
+
+
+def logged(run: Path) -> dict[tuple[int, str], set[str]]:
+    """What was logged at which step under which name, less how fast it went; once, however often it was logged."""
+    found: dict[tuple[int, str], set[str]] = {}
+    with (run / "csv" / "metrics.csv").open() as file:
+        for row in csv.DictReader(file):
+            for name, value in row.items():
+                if value and not name.startswith("throughput/"):
+                    found.setdefault((int(row["step"]), name), set()).add(value)
+    return found
+
+
+class KeepAll(Callback):
+    """Copies every last.ckpt, under the number of batches before it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.batches = folder, 0
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
+        if trainer.is_global_zero and last.is_file():
+            shutil.copy(last, self.folder / f"{self.batches}.ckpt")
+        self.batches += 1
