@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 
@@ -34,6 +35,22 @@ class Fault(Callback):
                 time.sleep(0.5)  # the others are in the barrier by now
                 raise ArithmeticError("planted fault")
             dist.barrier()
+
+
+class Poison(Callback):
+    """Makes the output of some training batches NaN for one sample, on some ranks; notes the ids of those batches."""
+
+    def __init__(self, batches: tuple[int, ...], ranks: tuple[int, ...] = (0,), epoch: int = 0) -> None:
+        self.batches, self.ranks, self.epoch = batches, ranks, epoch
+        self.given: list[list[int]] = []
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx not in self.batches or trainer.global_rank not in self.ranks or trainer.current_epoch != self.epoch:
+            return
+        self.given.append(batch.ids.tolist())
+        factor = torch.ones(len(batch.ids), 1).index_fill(0, torch.tensor([1]), float("nan"))
+        net: Any = pl_module.net
+        hook = net.register_forward_hook(lambda *all_of_it: (all_of_it[-1] * factor, hook.remove())[0])
 
 
 class Slow(Callback):

@@ -1,6 +1,7 @@
 """Runs inside the test's own process, which cost a fraction of a command line: composed, built and trained as train.py does."""
 
 import csv
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from omegaconf import DictConfig
 
 from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
-from lockstep.launchers.environment import register_resolvers
+from lockstep.launchers.environment import PARENT_PIPE, register_resolvers, this_rank
 from lockstep.overrides import quote
 from lockstep.plan import Plan
 
@@ -88,3 +89,9 @@ class KeepAll(Callback):
         if trainer.is_global_zero and last.is_file():
             shutil.copy(last, self.folder / f"{self.batches}.ckpt")
         self.batches += 1
+
+
+def become_rank(rank: int, world_size: int) -> None:
+    """For a process of tests/ranks.py, whose group exists already: what a rank finds in its environment."""
+    os.environ |= {PARENT_PIPE: "-1", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    this_rank.cache_clear()

@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-TIMEOUT = 60  # seconds
+TIMEOUT = 120  # seconds
 
 
 def in_ranks(world_size: int, function: Callable[[int, int], Any], folder: Path) -> list[Any]:
     """What function(rank, world_size) returns in each of `world_size` fresh processes of one gloo group."""
     context = mp.get_context("forkserver")  # imports once, then forks: a fresh interpreter each would take seconds
-    context.set_forkserver_preload(["lockstep.datamodules", "lockstep.models", "lockstep.batchnorm", "torch.distributed"])
+    context.set_forkserver_preload(["lockstep.datamodules", "lockstep.models", "lockstep.batchnorm", "torch.distributed", "fits"])
     processes = [context.Process(target=_rank, args=(rank, world_size, function, folder)) for rank in range(world_size)]
     try:
         for process in processes:

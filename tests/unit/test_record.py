@@ -87,7 +87,8 @@ def test_status_keeps_the_facts_of_the_start(tmp_path: Path) -> None:
     status = record.read_json(tmp_path / "status.json") or {}
     assert (status["status"], status["global_batch_size"]) == ("preempted", 48)
     record.write_status(tmp_path, "running", global_batch_size=24)
-    assert record.read_json(tmp_path / "status.json")["global_batch_size"] == 24
+    status = record.read_json(tmp_path / "status.json") or {}
+    assert status["global_batch_size"] == 24
 
 
 def test_a_run_that_starts_again_has_a_new_start(tmp_path: Path, clock: list[str]) -> None:
