@@ -1,0 +1,248 @@
+"""Several ranks that are asked to stop, or that continue: together, at one step, with nothing lost or done twice.
+
+Ranks are processes of one gloo group that train with Lightning; their parent is tested with ranks that need no torch.
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from faults import Poison
+from fits import KeepAll, become_rank, last, prepared, trained
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from ranks import in_ranks
+
+from lockstep.checkpointing import differences
+from lockstep.preemption import REQUESTS, Preempted
+from lockstep.samplers import TrainSampler
+
+pytestmark = pytest.mark.slow
+# three epochs of five steps at a global batch of 240
+OPTIONS = ("datamodule.global_batch_size=240", "model=cnn", "model.net.width=8", "trainer.sync_batchnorm=true")
+
+
+class Asked(Callback):
+    """Sends this process a signal, at one moment of one epoch, on some ranks."""
+
+    def __init__(self, ranks: tuple[int, ...], moment: str, number: int = signal.SIGTERM, epoch: int = 1) -> None:
+        self.ranks, self.moment, self.number, self.epoch = ranks, moment, number, epoch
+
+    def _ask(self, trainer: Trainer, moment: str) -> None:
+        if moment == self.moment and trainer.global_rank in self.ranks and trainer.current_epoch == self.epoch:
+            self.moment = ""
+            os.kill(os.getpid(), self.number)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 1:
+            self._ask(trainer, "training")
+
+    def on_validation_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        self._ask(trainer, "validation")
+
+    def on_save_checkpoint(self, trainer: Trainer, *_: Any) -> None:
+        self._ask(trainer, "saving")
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._ask(trainer, "the end")
+
+
+class Seen(Callback):
+    """The ids of the samples in every training step, by (epoch, number of the batch), as training_step gets them."""
+
+    def __init__(self) -> None:
+        self.ids: dict[tuple[int, int], list[int]] = {}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        step: Callable[..., Any] = pl_module.training_step
+
+        def noted(batch: Any, batch_idx: int) -> Any:
+            assert (trainer.current_epoch, batch_idx) not in self.ids
+            self.ids[trainer.current_epoch, batch_idx] = batch.ids.tolist()
+            return step(batch, batch_idx)
+
+        pl_module.training_step = noted
+
+
+def broken_off(run: Path, *overrides: str, extra: list[Callback], ckpt_path: Path | None = None) -> tuple[int, int]:
+    """Trains until Preempted; the signal it was preempted by and the step that was saved."""
+    datamodule, model, trainer = prepared(run, *OPTIONS, *overrides, extra=extra)
+    REQUESTS.listen()
+    try:
+        trainer.fit(model, datamodule, ckpt_path=ckpt_path)
+    except Preempted as error:
+        return error.number, last(run)["global_step"]
+    finally:
+        REQUESTS.stop_listening()
+        REQUESTS.received = 0  # who continues is a new process
+    raise AssertionError("it was not preempted")
+
+
+# Any rank, at any moment
+
+
+def stop_at_each_moment(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    become_rank(rank, world_size)
+    options = (f"trainer.devices={world_size}", "trainer.max_epochs=2", "callbacks.preemption.every_n_steps=4")
+    run = folder / "run"
+    whole, _ = trained(folder / "whole", *OPTIONS, *options)
+    nowhere = {"callbacks": None}  # which say where the best checkpoint is
+    found: dict[str, Any] = {}
+    for moment in ("training", "validation", "saving", "the end"):
+        for ranks in ((0,), (1,), (0, 1)):
+            if rank == 0:
+                shutil.rmtree(run, ignore_errors=True)
+            dist.barrier()
+            number, step = broken_off(run, *options, extra=[Asked(ranks, moment, epoch=2 if moment == "the end" else 0)])
+            again = trained(run, *OPTIONS, *options, ckpt_path=run / "checkpoints" / "last.ckpt")[0] if ranks == (1,) else whole
+            found[f"{moment} {ranks}"] = (number, step, differences(whole | nowhere, again | nowhere))
+    return found
+
+
+def test_any_rank_at_any_moment_stops_all_at_one_step(tmp_path: Path) -> None:
+    """They ask each other before every fourth step and after each validation, which come after each fifth."""
+    found = in_ranks(2, partial(stop_at_each_moment, folder=tmp_path), tmp_path)
+    assert found[0] == found[1]
+    steps = {name: step for name, (_, step, _) in found[0].items()}
+    expected = {"training": 4, "validation": 5, "saving": 4, "the end": 10}
+    assert steps == {f"{moment} {ranks}": expected[moment] for moment in expected for ranks in ((0,), (1,), (0, 1))}
+    assert {number for number, *_ in found[0].values()} == {signal.SIGTERM}
+    assert {name: different for name, (_, _, different) in found[0].items() if different} == {}
+
+
+# Continuing
+
+
+def continue_from_everywhere(rank: int, world_size: int, folder: Path) -> list[str]:
+    become_rank(rank, world_size)
+    devices = f"trainer.devices={world_size}"
+    noise = ("datamodule.augment={crop: 1, flip: true}", "model/lr_scheduler=cosine", "callbacks.checkpoint.every_n_steps=2")
+    kept = folder / "kept"
+    kept.mkdir(exist_ok=True)
+    whole, _ = trained(folder / "run", *OPTIONS, *noise, devices, extra=[KeepAll(kept)])
+    dist.barrier()
+    found = []
+    for path in sorted(kept.iterdir()):
+        again, _ = trained(folder / "run", *OPTIONS, *noise, devices, ckpt_path=path)
+        found += [f"{path.name} {place}" for place in differences(whole, again)]
+    assert len(list(kept.iterdir())) >= 10
+    return found
+
+
+def test_two_ranks_continue_bit_for_bit_from_anywhere(tmp_path: Path) -> None:
+    assert in_ranks(2, partial(continue_from_everywhere, folder=tmp_path), tmp_path) == [[], []]
+
+
+def begin(rank: int, world_size: int, run: Path) -> dict[tuple[int, int], list[int]]:
+    become_rank(rank, world_size)
+    seen = Seen()
+    number, step = broken_off(
+        run,
+        f"trainer.devices={world_size}",
+        "callbacks.preemption.every_n_steps=1",
+        extra=[Asked((world_size - 1,), "training"), seen],
+    )
+    assert (number, step) == (signal.SIGTERM, 7)
+    return seen.ids
+
+
+def go_on(rank: int, world_size: int, run: Path) -> dict[tuple[int, int], list[int]]:
+    if world_size > 1:
+        become_rank(rank, world_size)
+    seen = Seen()
+    trained(run, *OPTIONS, f"trainer.devices={world_size}", ckpt_path=run / "checkpoints" / "last.ckpt", extra=[seen])
+    return seen.ids
+
+
+def test_a_run_of_four_goes_on_with_two_or_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Within the epoch it was broken off in, after two of its five steps: every global batch is trained on once."""
+    (tmp_path / "4").mkdir()
+    began = in_ranks(4, partial(begin, run=tmp_path / "run"), tmp_path / "4")
+    shutil.copytree(tmp_path / "run", tmp_path / "two")
+    (tmp_path / "2").mkdir()
+    two = in_ranks(2, partial(go_on, run=tmp_path / "two"), tmp_path / "2")
+    with caplog.at_level("INFO"):
+        one = [go_on(0, 1, tmp_path / "run")]
+    line = "continuing on 1 process(es) what 4 began: the same global batches, but sums in another order"
+    assert any(message.startswith(line) for message in caplog.messages)
+    sampler = TrainSampler(1293, 240)
+    expected = {}
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        expected |= {(epoch, batch): set(draw.ids.tolist()) for batch, draw in enumerate(sampler)}
+    for rest in (two, one):
+        assert not began[0].keys() & rest[0].keys()
+        seen: dict[tuple[int, int], list[int]] = {}
+        for rank in (*began, *rest):
+            for place, ids in rank.items():
+                seen.setdefault(place, []).extend(ids)
+        assert {place: len(ids) for place, ids in seen.items()} == dict.fromkeys(expected, 240)
+        assert {place: set(ids) for place, ids in seen.items()} == expected
+    states = [last(tmp_path / name)["state_dict"] for name in ("two", "run")]
+    assert all((states[0][name] - states[1][name]).abs().max() < 1e-3 for name in states[0])
+
+
+# Steps that are left out, and what Lightning would do
+
+
+def leave_out(rank: int, world_size: int, folder: Path) -> Any:
+    become_rank(rank, world_size)
+    devices, skip = f"trainer.devices={world_size}", "callbacks.nonfinite.action=skip"
+    few = ("trainer.max_epochs=1", "trainer.sync_batchnorm=false")
+    skipped, _ = trained(folder / "skipped", *OPTIONS, *few, devices, skip, extra=[Poison((2,), ranks=(1,))])
+    draws, length = TrainSampler.__iter__, TrainSampler.__len__
+
+    def some(self: TrainSampler) -> Any:
+        TrainSampler.__len__ = length
+        every = list(draws(self))
+        TrainSampler.__len__ = shorter
+        return (draw for number, draw in enumerate(every) if number != 2)
+
+    def shorter(self: TrainSampler) -> int:
+        return length(self) - 1
+
+    TrainSampler.__iter__, TrainSampler.__len__ = some, shorter
+    absent, _ = trained(folder / "absent", *OPTIONS, *few, devices)
+    return [found for part in ("state_dict", "optimizer_states", "metrics") for found in differences(skipped[part], absent[part])]
+
+
+def test_a_step_is_left_out_by_all_when_one_rank_s_loss_is_nan(tmp_path: Path) -> None:
+    assert in_ranks(2, partial(leave_out, folder=tmp_path), tmp_path) == [[], []]
+
+
+def count_collectives(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    become_rank(rank, world_size)
+    calls = {"lightning": 0, "agree": 0}
+    broadcast, agree = _TrainingEpochLoop._broadcast_sigterm_tensor, dist.all_reduce
+
+    def counted_broadcast(self: Any) -> None:
+        calls["lightning"] += 1
+        broadcast(self)
+
+    def counted_agree(tensor: Any, *arguments: Any, **more: Any) -> Any:
+        calls["agree"] += arguments == (dist.ReduceOp.MAX,)
+        return agree(tensor, *arguments, **more)
+
+    _TrainingEpochLoop._broadcast_sigterm_tensor = counted_broadcast
+    dist.all_reduce = counted_agree
+
+    class Handlers(Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            calls["handlers"] = [signal.getsignal(number) == REQUESTS._receive for number in (signal.SIGTERM, signal.SIGUSR1)]
+
+    REQUESTS.listen()
+    epochs = ("trainer.max_epochs=1", "datamodule.global_batch_size=30")  # 43 steps
+    trained(folder / "run", *OPTIONS, *epochs, f"trainer.devices={world_size}", extra=[Handlers()])
+    return calls
+
+
+def test_lightning_s_signal_handling_is_not_in_use(tmp_path: Path) -> None:
+    """Ours is an all-reduce at the start, one every ten steps, at 10, 20, 30 and 40, and one at the end."""
+    expected = {"lightning": 0, "agree": 6, "handlers": [True, True]}
+    assert in_ranks(2, partial(count_collectives, folder=tmp_path), tmp_path) == [expected, expected]
