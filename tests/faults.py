@@ -13,19 +13,22 @@ from lightning import Callback, LightningModule, Trainer
 
 
 class Fault(Callback):
-    """At a training batch of one rank: raise, kill, exit, or a raise before a collective the others wait in."""
+    """At a training batch of one rank: raise, kill, exit, hang, or a raise before a collective the others wait in; a signal by
+    its name. With `once` in one life of the run only, and not in those that continue it."""
 
-    def __init__(self, rank: int, how: str, batch: int = 3) -> None:
-        self.rank, self.how, self.batch = rank, how, batch
+    def __init__(self, rank: int, how: str, batch: int = 3, once: bool = False) -> None:
+        self.rank, self.how, self.batch, self.once = rank, how, batch, once
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if batch_idx != self.batch:
+        if batch_idx != self.batch or (self.once and _has_happened(trainer, f"fault of rank {self.rank}")):
             return
         if trainer.global_rank == self.rank:
             if self.how == "raise":
                 raise ArithmeticError("planted fault")
             if self.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.how.startswith("SIG"):
+                os.kill(os.getpid(), signal.Signals[self.how])
             if self.how == "exit":
                 os._exit(7)
             if self.how == "hang":
@@ -35,6 +38,24 @@ class Fault(Callback):
                 time.sleep(0.5)  # the others are in the barrier by now
                 raise ArithmeticError("planted fault")
             dist.barrier()
+
+
+class AskedInTest(Callback):
+    """SIGTERM to this process at the first test batch, in one life of the run only."""
+
+    def on_test_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        if not _has_happened(trainer, "asked in the test"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _has_happened(trainer: Trainer, what: str) -> bool:
+    """Has it, in an earlier life of this run; now it has. Asked by every rank, answered the same before any of them goes on."""
+    mark = Path(trainer.default_root_dir) / what
+    answer = mark.exists()
+    if dist.is_initialized():
+        dist.barrier()
+    mark.touch()
+    return answer
 
 
 class Poison(Callback):

@@ -21,7 +21,7 @@ from lockstep import record
 from lockstep.cli import start
 
 STEPS = 5
-HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang")
+HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang", "preempted")
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -33,6 +33,9 @@ def main(cfg: DictConfig) -> None:
     fatal = chaos(cfg) if "CHAOS" in os.environ else (2, HOW[cfg.seed] if "FAULTS" in os.environ else "well")
     for step in range(first, STEPS):
         if step == fatal[0]:
+            if fatal[1] == "preempted" and not cfg.resume:
+                record.write_status(folder, "preempted", "preempted by SIGTERM")
+                raise SystemExit(75)
             fail(fatal[1])
         total += cfg.model.optimizer.lr * math.sqrt(step + 1)
         time.sleep(0.05)

@@ -46,8 +46,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_run_leaves_one_directory(one: tuple[Path, str]) -> None:
     run, _ = one
     left = {path.name for path in run.iterdir()}
-    assert left == {".hydra", "train.log", *JSON, "checkpoints", "tensorboard"}
-    assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert left == {".hydra", "train.log", "lock", *JSON, "checkpoints", "tensorboard"}
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt", "previous.ckpt"}
     assert json.loads((run / "status.json").read_text())["status"] == "finished"
     assert (run / ".hydra" / "config.yaml").is_file()
 
@@ -70,7 +70,7 @@ def test_the_record_describes_the_run(one: tuple[Path, str]) -> None:
 def test_checkpoints_are_plain(one: tuple[Path, str]) -> None:
     checkpoint = torch.load(one[0] / "checkpoints" / "last.ckpt", weights_only=True)
     assert {"state_dict", "optimizer_states", "lr_schedulers", "loops", "epoch", "global_step"} <= checkpoint.keys()
-    assert (checkpoint["epoch"], checkpoint["global_step"]) == (2, 60)
+    assert (checkpoint["epoch"], checkpoint["global_step"]) == (3, 60)
     assert checkpoint["metrics"]["val/acc"] > 0.8
 
 

@@ -51,7 +51,7 @@ def test_the_end_comes_within_ten_seconds_of_the_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_ctrl_c_ends_a_run(tmp_path: Path, devices: int) -> None:
+def test_ctrl_c_ends_a_run_to_be_resumed(tmp_path: Path, devices: int) -> None:
     slow = "+callbacks.slow={_target_:faults.Slow}"
     arguments = ("trainer.accelerator=cpu", f"trainer.devices={devices}", "hydra.run.dir=run", slow)
     with started(ROOT / "train.py", *arguments, cwd=tmp_path) as run:
@@ -60,10 +60,11 @@ def test_ctrl_c_ends_a_run(tmp_path: Path, devices: int) -> None:
         since = time.monotonic()
         _, errors = run.communicate(timeout=30)
         assert time.monotonic() - since < 10
-    assert run.returncode == 1
-    assert status(tmp_path)["status"] == "failed"
-    assert "interrupted" in str(status(tmp_path)["reason"])
+    assert run.returncode == 75
+    assert (status(tmp_path)["status"], status(tmp_path)["reason"]) == ("preempted", "preempted by SIGINT")
+    assert "The run was preempted by SIGINT. Continue it: python train.py resume=run" in errors
     assert "Traceback" not in errors
+    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
 
 
 def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:

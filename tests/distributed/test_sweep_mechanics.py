@@ -63,6 +63,16 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
     assert status.stdout.count(" finished ") == 7
 
 
+def test_a_job_that_was_preempted_is_continued_by_its_sweep(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "seed=7,0", FAULTS="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    job, other = jobs(tmp_path)["seed=7"], jobs(tmp_path)["seed=0"]
+    assert [(attempt["code"], attempt["reason"]) for attempt in job["attempts"]] == [(75, "preempted by SIGTERM"), (0, None)]
+    assert "resume=" in job["attempts"][1]["command"][-1]
+    assert job["metric"] == other["metric"]
+    assert not (tmp_path / "sweep" / job["directory"] / "attempts").exists()  # it went on, it was not begun again
+
+
 def test_more_values_run_only_the_new_jobs_in_any_order(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     journal = {"JOURNAL": str(tmp_path / "journal")}

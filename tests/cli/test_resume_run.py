@@ -1,0 +1,125 @@
+"""`python train.py resume=...`, as a user types it after a run was killed, preempted, or damaged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import ROOT, python, train
+from fits import prepared
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lockstep.checkpointing import differences, read_checkpoint
+
+pytestmark = pytest.mark.slow
+
+# two epochs of eight steps
+OPTIONS = (
+    "trainer.max_epochs=2",
+    "datamodule.batch_size=160",
+    "model.net.dropout=0.2",
+    "callbacks.checkpoint.every_n_steps=1",
+    "callbacks.pictures=null",
+    "trainer.log_every_n_steps=1",
+    "logger=many",
+)
+
+
+def status(run: Path) -> dict[str, Any]:
+    return json.loads((run / "status.json").read_text())
+
+
+def state(run: Path) -> dict[str, Any]:
+    """Less the callbacks', which say where the best checkpoint is."""
+    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
+
+
+def curves(run: Path) -> dict[str, dict[int, float]]:
+    """What TensorBoard shows of a run, less how fast it went and the test."""
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith(("throughput", "test"))]
+    return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in tags}
+
+
+def since(step: int, curves: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+    return {name: {at: value for at, value in curve.items() if at >= step} for name, curve in curves.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an undisturbed run, in the tests' own process."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    datamodule, model, trainer = prepared(run, *OPTIONS, base=("trainer.accelerator=cpu",))
+    trainer.fit(model, datamodule)
+    for logger in trainer.loggers:
+        logger.finalize("success")
+    return run
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole: Path, tmp_path: Path) -> None:
+    """Killed with -9 in the first epoch; continued with a new override; preempted while it is tested; continued."""
+    faults = ("+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,batch:5,once:true}",)
+    faults += ("+callbacks.asked={_target_:faults.AskedInTest}",)
+    done = train(*OPTIONS, *faults, cwd=tmp_path, OMP_NUM_THREADS="1")  # sums depend on the number of threads
+    assert done.returncode == -9
+    (run,) = tmp_path.glob("logs/*/*")
+    assert status(run)["status"] == "running"  # it could not say
+    started = {path.name: path.read_bytes() for path in (run / ".hydra").iterdir()}
+    first_log = (run / "train.log").read_text()
+
+    done = train("resume=last", "callbacks.watchdog.seconds=500", cwd=tmp_path, OMP_NUM_THREADS="1")
+    assert done.returncode == 75, done.stderr
+    assert (status(run)["status"], status(run)["reason"]) == ("preempted", "preempted by SIGTERM")
+    assert list(tmp_path.glob("logs/*/*")) == [run]
+    assert {path.name: path.read_bytes() for path in (run / ".hydra").iterdir()} == started
+    log = (run / "train.log").read_text()
+    assert log.startswith(first_log)
+    assert f"Continuing from {run}/checkpoints/last.ckpt" in log.removeprefix(first_log)
+    assert "seconds: 500" in done.stdout
+    trained = state(run)
+    assert trained["global_step"] == 16
+    assert not differences(state(whole), trained)
+    assert since(6, curves(run)) == since(6, curves(whole))
+
+    done = train(f"resume={run}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "seconds: 500" in done.stdout  # remembered
+    assert (status(run)["status"], status(run)["reason"]) == ("finished", None)
+    last_log = (run / "train.log").read_text().removeprefix(log)
+    assert "epoch 2/2" not in last_log  # it went straight to the test
+    record = json.loads((run / "metrics.json").read_text())
+    assert record["metrics"]["test/acc"] > 0.5
+    metrics = {name: value for name, value in record["metrics"].items() if not name.startswith("test/")}
+    assert metrics == read_checkpoint("best", whole / "checkpoints" / "best.ckpt")["metrics"]
+    assert not differences(trained, state(run))
+
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    done = python(ROOT / "train.py", f"resume={run}", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.startswith("The run has finished already.")
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+    done = train(f"resume={run}", "trainer.devices=7", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("datamodule.global_batch_size=160: does not divide by world size")
+    assert status(run)["status"] == "finished"
+
+
+def test_a_run_without_a_checkpoint_begins_anew_and_one_without_a_sound_one_is_refused(tmp_path: Path) -> None:
+    kill = "+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,batch:0,once:true}"
+    done = train("debug=fast", "hydra.run.dir=run", kill, cwd=tmp_path)
+    assert done.returncode == -9
+    done = train("resume=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "There is no checkpoint yet: the run starts from the beginning." in done.stdout
+    run = tmp_path / "run"
+    for path in run.glob("checkpoints/*.ckpt"):
+        path.write_bytes(path.read_bytes()[:1000])
+    line = f"resume={run}: every checkpoint is damaged: last.ckpt, best.ckpt; move them away to start anew"
+    for devices in (1, 2):
+        done = train("resume=run", "trainer.max_epochs=2", f"trainer.devices={devices}", cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.count(line) == 1
+        assert "Traceback" not in done.stderr
+        assert status(run)["status"] == "finished"  # as it was

@@ -1,0 +1,192 @@
+"""The parent of the ranks: it passes on what it is asked, waits for them, and starts them again when one has died."""
+
+import json
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import ROOT, python, started, train
+from fits import become_rank, prepared
+from ranks import in_ranks
+
+from lockstep.checkpointing import differences, read_checkpoint
+
+pytestmark = pytest.mark.slow
+
+PARENT = """
+import sys
+from pathlib import Path
+from lockstep.launchers.supervisor import supervise
+
+outcome = supervise([sys.executable, "rank.py"], 2, Path("train.log"))
+print(outcome.code, outcome.reason, int(outcome.signal))
+"""
+# It stops when it is asked to, or when the other one is: real ranks ask each other.
+RANK = """
+import os, sys, time
+from pathlib import Path
+from lockstep.launchers.rank import follow_parent, tell_parent
+from lockstep.preemption import Preempted, Requests
+
+follow_parent()
+requests = Requests()
+requests.listen()
+requests.deferred = True
+rank = os.environ["RANK"]
+Path(f"began{rank}").write_text(str(os.getpid()))
+deaf = Path("deaf").exists()
+while deaf or not (requests.received or Path("asked").exists()):
+    time.sleep(0.01)
+if requests.received:
+    Path("asked").write_text(str(int(requests.received)))
+    number = int(requests.received)
+else:
+    time.sleep(0.1)
+    number = int(Path("asked").read_text())
+tell_parent(75, str(Preempted(number)), None, number)
+sys.exit(75)
+"""
+
+
+def ask(folder: Path, whom: tuple[str, ...], number: int, times: int = 1) -> tuple[str, float]:
+    """What a parent of two ranks says of their end, and how long that took, when those named are sent a signal."""
+    (folder / "rank.py").write_text(RANK)
+    with started("-c", PARENT, cwd=folder) as parent:
+        pids = {"parent": parent.pid}
+        for rank in ("0", "1"):
+            wait_for(lambda rank=rank: (folder / f"began{rank}").exists() and (folder / f"began{rank}").read_text())
+            pids[rank] = int((folder / f"began{rank}").read_text())
+        since = time.monotonic()
+        for _ in range(times):
+            for one in whom:
+                os.kill(pids[one], number)
+            time.sleep(0.2)
+        output, _ = parent.communicate(timeout=60)
+    return output.strip(), time.monotonic() - since
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("whom", [("parent",), ("0",), ("1",), ("parent", "0", "1")])
+def test_whoever_is_asked_all_end_preempted(whom: tuple[str, ...], number: signal.Signals, tmp_path: Path) -> None:
+    said, seconds = ask(tmp_path, whom, number)
+    assert said == f"75 preempted by {number.name} {int(number)}"
+    assert seconds < 8
+
+
+def test_a_second_ctrl_c_kills_ranks_that_do_not_listen(tmp_path: Path) -> None:
+    (tmp_path / "deaf").touch()
+    said, seconds = ask(tmp_path, ("parent",), signal.SIGINT, times=2)
+    assert said == "75 preempted by SIGINT 2"
+    assert seconds < 6
+
+
+# Two processes of train.py, disturbed in several ways: they end as the undisturbed ones
+
+OPTIONS = (
+    "trainer.devices=2",
+    "trainer.max_epochs=2",
+    "datamodule.batch_size=80",
+    "model.net.dropout=0.2",
+    "callbacks.checkpoint.every_n_steps=3",
+    "callbacks.pictures=null",
+    "logger=csv",
+    "test=false",
+)
+
+
+def state(run: Path) -> dict[str, Any]:
+    """Less the callbacks', which say where the best checkpoint is."""
+    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
+
+
+def status(run: Path) -> dict[str, Any]:
+    return json.loads((run / "status.json").read_text())
+
+
+def undisturbed(rank: int, world_size: int, run: Path) -> None:
+    become_rank(rank, world_size)
+    datamodule, model, trainer = prepared(run, *OPTIONS, base=("trainer.accelerator=cpu",))
+    trainer.fit(model, datamodule)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The last checkpoint of an undisturbed run, of two epochs of eight steps."""
+    folder = tmp_path_factory.mktemp("whole")
+    in_ranks(2, partial(undisturbed, run=folder / "run"), folder)
+    return state(folder / "run")
+
+
+def fault(how: str, batch: int) -> str:
+    return f"+callbacks.fault={{_target_:faults.Fault,rank:1,how:{how},batch:{batch},once:true}}"
+
+
+def test_ranks_are_started_again_when_one_has_died(whole: dict[str, Any], tmp_path: Path) -> None:
+    done = train(*OPTIONS, "hydra.run.dir=run", "max_restarts=2", fault("kill", 5), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    log = (run / "train.log").read_text()
+    assert "rank 1 was killed by SIGKILL; restart 1 of 2" in log
+    assert "restart 2 of 2" not in log
+    assert log.count(f"Continuing from {run}/checkpoints/last.ckpt") == 1
+    assert status(run)["status"] == "finished"
+    assert not differences(whole, state(run))
+
+
+def test_torchrun_starts_them_again(whole: dict[str, Any], tmp_path: Path) -> None:
+    """With the variable that its rendezvous over gloo needs to survive (pytorch issue 135712)."""
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2")
+    arguments = (ROOT / "train.py", "trainer.accelerator=cpu", *OPTIONS, fault("kill", 5))
+    done = python(*launcher, *arguments, cwd=tmp_path, timeout=200, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    (run,) = tmp_path.glob("logs/*/*")
+    assert (run / "train.log").read_text().count(f"Continuing from {run}/checkpoints/last.ckpt") == 1
+    assert status(run)["status"] == "finished"
+    assert not differences(whole, state(run))
+
+
+def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(whole: dict[str, Any], tmp_path: Path) -> None:
+    """SIGUSR1 to rank one, in a job of one task; then resume=RUN_DIR."""
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    job = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = train(*OPTIONS, "hydra.run.dir=run", fault("SIGUSR1", 5), cwd=tmp_path, **job)
+    run = tmp_path / "run"
+    assert done.returncode == 75, done.stderr
+    assert (status(run)["status"], status(run)["reason"]) == ("preempted", "preempted by SIGUSR1")
+    assert (tmp_path / "calls").read_text() == "requeue 77\n"
+    assert "The run was preempted by SIGUSR1. Continue it: python train.py resume=run" in done.stderr
+    assert "SLURM job 77 is requeued" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert state(run)["global_step"] == 8  # the ranks ask each other before step 10, and after the validation after 8
+    done = train("resume=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert status(run)["status"] == "finished"
+    assert not differences(whole, state(run))
+
+
+def test_a_rank_that_hangs_ends_the_run_with_the_stacks_of_all(tmp_path: Path) -> None:
+    """Rank one sleeps, rank zero waits for it in a collective."""
+    since = time.monotonic()
+    done = train(*OPTIONS, "hydra.run.dir=run", "callbacks.watchdog.seconds=2", fault("hang", 3), cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert time.monotonic() - since < 100
+    reason = status(tmp_path / "run")["reason"]
+    assert ": no progress for 2 s, " in reason
+    assert done.stderr.count(f"The run failed: {reason}") == 1
+    for name, place in {"train.log": "all_reduce|barrier|backward|reducer|_has_happened", "train.rank1.log": "faults.py"}.items():
+        log = (tmp_path / "run" / name).read_text()
+        assert "no progress for 2 s" in log
+        assert log.count("hread 0x") >= 2
+        assert any(word in log for word in place.split("|")), log[-3000:]
+
+
+def wait_for(condition: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
