@@ -50,7 +50,8 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
 def show_preempted(run_dir: Path, reason: str) -> None:
     """How to go on."""
     how = f" Continue it: python train.py resume={shlex.quote(_relative(run_dir))}" if (run_dir / ".hydra").is_dir() else ""
-    say(f"The run was {reason}.{how}")
+    begins = "" if any(run_dir.glob("checkpoints/*.ckpt")) else " No checkpoint was saved: it will begin anew."
+    say(f"The run was {reason}.{how}{begins}")
 
 
 def show_rows(rows: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 """Which process has a directory: a run its run directory, a sweep its sweep directory."""
 
 import fcntl
+import logging
 import os
 import platform
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TextIO
 
 from lockstep.config import ConfigError
 
+log = logging.getLogger(__name__)
 _held: dict[Path, TextIO] = {}
 
 
@@ -21,11 +23,10 @@ def hold(directory: Path, key: str) -> None:
         return
     file = (directory / "lock").open("a+")
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = _holder(file)
+        _lock(file, directory, key)
+    except ConfigError:
         file.close()
-        raise ConfigError(f"{key}={directory}: is being run by {holder}; wait for it or end it") from None
+        raise
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()}\n")
     file.flush()
@@ -47,12 +48,15 @@ def check_free(directory: Path, key: str) -> None:
     if directory in _held or not path.is_file():
         return
     with path.open("r+") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"{key}={directory}: is being run by {_holder(file)}; wait for it or end it") from None
+        _lock(file, directory, key)
 
 
-def _holder(file: TextIO) -> str:
-    file.seek(0)
-    return file.read().strip() or "another process"
+def _lock(file: TextIO, directory: Path, key: str) -> None:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by fcntl(2)
+        file.seek(0)
+        holder = file.read().strip() or "another process"
+        raise ConfigError(f"{key}={directory}: is being run by {holder}; wait for it or end it") from None
+    except OSError as error:
+        log.warning(f"{directory}: this file system has no locks ({error}); see to it that only one process uses it")

@@ -26,6 +26,7 @@ class CSVLogger(loggers.CSVLogger):
                 warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
                 writer: Any = super().experiment
             writer.metrics.extend(kept)
+            writer.save()  # at once: Lightning has deleted the file
         return super().experiment
 
     def _rows_before(self, step: int) -> list[dict[str, Any]]:
@@ -34,4 +35,5 @@ class CSVLogger(loggers.CSVLogger):
             return []
         with path.open(newline="") as file:
             rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
-        return [row | {"step": int(row["step"])} for row in rows if int(row["step"]) < step]
+        whole = [row for row in rows if row.get("step", "").isdigit()]  # the last one may have been cut off
+        return [row | {"step": int(row["step"])} for row in whole if int(row["step"]) < step]

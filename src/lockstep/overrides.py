@@ -4,6 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
 # Of Hydra's own settings those that say where and how this one command runs, not what a run is.
 _OF_ONE_COMMAND = ("hydra.run.", "hydra.sweep", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
 
@@ -12,6 +15,16 @@ def quote(value: str) -> str:
     """A value as Hydra's override grammar reads it back unchanged."""
     escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), value)
     return f"'{escaped}'"  # a backslash is an escape only before a quote
+
+
+def unquote(value: str) -> str:
+    """What `quote` was given; a value that is not quoted as it is."""
+    if len(value) < 2 or value[0] not in "'\"" or value[-1] != value[0]:
+        return value
+    try:
+        return str(OverridesParser.create().parse_override(f"key={value}").value())
+    except HydraException:
+        return value[1:-1]
 
 
 def of_each_run(hydra: Any) -> list[str]:
@@ -36,6 +49,14 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return [item for item in arguments if item not in overrides], overrides
 
 
+def key_of(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
 def last_of_each(overrides: Sequence[str]) -> list[str]:
-    """Of several overrides of one key the last, in the place of the first."""
-    return list({item.partition("=")[0].lstrip("+~"): item for item in overrides}.values())
+    """Of several overrides of one key the last, in the place of the first; a key that was added is added again."""
+    chosen: dict[str, str] = {}
+    for item in overrides:
+        was_added = chosen.get(key_of(item), "").startswith("+") and not item.startswith(("+", "~"))
+        chosen[key_of(item)] = f"++{item}" if was_added else item
+    return list(chosen.values())

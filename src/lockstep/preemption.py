@@ -27,11 +27,12 @@ class Requests:
     def __init__(self) -> None:
         self.deferred = False
         self.received = 0  # the signal's number; the first one, but SIGUSR1 wins: it asks for a requeue
+        self._interrupts = 0
         self._process = 0
 
     def listen(self) -> None:
         """From now on, in this process; a data worker that inherits the handlers ignores them and ends with us."""
-        self.deferred, self.received, self._process = False, 0, os.getpid()
+        self.deferred, self.received, self._interrupts, self._process = False, 0, 0, os.getpid()
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, self._receive)
@@ -44,23 +45,26 @@ class Requests:
     def _receive(self, number: int, _: FrameType | None) -> None:
         if os.getpid() != self._process:
             return
-        again = number == self.received == signal.SIGINT
+        self._interrupts += number == signal.SIGINT
         self.received = number if number == signal.SIGUSR1 else self.received or number
-        if again or not self.deferred:
+        if self._interrupts > 1 or not self.deferred:
             raise Preempted(number)
 
 
 REQUESTS = Requests()
 
 
-def requeue(number: int) -> str | None:
-    """Puts this SLURM job back into the queue, if that is what SIGUSR1 has warned of. Says what was done.
+def requeue(number: int, is_found_again: bool) -> str | None:
+    """Puts this SLURM job back into the queue, if that is what SIGUSR1 has warned of, and if it will find its run directory
+    again. Says what was done.
 
     Under SIGTERM it is SLURM that decides: a cancelled job would come back to life.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None or number != signal.SIGUSR1:
         return None
+    if not is_found_again:
+        return f"SLURM job {job} was not requeued: it would begin anew, in another directory; give hydra.run.dir"
     task = os.environ.get("SLURM_ARRAY_JOB_ID")
     name = f"{task}_{os.environ['SLURM_ARRAY_TASK_ID']}" if task else job
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Status = Literal["running", "finished", "failed", "preempted"]
+FILES = ("status.json", "metrics.json")  # of a run directory
 _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 
 

@@ -9,11 +9,13 @@ from omegaconf import OmegaConf
 from lockstep.config import ConfigError, refuse
 from lockstep.launchers.environment import this_rank
 from lockstep.locks import check_free
-from lockstep.overrides import config_flags, last_of_each, of_each_run, quote, split_flags
+from lockstep.overrides import config_flags, key_of, last_of_each, of_each_run, quote, split_flags, unquote
 from lockstep.record import read_json
 
 ADDED = "resumed.yaml"  # the overrides that resumptions have added; .hydra/ stays as the first start has written it
 _CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
+_IN_THE_CHECKPOINT = ("model.optimizer", "model/optimizer", "model.lr_scheduler", "model/lr_scheduler")
+_IN_THE_CHECKPOINT += ("seed", "lr_scaling", "base_batch_size")
 _SAYS_THE_BATCH = {"datamodule", "datamodule.batch_size", "datamodule.global_batch_size"}
 
 
@@ -25,13 +27,13 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     Raises ConfigError where there is no such run, or where it is still running.
     """
     flags, new = split_flags(arguments)
-    wanted = next((item.removeprefix("resume=").strip("'\"") for item in new if item.startswith("resume=")), "null")
+    wanted = next((unquote(item.removeprefix("resume=")) for item in new if item.startswith("resume=")), "null")
     rank = this_rank()
     if wanted == "null" or (rank is not None and rank.started_by == "parent"):  # whose arguments are spelled out
         return list(arguments)
     if {"-m", "--multirun"} & set(flags):
         raise refuse("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
-    run_dir = newest_unfinished() if wanted == "last" else Path(wanted).absolute()
+    run_dir = newest_unfinished() if wanted == "last" else Path(wanted).expanduser().absolute()
     if not (run_dir / ".hydra" / "overrides.yaml").is_file():
         raise refuse("resume", wanted, "has no .hydra/overrides.yaml; accepted is the directory of a run, or last")
     if rank is None or rank.global_rank == 0:
@@ -43,17 +45,40 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     first: Any = OmegaConf.load(run_dir / ".hydra" / "hydra.yaml")
     saved = [*OmegaConf.load(run_dir / ".hydra" / "overrides.yaml"), *of_each_run(first.hydra), *added(run_dir)]
     saved = [item for item in saved if not item.startswith("resume=")]
-    keys = {item.partition("=")[0].lstrip("+") for item in new}
-    if "global_batch_size" in status and keys & _CHANGES_THE_WORLD and not keys & _SAYS_THE_BATCH:
-        saved.append(f"++datamodule.global_batch_size={status['global_batch_size']}")  # whatever the number of processes
+    changed = [item for item in new if item not in saved]
+    _check(changed)
+    keys = {key_of(item) for item in changed}
+    if "global_batch_size" in status and keys & _CHANGES_THE_WORLD and not keys & _SAYS_THE_BATCH and _takes_global(run_dir):
+        saved.append(f"datamodule.global_batch_size={status['global_batch_size']}")  # whatever the number of processes
     where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
     return [*config_flags(first.hydra), *flags, *last_of_each([*saved, *new]), *where]
 
 
+def _check(changed: Sequence[str]) -> None:
+    """Raises ConfigError for what a resumption can't change: it is in the checkpoint, or it is another run."""
+    for item in changed:
+        key, _, value = item.partition("=")
+        if key.lstrip("+~").startswith(_IN_THE_CHECKPOINT):
+            raise refuse(key, value, "comes from the checkpoint on resumption; accepted is a new run, with init_from=CHECKPOINT")
+        if key in ("ckpt_path", "init_from") and value != "null":
+            raise refuse(key, value, "a run is resumed from its own checkpoint; accepted is a new run, without resume")
+
+
+def _takes_global(run_dir: Path) -> bool:
+    """Has the datamodule a global_batch_size? One of the user's own may not."""
+    path = run_dir / ".hydra" / "config.yaml"
+    cfg: Any = OmegaConf.load(path) if path.is_file() else {}
+    return "global_batch_size" in cfg.get("datamodule", {})
+
+
 def newest_unfinished() -> Path:
     """The run below logs/ that was written to last, of those that have not finished and are not running."""
-    candidates = sorted(Path("logs").glob("*/*/status.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in candidates:
+
+    def written(path: Path) -> float:
+        files = [path, path.with_name("progress.json"), *path.parent.glob("checkpoints/*.ckpt")]
+        return max(file.stat().st_mtime for file in files if file.is_file())
+
+    for path in sorted(Path("logs").glob("*/*/status.json"), key=written, reverse=True):
         if (read_json(path) or {}).get("status") != "finished" and _is_free(path.parent):
             return path.parent.absolute()
     raise refuse("resume", "last", f"there is no unfinished run in {Path('logs').absolute()}")
@@ -78,4 +103,6 @@ def note_added(run_dir: Path, overrides: Sequence[str]) -> None:
     first = list(OmegaConf.load(run_dir / ".hydra" / "overrides.yaml"))
     changed = [item for item in overrides if item not in first and not item.startswith("resume=")]
     if changed:
-        OmegaConf.save(OmegaConf.create(changed), run_dir / ADDED)
+        partial = run_dir / f".{ADDED}.partial"
+        OmegaConf.save(OmegaConf.create(changed), partial)
+        partial.replace(run_dir / ADDED)

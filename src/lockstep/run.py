@@ -23,7 +23,7 @@ from lockstep.launchers.supervisor import Outcome, supervise
 from lockstep.locks import hold, is_held_here, release
 from lockstep.plan import Plan
 from lockstep.preemption import PREEMPTED, REQUESTS, Preempted, requeue
-from lockstep.resume import note_added
+from lockstep.resume import ADDED, note_added
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -53,7 +53,8 @@ class Run:
         self.is_continued = cfg.resume is not None or restarts() > 0
         self.result: float | None = None
         self._is_over = False
-        self._started = time.monotonic()
+        self._started, self._started_at = time.monotonic(), time.time()
+        self._before: dict[str, bytes | None] = {}  # what a continued run has said of itself
 
     @property
     def is_owner(self) -> bool:
@@ -63,6 +64,17 @@ class Run:
     def __enter__(self) -> Self:
         if self.is_owner:
             hold(self.directory, "hydra.run.dir" if self.cfg.resume is None else "resume")
+        REQUESTS.listen()
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def _begin(self) -> None:
+        if self.is_owner:
+            self._before = {name: _content(self.directory / name) for name in (*record.FILES, ADDED)}
             (self.directory / "metrics.json").unlink(missing_ok=True)  # of an earlier run in a directory that was given
             record.write_status(self.directory, "running", global_batch_size=self.plan.global_batch_size)
             if self.cfg.resume is not None:
@@ -72,8 +84,6 @@ class Run:
             log.info(str(self.plan))
         if self.is_continued and not self.is_parent:
             self._find_checkpoint()
-        REQUESTS.listen()
-        return self
 
     def _find_checkpoint(self) -> None:
         """Of a run that is continued its own checkpoint counts, not the one it may have begun with."""
@@ -91,7 +101,7 @@ class Run:
         to continue, when one of them has died, max_restarts times."""
         outcome = self._supervised(command, 0)
         for attempt in range(1, self.cfg.max_restarts + 1):
-            if outcome.code != 1:
+            if outcome.code != 1 or outcome.is_final:
                 break
             log.warning(f"{outcome.reason}; restart {attempt} of {self.cfg.max_restarts}")
             outcome = self._supervised(command, attempt)
@@ -141,13 +151,14 @@ class Run:
         REQUESTS.deferred = True  # being asked once more while leaving changes nothing
         try:
             if error is not None and not self._is_over:
-                self._end(outcome_of(error, self.rank.global_rank if self.rank else 0, self.directory))
+                rank = self.rank.global_rank if self.rank else 0
+                self._end(outcome_of(error, rank, self.directory, self._started_at))
         finally:
             REQUESTS.stop_listening()
             release(self.directory)
 
     def _end(self, outcome: Outcome) -> None:
-        if tell_parent(outcome.code, outcome.reason or "", outcome.traceback, outcome.signal):
+        if tell_parent(outcome.code, outcome.reason or "", outcome.traceback, outcome.signal, outcome.is_final):
             if outcome.traceback:
                 with (self.directory / rank_log()).open("a") as file:
                     file.write(outcome.traceback)
@@ -163,13 +174,16 @@ class Run:
             console.say(outcome.reason or "")
             if self.is_owner and self.directory in _made:
                 discard_made()
+            elif self.is_owner and self.cfg.resume is not None:
+                self._take_back()
             elif self.is_owner:  # it was there before: a job's in a sweep, say
                 record.write_status(self.directory, "failed", outcome.reason, outcome.rank)
         elif outcome.code == PREEMPTED:
             if self.is_owner:
-                record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
+                with contextlib.suppress(OSError):  # the disk may be full
+                    record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
                 console.show_preempted(self.directory, outcome.reason or "")
-                if (line := requeue(outcome.signal)) is not None:  # which may end this process
+                if (line := requeue(outcome.signal, self._is_found_again())) is not None:  # which may end this process
                     console.say(line)
         else:
             if outcome.traceback:
@@ -179,12 +193,29 @@ class Run:
                 record.write_failure(self.directory, outcome.reason, outcome.rank)
         raise SystemExit(outcome.code)
 
+    def _take_back(self) -> None:
+        """A run that could not be continued so is what it was."""
+        for name, content in self._before.items():
+            path = self.directory / name
+            path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
 
-def outcome_of(error: BaseException, rank: int, directory: Path) -> Outcome:
-    """A ConfigError means that the run could not start, unless it has saved a checkpoint: that is never thrown away."""
+    def _is_found_again(self) -> bool:
+        """Would the same command, started by a requeue, come to the same directory?"""
+        given = [item for item in HydraConfig.get().overrides.hydra if item.startswith("hydra.run.dir=")]
+        return bool(given) or (self.rank is not None and self.rank.started_by == "slurm")
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def outcome_of(error: BaseException, rank: int, directory: Path, since: float = 0.0) -> Outcome:
+    """A ConfigError means that the run could not start, unless it has saved a checkpoint `since` (time.time) then: that is
+    never thrown away."""
     if isinstance(error, ConfigError):
         line = str(error).strip().splitlines()[-1].removeprefix("lockstep.config.ConfigError: ")  # from a data worker
-        return Outcome(code=1 if any(directory.glob("checkpoints/*.ckpt")) else 2, reason=line, rank=rank)
+        has_saved = any(path.stat().st_mtime >= since for path in directory.glob("checkpoints/*.ckpt"))
+        return Outcome(code=1 if has_saved else 2, reason=line, rank=rank, is_final=True)
     if isinstance(error, Preempted):
         return Outcome(code=PREEMPTED, reason=str(error), rank=rank, signal=error.number)
     if isinstance(error, KeyboardInterrupt):
@@ -192,7 +223,7 @@ def outcome_of(error: BaseException, rank: int, directory: Path) -> Outcome:
     if isinstance(error, SystemExit):
         return Outcome(code=1, reason="interrupted", rank=rank)
     if isinstance(error, NamedFailure):
-        return Outcome(code=1, reason=f"rank {rank}: {error}", rank=rank)
+        return Outcome(code=1, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
     text = "".join(traceback.format_exception(error))
     return Outcome(code=1, reason=f"rank {rank}: {type(error).__name__}: {error}", rank=rank, traceback=text)
 

@@ -104,4 +104,6 @@ def plateau(
     gamma: float,
     patience: int,
 ) -> dict[str, Any]:
+    if interval != "epoch":
+        raise refuse("model.lr_scheduler.interval", interval, "a plateau is looked for after an epoch; accepted is epoch")
     return _entry(ReduceLROnPlateau(optimizer, mode=mode, factor=gamma, patience=patience), interval, frequency, monitor)

@@ -24,3 +24,8 @@ class EMA(EMAWeightAveraging):
             if isinstance(callback, LastCheckpoint):
                 callback.save(trainer)
         super().on_train_end(trainer, pl_module)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Also where nothing was left to train: Lightning then passes over on_train_end."""
+        if self._average_model is not None:
+            self._copy_average_to_current(pl_module)

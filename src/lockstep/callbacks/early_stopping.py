@@ -1,12 +1,36 @@
 """Stopping when there is nothing more to gain."""
 
+from typing import Any
+
 from lightning import LightningModule, Trainer
 from lightning.pytorch import callbacks
 
 
 class EarlyStopping(callbacks.EarlyStopping):
-    """Lightning's, which also knows after resumption that it has stopped the run before."""
+    """Lightning's, which also knows after resumption that it has stopped the run before. With another `patience` it is
+    asked anew."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._has_stopped = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.stopped_epoch and self.wait_count >= self.patience:
+        if self._has_stopped:
             trainer.should_stop = True
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_validation_end(trainer, pl_module)
+        self._has_stopped = trainer.should_stop
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        self._has_stopped = trainer.should_stop
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"has_stopped": self._has_stopped}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        given = self.patience
+        super().load_state_dict(state_dict)
+        self._has_stopped = state_dict["has_stopped"] and given == self.patience
+        self.patience = given

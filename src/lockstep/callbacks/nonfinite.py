@@ -53,8 +53,10 @@ class NonFinite(Callback):
         self._is_left_out = True
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        ids = batch.ids if isinstance(batch, Batch) else None
-        self._seen.append((trainer.global_step - 1, outputs["loss"].detach(), ids))
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, Tensor):  # else the batch was left out by the model, or it optimizes by itself
+            ids = batch.ids if isinstance(batch, Batch) else None
+            self._seen.append((trainer.global_step - 1, loss.detach(), ids))
         if self.action == "stop":
             if trainer.global_step % self.every_n_steps == 0 or pl_module.device.type == "cpu":
                 self._look(trainer)

@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,4 +64,5 @@ class Progress(TQDMProgressBar):
             "samples_per_second": samples / seconds,
             "seconds_per_epoch": seconds / max(1, trainer.current_epoch - self._first_epoch),
         }
-        write_json(Path(trainer.default_root_dir) / "progress.json", content)
+        with suppress(OSError):  # a full disk, say: no reason to stop training
+            write_json(Path(trainer.default_root_dir) / "progress.json", content)

@@ -71,7 +71,7 @@ class Watchdog(Callback):
             faulthandler.dump_traceback(file)
         if self._over.wait(LAST_WORDS):
             return  # it has moved after all
-        if not tell_parent(1, reason, None):
+        if not tell_parent(1, reason):
             say(f"The run failed: {reason}. Logs: {run_dir}")
             record.write_failure(run_dir, reason, rank)
         os._exit(1)

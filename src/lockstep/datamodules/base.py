@@ -1,6 +1,7 @@
 """What all datamodules share: splits, loaders, batch sizes, standardisation."""
 
 import logging
+import signal
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -192,7 +193,14 @@ class DataModule(LightningDataModule):
 
     def _loader(self, dataset: Any, sampler: DistributedSampler[Draw], augment: CropFlip | None) -> DataLoader[Batch]:
         # batch_size=None: the sampler yields whole batches, which the dataset fetches at once
-        return DataLoader(Batches(dataset, augment), batch_size=None, sampler=sampler, collate_fn=_unchanged, **self.loading)
+        return DataLoader(
+            Batches(dataset, augment),
+            batch_size=None,
+            sampler=sampler,
+            collate_fn=_unchanged,
+            worker_init_fn=_outlive_requests,
+            **self.loading,
+        )
 
     @property
     def _rank(self) -> int:
@@ -225,6 +233,12 @@ class DataModule(LightningDataModule):
 
 def _unchanged(batch: Any) -> Any:
     return batch
+
+
+def _outlive_requests(_: int) -> None:
+    """In a data worker: a request to stop that reaches the whole process group is for the run, which needs its workers until
+    the next step boundary; they end with it. By torch's own handler they would end at once, and fail the run."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def as_features(inputs: Tensor) -> numpy.ndarray:

@@ -24,12 +24,12 @@ def _die_with(descriptor: int) -> None:
     os.killpg(os.getpgrp(), SIGKILL)
 
 
-def tell_parent(code: int, reason: str, traceback: str | None, signal: int = 0) -> bool:
+def tell_parent(code: int, reason: str, traceback: str | None = None, signal: int = 0, is_final: bool = False) -> bool:
     """Leaves the reason of this rank's end for the parent to show once. False where there is no parent."""
     rank = this_rank()
     if rank is None or rank.started_by != "parent":
         return False
-    said = {"code": code, "reason": reason, "traceback": traceback, "signal": signal}
+    said = {"code": code, "reason": reason, "traceback": traceback, "signal": signal, "is_final": is_final}
     report = {"time": time.time(), "rank": rank.global_rank} | said
     target = Path(os.environ[ERROR_DIR]) / f"rank{rank.global_rank}.json"
     partial = target.with_suffix(".partial")

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -36,6 +36,8 @@ class Outcome:
     rank: int | None = None
     traceback: str | None = None
     signal: int = 0
+    is_final: bool = field(default=False, compare=False)  # it would fail again in the same way
+    is_silent: bool = field(default=False, compare=False)  # the rank has not said why
 
 
 def supervise(command: list[str], world_size: int, log: Path, restarts: int = 0) -> Outcome:
@@ -146,10 +148,12 @@ def _watch(ranks: list[subprocess.Popen[bytes]], signals: Signals, errors: Path)
         if time.monotonic() > deadline:
             break
         time.sleep(POLL)
-    if signals.received and any(rank.poll() != 0 for rank in ranks):
+    codes = [rank.poll() for rank in ranks]
+    outcome = _verdict(codes, errors)
+    if signals.received and (outcome.code == PREEMPTED or outcome.is_silent or None in codes):
         number = signal.SIGUSR1 if signal.SIGUSR1 in signals.received else signals.received[0]
         return Outcome(code=PREEMPTED, reason=str(Preempted(number)), signal=number)
-    return _verdict([rank.poll() for rank in ranks], errors)
+    return outcome
 
 
 def _pass_on(number: int, ranks: list[subprocess.Popen[bytes]], first: bool) -> None:
@@ -170,10 +174,9 @@ def _verdict(codes: list[int | None], errors: Path) -> Outcome:
     if suspects:
         rank, code = next(iter(suspects.items()))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code} and no word"
-        return Outcome(code=1, reason=f"rank {rank} {how}", rank=rank)
+        return Outcome(code=1, reason=f"rank {rank} {how}", rank=rank, is_silent=True)
     first = min(reports.values(), key=lambda report: report["time"])
-    known = {name: first[name] for name in ("code", "reason", "rank", "traceback", "signal")}
-    return Outcome(**known)
+    return Outcome(**{name: value for name, value in first.items() if name != "time"})
 
 
 def _signal_all(ranks: list[subprocess.Popen[bytes]], number: int) -> None:

@@ -149,7 +149,7 @@ class Runner:
         entry["attempts"][-1] |= {"ended": time.time(), "code": one.process.returncode, "reason": reason}
         tail = None if status == FINISHED else _tail(one.job.directory / "output.log")
         self.manifest.update(one.job.key, status=status, reason=reason, metric=metric, log_tail=tail)
-        if status == INTERRUPTED and not self.stopped:  # it was preempted, not the sweep
+        if status == INTERRUPTED and not self.stopped and _has_advanced(one):  # it was preempted, not the sweep
             waiting.append(one.job)
         tries = self._tries[one.job.key] = self._tries.get(one.job.key, 0) + 1
         if status == FAILED and tries <= self.settings.retries:
@@ -176,6 +176,12 @@ def judge(one: Running, stopped: str | None) -> tuple[str, str | None, float | N
     last_lines = (_tail(one.job.directory / "output.log") or [])[-1:]
     reason = said.get("reason") or ": ".join([f"ended with code {code}", *last_lines])
     return FAILED, " ".join(reason.split()), None
+
+
+def _has_advanced(one: Running) -> bool:
+    """Has it saved a checkpoint since it began? One that is preempted before it can do so would go round for ever."""
+    last = one.job.directory / "checkpoints" / "last.ckpt"
+    return last.is_file() and time.time() - last.stat().st_mtime < time.monotonic() - one.began
 
 
 def _ask_to_end(one: Running, why: str) -> None:
