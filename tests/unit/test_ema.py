@@ -36,7 +36,7 @@ def test_the_average_is_what_is_trained_for(tmp_path: Path) -> None:
 
 def test_the_average_is_that_of_the_weights_after_each_step(tmp_path: Path) -> None:
     """It begins as a copy of them after the first step; then 0.8 of it and 0.2 of them."""
-    datamodule, model, trainer = prepared(tmp_path, *OPTIONS, "trainer.max_steps=3")
+    datamodule, model, trainer = prepared(tmp_path, *OPTIONS, "datamodule.batch_size=400", "trainer.max_epochs=1")
     parameter = next(model.net.parameters())
     ema: Any = next(callback for callback in trainer.callbacks if isinstance(callback, EMA))
     update, weights = ema.on_train_batch_end, []

@@ -105,25 +105,28 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_only_the_warning_before_a_time_limit_requeues(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert requeue(signal.SIGUSR1) is None  # no SLURM
+    assert requeue(signal.SIGUSR1, True) is None  # no SLURM
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, 0):
-        assert requeue(number) is None
+        assert requeue(number, True) is None
     assert calls.read_text() == ""
-    assert requeue(signal.SIGUSR1) == "SLURM job 12 is requeued"
+    assert requeue(signal.SIGUSR1, True) == "SLURM job 12 is requeued"
+    assert calls.read_text() == "requeue 12\n"
+    said = "SLURM job 12 was not requeued: it would begin anew, in another directory; give hydra.run.dir"
+    assert requeue(signal.SIGUSR1, False) == said
     assert calls.read_text() == "requeue 12\n"
 
 
 def test_a_task_of_an_array_is_requeued_alone(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("SLURM_JOB_ID", "15"), ("SLURM_ARRAY_JOB_ID", "14"), ("SLURM_ARRAY_TASK_ID", "3")):
         monkeypatch.setenv(name, value)
-    assert requeue(signal.SIGUSR1) == "SLURM job 14_3 is requeued"
+    assert requeue(signal.SIGUSR1, True) == "SLURM job 14_3 is requeued"
     assert calls.read_text() == "requeue 14_3\n"
 
 
 def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "13")
-    assert requeue(signal.SIGUSR1) == "SLURM job 13 was not requeued: job 13 can not be"
+    assert requeue(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"
     (calls.parent / "scontrol").unlink()
     monkeypatch.setenv("PATH", str(calls.parent))
-    assert (requeue(signal.SIGUSR1) or "").startswith("SLURM job 13 was not requeued: ")
+    assert (requeue(signal.SIGUSR1, True) or "").startswith("SLURM job 13 was not requeued: ")

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lockstep.launchers.environment import Rank
 from lockstep.overrides import quote
 from lockstep.resume import command_to_continue, note_added
 
-FIRST = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "model.optimizer.lr=0.1"]
+FIRST = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "trainer.max_epochs=5"]
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,7 @@ def run_in(folder: Path, status: Any = "preempted", overrides: list[str] = FIRST
         "overrides": {"hydra": ["hydra.run.dir=somewhere", "hydra.verbose=true"]},
     }
     OmegaConf.save(OmegaConf.create({"hydra": hydra}), folder / ".hydra" / "hydra.yaml")
+    OmegaConf.save(OmegaConf.create({"datamodule": {"global_batch_size": None}}), folder / ".hydra" / "config.yaml")
     record.write_status(folder, "running", **facts)
     if status != "running":
         record.write_status(folder, status)
@@ -73,11 +74,10 @@ def test_other_command_lines_stay_as_they_are(arguments: list[str]) -> None:
     assert command_to_continue(arguments) == arguments
 
 
-@pytest.mark.parametrize("spelled", ["{}", "'{}'"])
-def test_a_run_goes_on_as_it_was_started_in_its_directory(spelled: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spelled", [str, quote])
+def test_a_run_goes_on_as_it_was_started_in_its_directory(spelled: Callable[[str], str], tmp_path: Path) -> None:
     run = run_in(tmp_path / "it's, a=run")
-    wanted = quote(str(run)) if spelled == "'{}'" else str(run)
-    command = command_to_continue([f"resume={wanted}" if spelled == "{}" else f"resume='{run}'"])
+    command = command_to_continue([f"resume={spelled(str(run))}"])
     assert overrides_of(command) == [*FIRST, "hydra.verbose=true"]
     assert command is not None
     assert command[-2:] == [f"hydra.run.dir={quote(str(run))}", f"resume={quote(str(run))}"]
@@ -85,27 +85,45 @@ def test_a_run_goes_on_as_it_was_started_in_its_directory(spelled: str, tmp_path
 
 def test_what_is_new_replaces_what_was(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
-    new = ["model.optimizer.lr=0.2", "trainer.max_epochs=20"]
-    expected = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "model.optimizer.lr=0.2", "hydra.verbose=true"]
-    assert overrides_of(command_to_continue([new[0], f"resume={run}", new[1]])) == [*expected, "trainer.max_epochs=20"]
+    new = ["trainer.max_epochs=20", "test=false"]
+    expected = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "trainer.max_epochs=20", "hydra.verbose=true"]
+    assert overrides_of(command_to_continue([new[0], f"resume={run}", new[1]])) == [*expected, "test=false"]
+    added = overrides_of(command_to_continue([f"resume={run}", "trainer.profiler=advanced"]))
+    assert added[2] == "++trainer.profiler=advanced"  # it is not there without the + of the first start
+
+
+@pytest.mark.parametrize(
+    "override", ["model.optimizer.lr=0.2", "model/optimizer=sgd", "model.lr_scheduler.gamma=0.5", "seed=3", "lr_scaling=sqrt"]
+)
+def test_what_the_checkpoint_holds_can_not_be_changed(override: str, tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", overrides=[*FIRST, "seed=2"])
+    with pytest.raises(ConfigError, match=rf"^{override}: comes from the checkpoint on resumption; accepted is a new run"):
+        command_to_continue([f"resume={run}", override])
+    assert command_to_continue([f"resume={run}", "seed=2"]) is not None  # as it is
+
+
+def test_another_checkpoint_is_another_run(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"^ckpt_path=other.ckpt: a run is resumed from its own checkpoint"):
+        command_to_continue([f"resume={run}", "ckpt_path=other.ckpt"])
 
 
 def test_what_was_new_is_remembered_and_the_first_start_stays_as_it_was(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
     first = (run / ".hydra" / "overrides.yaml").read_text()
-    for new, lr in ((["model.optimizer.lr=0.2"], "0.2"), (["seed=3"], "0.2"), (["model.optimizer.lr=0.4"], "0.4")):
-        overrides = overrides_of(command_to_continue([f"resume={run}", *new]))
+    for new, epochs in (("trainer.max_epochs=7", 7), ("test=false", 7), ("trainer.max_epochs=9", 9)):
+        overrides = overrides_of(command_to_continue([f"resume={run}", new]))
         note_added(run, [item for item in overrides if not item.startswith("hydra.")])
-        assert [item for item in overrides if item.startswith("model.optimizer.lr")] == [f"model.optimizer.lr={lr}"]
-    assert "seed=3" in overrides_of(command_to_continue([f"resume={run}"]))
+        assert [item for item in overrides if item.startswith("trainer.max_epochs")] == [f"trainer.max_epochs={epochs}"]
+    assert "test=false" in overrides_of(command_to_continue([f"resume={run}"]))
     assert (run / ".hydra" / "overrides.yaml").read_text() == first
 
 
 @pytest.mark.parametrize(
     ("new", "added"),
     [
-        (["trainer.devices=1"], ["++datamodule.global_batch_size=48"]),
-        (["trainer.accumulate_grad_batches=2"], ["++datamodule.global_batch_size=48"]),
+        (["trainer.devices=1"], ["datamodule.global_batch_size=48"]),
+        (["trainer.accumulate_grad_batches=2"], ["datamodule.global_batch_size=48"]),
         (["trainer.max_epochs=9"], []),
         (["trainer.devices=1", "datamodule.batch_size=5"], []),
     ],

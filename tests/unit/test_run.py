@@ -13,13 +13,21 @@ from lockstep.run import discard_made, outcome_of, will_make
 
 
 def test_a_refusal_is_a_run_that_could_not_start(tmp_path: Path) -> None:
-    assert outcome_of(ConfigError("seed=-1: no"), 1, tmp_path) == Outcome(code=2, reason="seed=-1: no", rank=1)
+    assert outcome_of(ConfigError("seed=-1: no"), 1, tmp_path) == Outcome(code=2, reason="seed=-1: no", rank=1, is_final=True)
 
 
 def test_a_run_that_has_saved_something_has_started(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.ckpt").touch()
     assert outcome_of(ConfigError("cat.png: not a readable image"), 0, tmp_path).code == 1
+
+
+def test_a_run_that_has_saved_nothing_since_it_was_continued_could_not_start(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").touch()
+    saved = (tmp_path / "checkpoints" / "last.ckpt").stat().st_mtime
+    assert outcome_of(ConfigError("cat.png: not a readable image"), 0, tmp_path, since=saved + 1).code == 2
+    assert outcome_of(ConfigError("cat.png: not a readable image"), 0, tmp_path, since=saved - 1).code == 1
 
 
 def test_a_data_worker_s_refusal_is_one_line(tmp_path: Path) -> None:
@@ -45,7 +53,7 @@ def test_who_is_asked_to_stop_can_be_resumed(error: BaseException, number: signa
 
 
 def test_a_failure_that_says_everything_has_no_traceback(tmp_path: Path) -> None:
-    expected = Outcome(code=1, reason="rank 2: at step 7 the loss is nan", rank=2)
+    expected = Outcome(code=1, reason="rank 2: at step 7 the loss is nan", rank=2, is_final=True)
     assert outcome_of(NonFiniteLoss("at step 7 the loss is nan"), 2, tmp_path) == expected
 
 

@@ -51,12 +51,14 @@ def test_a_rank_that_was_killed_precedes_those_that_raised(number: signal.Signal
     """They raise because their peer is gone, and say so before the parent has looked."""
     report(tmp_path, 0, time=1.0, reason="connection closed by peer")
     report(tmp_path, 2, time=1.0, reason="connection closed by peer")
-    assert _verdict([1, -number, 1], tmp_path) == Outcome(code=1, reason=f"rank 1 was killed by {number.name}", rank=1)
+    assert _verdict([1, -number, 1], tmp_path) == Outcome(
+        code=1, reason=f"rank 1 was killed by {number.name}", rank=1, is_silent=True
+    )
 
 
 def test_a_rank_that_left_without_a_word_precedes_those_that_raised(tmp_path: Path) -> None:
     report(tmp_path, 0, time=1.0, reason="connection closed by peer")
-    assert _verdict([1, 7], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 7 and no word", rank=1)
+    assert _verdict([1, 7], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 7 and no word", rank=1, is_silent=True)
 
 
 def test_of_several_killed_ranks_the_lowest_is_named(tmp_path: Path) -> None:
@@ -75,11 +77,11 @@ def test_a_rank_that_aborts_because_its_peer_was_killed_is_not_to_blame(tmp_path
 
 def test_an_abort_that_nobody_explains_is_named(tmp_path: Path) -> None:
     outcome = _verdict([None, -signal.SIGABRT], tmp_path)
-    assert outcome == Outcome(code=1, reason="rank 1 was killed by SIGABRT", rank=1)
+    assert outcome == Outcome(code=1, reason="rank 1 was killed by SIGABRT", rank=1, is_silent=True)
 
 
 def test_a_rank_that_ends_without_a_word_is_named_with_its_code(tmp_path: Path) -> None:
-    assert _verdict([0, 3, 4], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 3 and no word", rank=1)
+    assert _verdict([0, 3, 4], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 3 and no word", rank=1, is_silent=True)
 
 
 def test_a_rank_that_still_runs_has_not_failed(tmp_path: Path) -> None:
