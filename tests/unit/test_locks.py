@@ -1,5 +1,6 @@
 """A directory has one holder, and is free when that process has ended."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,15 @@ def test_a_directory_has_one_holder(tmp_path: Path) -> None:
     hold(tmp_path, "resume")  # it is ours
     release(tmp_path)
     check_free(tmp_path, "resume")
+
+
+def test_a_file_system_without_locks_is_said_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("lockstep.locks.fcntl.lockf", refused)
+    hold(tmp_path, "resume")
+    release(tmp_path)
+    assert "this file system has no locks" in caplog.text

@@ -1,15 +1,20 @@
 """How the end of a run is judged."""
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from omegaconf import DictConfig
 
+from lockstep import record
 from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.config import ConfigError
 from lockstep.launchers.supervisor import Outcome
+from lockstep.locks import is_held_here
 from lockstep.preemption import Preempted
-from lockstep.run import discard_made, outcome_of, will_make
+from lockstep.run import Run, discard_made, outcome_of, will_make
 
 
 def test_a_refusal_is_a_run_that_could_not_start(tmp_path: Path) -> None:
@@ -64,3 +69,36 @@ def test_what_was_made_is_removed_with_the_folders_that_are_empty_then(tmp_path:
     (tmp_path / "logs" / "other").mkdir()
     discard_made()
     assert [path.name for path in tmp_path.rglob("*")] == ["logs", "other"]
+
+
+def test_a_resumption_that_is_refused_leaves_the_run_as_it_was(
+    tmp_path: Path, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.run.note_added", lambda folder, _: (folder / "resumed.yaml").write_text("- model=cnn\n"))
+    monkeypatch.setattr("lockstep.run.HydraConfig.get", lambda: SimpleNamespace(overrides=SimpleNamespace(task=[], hydra=[])))
+    record.write_status(tmp_path, "finished")
+    record.write_json(tmp_path / "metrics.json", {"metrics": {"val/acc": 0.5}})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    cfg = compose("trainer.accelerator=cpu", f"resume='{tmp_path}'", run_dir=tmp_path)
+    run = Run(cfg, show_config=False)
+    run.__enter__()
+    assert (record.read_json(tmp_path / "status.json") or {})["status"] == "running"
+    refusal = ConfigError("ckpt_path=last.ckpt: of another model")
+    with pytest.raises(SystemExit) as left:
+        run.__exit__(ConfigError, refusal, None)
+    assert left.value.code == 2
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "lock"} == before
+
+
+def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("last.ckpt", "previous.ckpt"):
+        (tmp_path / "checkpoints" / name).write_bytes(b"torn")
+    cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
+    run = Run(cfg, show_config=False)
+    run.is_continued = True
+    with pytest.raises(SystemExit) as left:
+        run.__enter__()
+    assert left.value.code == 2
+    assert (record.read_json(tmp_path / "status.json") or {})["status"] == "failed"
+    assert not is_held_here(tmp_path)

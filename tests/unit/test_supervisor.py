@@ -3,13 +3,14 @@
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lockstep.launchers import supervisor
 from lockstep.launchers.environment import PARENT_PIPE, rank_in
-from lockstep.launchers.supervisor import Outcome, _environment, _verdict
+from lockstep.launchers.supervisor import Outcome, _environment, _verdict, _watch
 
 
 def report(folder: Path, rank: int, time: float, code: int = 1, reason: str = "boom", signal: int = 0) -> None:
@@ -152,3 +153,23 @@ def test_gloo_uses_the_loopback_where_there_is_one(names: list[str], chosen: str
     monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names, 1)))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     assert _environment(2, 1).get("GLOO_SOCKET_IFNAME") == chosen
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "reason"),
+    [
+        ({"code": 1, "reason": "rank 0: the disk is full"}, 1, "rank 0: the disk is full"),
+        ({"code": 75, "reason": "preempted by SIGUSR1"}, 75, "preempted by SIGTERM"),
+        (None, 75, "preempted by SIGTERM"),  # killed before it could say anything
+    ],
+)
+def test_a_failure_after_a_request_to_stop_is_no_preemption(
+    report: dict[str, object] | None, code: int, reason: str, tmp_path: Path
+) -> None:
+    if report is not None:
+        (tmp_path / "rank0.json").write_text(json.dumps(report | {"rank": 0, "time": 1.0, "traceback": None}))
+    ended = -signal.SIGTERM if report is None else report["code"]
+    ranks: Any = [SimpleNamespace(poll=lambda: ended), SimpleNamespace(poll=lambda: 0)]
+    signals: Any = SimpleNamespace(received=[signal.SIGTERM])
+    outcome = _watch(ranks, signals, tmp_path)
+    assert (outcome.code, outcome.reason) == (code, reason)
