@@ -10,14 +10,18 @@ from lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lockstep.counted import draw
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
 from lockstep.models.preprocess import Preprocess
 from lockstep.models.tally import Tally
+from lockstep.nets.dropout import Dropout
 from lockstep.schedules import Horizon
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 ScheduleFactory = Callable[[Optimizer, Horizon], dict[str, Any]]
+
+_DROPOUT = 1000  # the purpose of layer 0's draws; augmentation has those from 0 on
 
 
 class Task(LightningModule):
@@ -48,6 +52,8 @@ class Task(LightningModule):
         self.preprocess = Preprocess(spec.input_shape)
         self.make_optimizer, self.make_schedule = optimizer, lr_scheduler
         self.train_tally, self.val_tally, self.test_tally = (Tally(metrics) for _ in range(3))
+        self.dropouts = [module for module in net.modules() if isinstance(module, Dropout) and module.p > 0]
+        self.seed = torch.initial_seed()  # the run's, of which the weights were drawn
         self.recipe = recipe or {}
         self.results: dict[str, float] = {}  # the latest value of each metric, which self.log would round to float32
         self.samples_trained = 0  # by this process, since it started
@@ -66,6 +72,8 @@ class Task(LightningModule):
         return self.net(self.preprocess(inputs).contiguous(memory_format=self.memory_format))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        for layer, dropout in enumerate(self.dropouts):
+            dropout.count(draw(self.seed, self.current_epoch, batch.ids, _DROPOUT + layer))
         values = self.measure(self(batch.inputs), batch.targets)
         self.train_tally.update(values)
         self.samples_trained += len(batch.ids)
