@@ -131,6 +131,7 @@ class Task(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._horizon())}
 
     def _horizon(self) -> Horizon:
+        self.trainer.fit_loop.setup_data()  # without an end in epochs, Lightning has not counted the batches yet
         steps = self.trainer.estimated_stepping_batches
         per_epoch = -(-self.trainer.num_training_batches // self.trainer.accumulate_grad_batches)
         return Horizon(steps=steps, epochs=steps / per_epoch, steps_per_epoch=int(per_epoch))
