@@ -1,6 +1,6 @@
 """What may make two sides differ. A cause is suspected by a cheap symptom, and named only if switching it off helps."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,27 +111,22 @@ KERNELS = Cause(
 
 
 def causes_of(evidence: Evidence, processes: Processes) -> list[Cause]:
-    """The confirmed causes: with all of them off the sides are equal, with any one of them on they are not."""
+    """The confirmed causes: with it, or with all of them, switched off the sides are equal; with one of them on they are not."""
     suspects = [cause for cause in CAUSES if cause.is_suspected(evidence)]
     confirmed = _confirmed(suspects, evidence, processes)
     if not confirmed and evidence.comparison is not None and not repeats(_shortened(evidence, []), processes):
-        confirmed = _confirmed([*suspects, KERNELS], evidence, processes) or _confirmed([KERNELS], evidence, processes)
+        confirmed = _confirmed([KERNELS], evidence, processes)
     return confirmed
 
 
 def _confirmed(suspects: Sequence[Cause], evidence: Evidence, processes: Processes) -> list[Cause]:
-    if not suspects or not _equal_without(suspects, evidence, processes):
-        return []
-    if len(suspects) == 1:
-        return list(suspects)
-    return list(_needed(suspects, evidence, processes))
-
-
-def _needed(suspects: Sequence[Cause], evidence: Evidence, processes: Processes) -> Iterator[Cause]:
     for suspect in suspects:
-        others = [cause for cause in suspects if cause is not suspect]
-        if not _equal_without(others, evidence, processes):
-            yield suspect
+        if _equal_without([suspect], evidence, processes):
+            return [suspect]
+    if len(suspects) < 2 or not _equal_without(suspects, evidence, processes):
+        return []
+    rest = {suspect.name: [cause for cause in suspects if cause is not suspect] for suspect in suspects}
+    return [suspect for suspect in suspects if not _equal_without(rest[suspect.name], evidence, processes)]
 
 
 def _equal_without(causes: Sequence[Cause], evidence: Evidence, processes: Processes) -> bool:

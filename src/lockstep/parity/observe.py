@@ -38,7 +38,9 @@ def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], permuted: bool, t
     recorder = {"lead": Leader, "follow": Follower, "finish": Finisher}[role](Exchange(*where), LR in treatments)
     unwanted = (Checkpoint, ProgressBar, EarlyStopping)
     kept = [callback for callback in trainer.callbacks if not isinstance(callback, unwanted)]
-    trainer.callbacks = [*kept, *([Permuted()] if permuted else []), recorder]
+    trainer.callbacks = [*kept, recorder]
+    if permuted:
+        permute(datamodule)
     with NoDropout() if NO_DROPOUT in treatments else contextlib.nullcontext():
         trainer.fit(model, datamodule)
     recorder.facts |= {
@@ -297,12 +299,17 @@ def _generator_state(model: LightningModule) -> Tensor:
     return torch.cuda.get_rng_state(model.device) if model.device.type == "cuda" else torch.get_rng_state()
 
 
-class Permuted(Callback):
-    """Each batch in another order: the rounding of sums changes, nothing else."""
+def permute(datamodule: Any) -> None:
+    """Each training batch in another order: the rounding of sums changes, nothing else."""
+    given = datamodule.train_dataloader
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for loader in tree_leaves(trainer.train_dataloader):
+    def train_dataloader() -> Any:
+        loaders = given()
+        for loader in tree_leaves(loaders):
             loader.collate_fn = _PermutedCollate(loader.collate_fn)
+        return loaders
+
+    datamodule.train_dataloader = train_dataloader
 
 
 class _PermutedCollate:

@@ -79,7 +79,7 @@ class Sides:
         reference = compose(overrides) if overrides else as_one_process(cfg)
         plan, theirs = Plan.of(cfg), Plan.of(reference)
         if not overrides and plan.world_size == 1:
-            raise refuse("trainer.devices", cfg.trainer.devices, "is what one process is compared with; accepted is 2 or more")
+            raise refuse("trainer.devices", cfg.trainer.devices, "one process is the reference; accepted is 2 or more")
         if plan.global_batch_size != theirs.global_batch_size:
             sizes = f"{plan.global_batch_size} and {theirs.global_batch_size}"
             raise refuse("parity.against", cfg.parity.against, f"the sides take {sizes} samples a step; set global_batch_size")
