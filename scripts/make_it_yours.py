@@ -43,6 +43,20 @@ ROOMS = {
         "src/lockstep/datamodules/synthetic_images.py",
         "tests/gpu/test_gpu.py",
     ],
+    "parity": [
+        "conf/parity.yaml",
+        "scripts/accuracy.py",
+        "scripts/parity.py",
+        "scripts/parity_table.py",
+        "tests/cli/test_parity_command.py",
+        "tests/distributed/test_parity.py",
+        "tests/planted.py",
+        "tests/unit/test_parity_verdict.py",
+        *(
+            f"src/lockstep/parity/{name}.py"
+            for name in ("__init__", "causes", "compare", "observe", "processes", "report", "sides")
+        ),
+    ],
     "pictures": ["conf/callbacks/pictures.yaml", "src/lockstep/callbacks/pictures.py"],
 }
 

@@ -1,6 +1,6 @@
 """The losses a shipped model starts with, as files under tests/golden/ that a refactor must reproduce.
 
-    python tests/golden_losses.py      writes them anew: look at the difference before you commit it
+They are written anew by `python tests/golden_losses.py`: look at the difference before you commit it.
 """
 
 import json
@@ -55,7 +55,7 @@ def losses(model: str, folder: Path) -> list[float]:
 
 def main() -> None:
     for model in MODELS:
-        content = {"config": MODELS[model], "losses": losses(model, Path("."))}
+        content = {"config": MODELS[model], "losses": losses(model, Path())}
         (FOLDER / f"{model}.json").write_text(json.dumps(content, indent=2) + "\n")
         print(model, content["losses"])
 

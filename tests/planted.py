@@ -79,3 +79,10 @@ class FlipsPerRank(SyntheticImages):
 
 def flip(images: Tensor, _ids: Tensor, _epoch: int) -> Tensor:
     return torch.where((torch.rand(len(images)) < 0.5)[:, None, None, None], images.flip(3), images)
+
+
+class Fails(MLP):
+    """Raises in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError("planted")

@@ -332,5 +332,3 @@ class NoDropout(TorchFunctionMode):
         if "dropout" in getattr(func, "__name__", ""):
             return args[0] if args else kwargs["input"]
         return func(*args, **(kwargs | {"dropout_p": 0.0} if "dropout_p" in kwargs else kwargs))
-
-
