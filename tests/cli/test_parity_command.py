@@ -6,7 +6,8 @@ import pytest
 from commands import ROOT, python
 
 pytestmark = pytest.mark.slow
-SMALL = ("trainer=cpu", "trainer.devices=2", "parity.steps=3", "datamodule.global_batch_size=16", "trainer.limit_val_batches=2")
+SIZES = ("datamodule.shape=[1,4,4]", "datamodule.length=16", "datamodule.val_length=8", "datamodule.global_batch_size=16")
+SMALL = ("trainer=cpu", "trainer.devices=2", "parity.steps=1", "datamodule=synthetic_images", *SIZES)
 
 
 def test_equal_is_0_and_not_equal_is_3_with_the_reason(tmp_path: Path) -> None:
