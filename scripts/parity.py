@@ -7,8 +7,9 @@
 Both take the same global batches, the same samples in the same order and the same initial weights. Each step is made from
 identical state; gradients, loss, BatchNorm statistics and validation metrics are compared per tensor, as max|a-b| / max|a|,
 and tolerated up to 1e-10 in float64, 1e-3 in float32, 0.1 in 16 bits. Then both train freely, and the weights they end with
-may differ by ten times as much as a control does: the reference with each batch permuted. In float64 with SGD also by 1e-12
-at most. Where they differ, the causes that can be told are switched off, one by one, and named if that helps.
+may differ by ten times as much as a control does: the reference with each batch permuted, the largest of three
+permutations. In float64 with SGD also by 1e-12 at most. Where they differ, the causes that can be
+told are switched off, one by one, and named if that helps.
 
     parity.steps=50            optimizer steps
     parity.precision=64-true   of both sides; run: the run's own trainer.precision

@@ -31,7 +31,7 @@ Tensors = dict[str, Tensor]
 Observed = dict[str, Tensors]  # by quantity, by name
 
 
-def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], permuted: bool, treatments: frozenset[str]) -> Findings:
+def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], permutation: int, treatments: frozenset[str]) -> Findings:
     """One training of one side, in every rank of it. `lead` and `follow` run at the same time; `finish` trains freely,
     afterwards, and compares the weights it ends with."""
     datamodule, model, trainer = _built(cfg)
@@ -39,8 +39,8 @@ def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], permuted: bool, t
     unwanted = (Checkpoint, ProgressBar, EarlyStopping)
     kept = [callback for callback in trainer.callbacks if not isinstance(callback, unwanted)]
     trainer.callbacks = [*kept, recorder]
-    if permuted:
-        permute(datamodule)
+    if permutation:
+        permute(datamodule, permutation)
     with NoDropout() if NO_DROPOUT in treatments else contextlib.nullcontext():
         trainer.fit(model, datamodule)
     recorder.facts |= {
@@ -299,28 +299,28 @@ def _generator_state(model: LightningModule) -> Tensor:
     return torch.cuda.get_rng_state(model.device) if model.device.type == "cuda" else torch.get_rng_state()
 
 
-def permute(datamodule: Any) -> None:
-    """Each training batch in another order: the rounding of sums changes, nothing else."""
+def permute(datamodule: Any, permutation: int) -> None:
+    """Each training batch in another order, that of this number: the rounding of sums changes, nothing else."""
     given = datamodule.train_dataloader
 
     def train_dataloader() -> Any:
         loaders = given()
         for loader in tree_leaves(loaders):
-            loader.collate_fn = _PermutedCollate(loader.collate_fn)
+            loader.collate_fn = _PermutedCollate(loader.collate_fn, permutation)
         return loaders
 
     datamodule.train_dataloader = train_dataloader
 
 
 class _PermutedCollate:
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self.collate, self.batches = collate, 0
+    def __init__(self, collate: Callable[[Any], Any], permutation: int) -> None:
+        self.collate, self.permutation, self.batches = collate, permutation, 0
 
     def __call__(self, samples: Any) -> Any:
         batch = self.collate(samples)
         self.batches += 1
         length = len(next(leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim))
-        order = torch.randperm(length, generator=torch.Generator().manual_seed(seed_of(length, self.batches)))
+        order = torch.randperm(length, generator=torch.Generator().manual_seed(seed_of(self.permutation, self.batches)))
         return tree_map(lambda leaf: leaf[order] if isinstance(leaf, Tensor) and leaf.shape[:1] == (length,) else leaf, batch)
 
 
