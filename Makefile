@@ -1,15 +1,25 @@
-# The two commands of the README: everything else is `python train.py ...` inside .venv.
+# The commands of the README: everything else is `python train.py ...` inside .venv.
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: train test lint lock
+.PHONY: train test parity lint lock
 
 train: .venv/installed
 	$(BIN)/python train.py $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# Two processes against one, every shipped model on small data. ResNets are slow in float64: a few steps show it.
+TINY := datamodule=synthetic_images datamodule.length=64 datamodule.val_length=20 datamodule.shape=[3,8,8] datamodule.batch_size=8
+PARITY := $(BIN)/python scripts/parity.py trainer.devices=2 trainer.sync_batchnorm=true
+parity: .venv/installed
+	$(PARITY) model=linear datamodule=random_regression optimized_metric=val/loss mode=min $(ARGS)
+	$(PARITY) model=mlp model.net.dropout=0.2 datamodule.drop_last=false $(ARGS)
+	$(PARITY) model=cnn datamodule.drop_last=false parity.steps=25 $(ARGS)
+	$(PARITY) model=resnet18 $(TINY) parity.steps=3 $(ARGS)
+	$(PARITY) model=resnet50 $(TINY) parity.steps=2 $(ARGS)
 
 lint: .venv/installed
 	$(BIN)/ruff check .

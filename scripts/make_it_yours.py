@@ -7,6 +7,7 @@ A room is a config file, a module beside it, and its tests; what else still ment
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,17 @@ ROOMS = {
         "src/lockstep/datamodules/synthetic_images.py",
         "tests/gpu/test_gpu.py",
     ],
+    "parity": [
+        "conf/parity.yaml",
+        "scripts/accuracy.py",
+        "scripts/parity.py",
+        "scripts/parity_table.py",
+        "tests/cli/test_parity_command.py",
+        "tests/distributed/test_parity.py",
+        "tests/planted.py",
+        "tests/unit/test_parity_verdict.py",
+        "src/lockstep/parity",
+    ],
     "pictures": ["conf/callbacks/pictures.yaml", "src/lockstep/callbacks/pictures.py"],
 }
 
@@ -67,12 +79,18 @@ def main() -> None:
 def _take_out(room: str) -> Iterator[str]:
     """Deletes a room's files and what lists them; yields the names that may be mentioned elsewhere."""
     for path in map(Path, ROOMS[room]):
+        if (ROOT / path).is_dir():
+            shutil.rmtree(ROOT / path)
+            yield ".".join(path.parts[1:])
+            continue
         (ROOT / path).unlink(missing_ok=True)
         if path.parts[0] == "src":
             yield from _forget_module(ROOT / path)
         elif path.parts[:2] == ("conf", "callbacks"):
             _drop_lines(ROOT / "conf/callbacks/default.yaml", rf"  - {path.stem}\b.*")
-        elif path.parts[0] == "conf":
+        elif path.parts[0] == "scripts":
+            yield str(path)
+        elif path.parts[0] == "conf" and len(path.parts) > 2:
             yield f"{path.parts[1]}={path.stem}"
 
 

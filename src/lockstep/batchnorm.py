@@ -25,8 +25,9 @@ class SyncBatchNorm(TorchSyncBatchNorm):
 class AllReduceBatchNorm(_BatchNorm):
     """A BatchNorm layer whose training statistics are those of the global batch.
 
-    Ranks may hold unequal numbers of samples, none included. Two passes, as the single-process layer does: the mean
-    first, then the mean squared deviation from it, so that nothing cancels.
+    Ranks may hold unequal numbers of samples, none included. It rounds where the single-process layer does: statistics in
+    float64, in two passes so that nothing cancels, then one scale and one shift a channel in the input's type. A ReLU turns
+    another rounding of a value near zero into another gradient.
     """
 
     def __init__(self, layer: _BatchNorm) -> None:
@@ -52,17 +53,19 @@ class AllReduceBatchNorm(_BatchNorm):
         x = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
         dimensions = [d for d in range(x.ndim) if d != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
-        local_count = x.new_full((1,), x.numel() // x.shape[1])
-        totals = _AllReduce.apply(torch.cat([x.sum(dimensions), local_count]))
+        local_count = x.new_full((1,), x.numel() // x.shape[1], dtype=torch.float64)
+        totals = _AllReduce.apply(torch.cat([x.sum(dimensions, dtype=torch.float64), local_count]))
         count = totals[-1].detach()
         mean = totals[:-1] / count
-        centred = x - mean.view(shape)
-        variance = _AllReduce.apply(centred.square().sum(dimensions)) / count
+        variance = _AllReduce.apply((x - mean.view(shape)).square().sum(dimensions)) / count
         self._update(mean.detach(), variance.detach(), count)
-        normalised = centred * (variance + self.eps).rsqrt().view(shape)
+        scale = (variance.to(x.dtype).double() + self.eps).rsqrt().to(x.dtype)
         if self.affine:
-            normalised = normalised * self.weight.view(shape) + self.bias.view(shape)
-        return normalised.to(input.dtype)
+            scale = scale * self.weight
+        shift = -mean.to(x.dtype).double() * scale.double()
+        if self.affine:
+            shift = shift + self.bias
+        return torch.addcmul(shift.to(x.dtype).view(shape), x, scale.view(shape)).to(input.dtype)
 
     @torch.no_grad()
     def _update(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:

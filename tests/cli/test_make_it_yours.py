@@ -1,5 +1,6 @@
 """The command that turns the template into a project."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -24,11 +25,13 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_a_renamed_package_without_some_rooms_trains(checkout: Path) -> None:
-    rooms = ("cnn", "resnet", "regression", "torchvision_images", "image_folder", "synthetic_images", "pictures")
+    rooms = ("parity", "cnn", "resnet", "regression", "torchvision_images", "image_folder", "synthetic_images", "pictures")
     done = python("scripts/make_it_yours.py", "vision_lab", "--without", *rooms, cwd=checkout)
     assert done.returncode == 0, done.stderr
     assert "src/vision_lab" in done.stdout
     assert not (checkout / "conf" / "model" / "resnet18.yaml").exists()
+    assert not (checkout / "src" / "vision_lab" / "parity").exists()
+    assert re.search(r"Makefile:\d+: PARITY := ", done.stdout)
     assert not (checkout / "src" / "lockstep").exists()
     done = python("-m", "ruff", "check", "src", "scripts", "train.py", cwd=checkout)
     assert done.returncode == 0, done.stdout

@@ -202,6 +202,7 @@ def rates_of_a_run(
     schedule: Callable[..., dict[str, Any]] | None = None,
     length: int = 48,
     epochs: int = 1,
+    max_steps: int = -1,
 ) -> list[float]:
     """The learning rate of each optimizer step: 48 samples at a global batch of 8 are 6 steps."""
 
@@ -226,6 +227,7 @@ def rates_of_a_run(
             accelerator="cpu",
             devices=1,
             max_epochs=epochs,
+            max_steps=max_steps,
             accumulate_grad_batches=accumulate,
             limit_val_batches=0,
             callbacks=[Rates()],
@@ -269,3 +271,15 @@ def test_a_task_tells_its_schedule_how_long_training_lasts(accumulate: int, step
 
     assert len(rates_of_a_run(accumulate, 1, schedule)) == steps
     assert horizons == [Horizon(steps=6, epochs=1.0, steps_per_epoch=6)]
+
+
+def test_steps_without_epochs_tell_a_schedule_how_long_training_lasts() -> None:
+    """Lightning then knows the number of steps before it has counted the batches of an epoch."""
+    horizons: list[Horizon] = []
+
+    def schedule(optimizer: torch.optim.Optimizer, horizon: Horizon) -> dict[str, Any]:
+        horizons.append(horizon)
+        return schedules.constant(optimizer, horizon, **WHEN)
+
+    assert len(rates_of_a_run(1, 1, schedule, epochs=-1, max_steps=9)) == 9
+    assert horizons == [Horizon(steps=9, epochs=1.5, steps_per_epoch=6)]

@@ -11,14 +11,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics.utilities.distributed import gather_all_tensors
 
+from lockstep.counted import draw
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
 from lockstep.models.preprocess import Preprocess
 from lockstep.models.tally import Tally
+from lockstep.nets.dropout import Dropout
 from lockstep.schedules import Horizon
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 ScheduleFactory = Callable[[Optimizer, Horizon], dict[str, Any]]
+
+_DROPOUT = 1000  # the purpose of layer 0's draws; augmentation has those from 0 on
 
 
 class Task(LightningModule):
@@ -49,6 +53,8 @@ class Task(LightningModule):
         self.preprocess = Preprocess(spec.input_shape)
         self.make_optimizer, self.make_schedule = optimizer, lr_scheduler
         self.train_tally, self.val_tally, self.test_tally = (Tally(metrics) for _ in range(3))
+        self.dropouts = [module for module in net.modules() if isinstance(module, Dropout) and module.p > 0]
+        self.seed = torch.initial_seed()  # the run's, of which the weights were drawn
         self.recipe = recipe or {}
         self.results: dict[str, float] = {}  # the latest value of each metric, which self.log would round to float32
         self.samples_trained = 0  # by this process, since it started
@@ -67,6 +73,8 @@ class Task(LightningModule):
         return self.net(self.preprocess(inputs).contiguous(memory_format=self.memory_format))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        for layer, dropout in enumerate(self.dropouts):
+            dropout.count(draw(self.seed, self.current_epoch, batch.ids, _DROPOUT + layer))
         values = self.measure(self(batch.inputs), batch.targets)
         self.train_tally.update(values)
         self.samples_trained += len(batch.ids)
@@ -126,7 +134,7 @@ class Task(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._horizon())}
 
     def _horizon(self) -> Horizon:
-        self.trainer.fit_loop.setup_data()  # Lightning does so itself only where it needs the number of batches for the steps
+        self.trainer.fit_loop.setup_data()  # without an end in epochs, Lightning has not counted the batches yet
         steps = self.trainer.estimated_stepping_batches
         per_epoch = -(-self.trainer.num_training_batches // self.trainer.accumulate_grad_batches)
         return Horizon(steps=steps, epochs=steps / per_epoch, steps_per_epoch=int(per_epoch))

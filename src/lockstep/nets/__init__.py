@@ -4,7 +4,8 @@
 """
 
 from lockstep.nets.cnn import CNN
+from lockstep.nets.dropout import Dropout
 from lockstep.nets.mlp import MLP
 from lockstep.nets.resnet import resnet
 
-__all__ = ["CNN", "MLP", "resnet"]
+__all__ = ["CNN", "MLP", "Dropout", "resnet"]

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from lockstep.nets.dropout import Dropout
+
 
 class MLP(nn.Module):
     """Flattens, then linear layers with ReLU and dropout between them; without hidden layers one linear map."""
@@ -15,7 +17,7 @@ class MLP(nn.Module):
         widths = [math.prod(input_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(widths):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout)]
+            layers += [nn.Linear(inputs, outputs), nn.ReLU(), Dropout(dropout)]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], num_outputs))
 
     def forward(self, x: Tensor) -> Tensor:

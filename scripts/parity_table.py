@@ -1,0 +1,59 @@
+"""The table of benchmarks/parity.md: shipped models, 2 to 4 processes against one, both precisions, two optimizers.
+
+    python scripts/parity_table.py [mlp cnn resnet18] > benchmarks/parity.md
+
+On digits, on the CPU, BatchNorm synchronised. Each row is one `python scripts/parity.py OPTIONS`.
+"""
+
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from overhead import processor
+from parity import compose
+
+from lockstep.parity.compare import Comparison, compare
+from lockstep.parity.processes import Processes
+from lockstep.parity.sides import Sides
+
+FIXED = ("trainer=cpu", "trainer.sync_batchnorm=true")
+MODELS = {  # ResNet-18 takes two seconds a step in float64 here
+    "mlp": ("parity.steps=50", "datamodule.global_batch_size=48"),
+    "cnn": ("parity.steps=50", "datamodule.global_batch_size=48"),
+    "resnet18": ("parity.steps=4", "datamodule.global_batch_size=24"),
+}
+QUANTITIES = ("loss", "gradients", "BatchNorm statistics", "validation metrics", "weights")
+
+
+def main() -> None:
+    print(f"`python scripts/parity_table.py`; torch {version('torch')}, lightning {version('lightning')},")
+    print(f"Python {platform.python_version()}, {platform.machine()}, one thread a process on two cores of {processor()}.\n")
+    print(f"Each row is `python scripts/parity.py {' '.join(FIXED)} OPTIONS`: N processes")
+    print("against one. The numbers are the largest max|a-b| / max|a| over all tensors and steps, the control's in brackets.\n")
+    print(f"| options | {' | '.join(QUANTITIES)} | weights' tolerance | verdict |\n|---|{'---|' * (len(QUANTITIES) + 2)}")
+    for model in sys.argv[1:] or MODELS:
+        for devices in (2, 3, 4):
+            for precision in ("64-true", "32-true"):
+                for optimizer in ("sgd", "adam"):
+                    options = (f"model={model}", f"trainer.devices={devices}", *MODELS[model])
+                    options += (f"parity.precision={precision}", f"model/optimizer={optimizer}")
+                    print(row(options, compared(*options)), flush=True)
+
+
+def compared(*options: str) -> Comparison:
+    sides = Sides.of(compose([*FIXED, *options]), lambda more: compose([*FIXED, *options, *more]))
+    with TemporaryDirectory() as folder, Processes(sides.groups(), Path(folder)) as processes:
+        return compare(sides, processes)
+
+
+def row(options: tuple[str, ...], comparison: Comparison) -> str:
+    rows = {row.quantity: row for row in comparison.rows}
+    cells = [f"{rows[name].difference:.0e} ({rows[name].control:.0e})" if name in rows else "" for name in QUANTITIES]
+    verdict = "not equal" if not comparison.equal else "equal but at kinks" if comparison.at_kinks else "equal"
+    return f"| `{' '.join(options)}` | {' | '.join(cells)} | {rows['weights'].tolerance:.0e} | {verdict} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""One comparison of two sides: the table, the tolerances, the verdict. Imports no torch."""
+
+import math
+import shutil
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from lockstep.parity.processes import Job, Processes
+from lockstep.parity.sides import Difference, Findings, Role, Sides, for_steps
+
+# Of one step from identical state, as max|a-b| / max|a|. Calibrated against the control, a permuted batch: over the shipped
+# models its gradients differ by up to 1e-13 in float64 and 1e-4 in float32 (benchmarks/parity.md).
+ONE_STEP = {64: 1e-10, 32: 1e-3, 16: 1e-1}
+ROUNDING = {64: 2.0**-52, 32: 2.0**-23, 16: 2.0**-8}  # of one operation: what a control that rounds alike is taken for
+CONTROLS = 10.0  # the weights may drift this many times as far as the control's
+PERMUTATIONS = 3  # of which the control's drift is the largest: Adam amplifies rounding by chance, now more, now less
+SGD_64 = 1e-12  # nothing amplifies rounding in float64 with SGD: the weights then may drift this far at most
+QUANTITIES = ("samples", "learning rate", "loss", "gradients", "BatchNorm statistics", "validation metrics", "weights")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A quantity's largest difference over all steps and tensors, the control's, and what is tolerated."""
+
+    quantity: str
+    difference: float
+    control: float
+    tolerance: float
+
+    @property
+    def equal(self) -> bool:
+        return self.difference <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of comparing two sides."""
+
+    sides: Sides
+    other: Findings
+    control: Findings
+    at_kinks: bool = False  # the gradients that differ are those of units within rounding of their kink
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        found = [quantity for quantity in QUANTITIES if any(d.quantity == quantity for d in self.other.differences)]
+        return [self._row(quantity) for quantity in found]
+
+    def _row(self, quantity: str) -> Row:
+        control = _worst(self.control, quantity)
+        return Row(quantity, _worst(self.other, quantity), control, self._tolerance(quantity, control))
+
+    def _tolerance(self, quantity: str, control: float) -> float:
+        bits = self.sides.bits
+        if quantity != "weights":
+            return ONE_STEP[bits]
+        most = CONTROLS * max(control, ROUNDING[bits])
+        return min(most, SGD_64) if bits == 64 and self.other.facts["sgd"] else most
+
+    @property
+    def equal(self) -> bool:
+        return all(row.equal or (self.at_kinks and row.quantity == "gradients") for row in self.rows)
+
+    def differs(self, *quantities: str) -> bool:
+        return any(not row.equal for row in self.rows if row.quantity in quantities)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.other.facts
+
+    @cached_property
+    def beyond(self) -> list[Difference]:
+        """What is not tolerated."""
+        tolerances = {row.quantity: row.tolerance for row in self.rows}
+        return [d for d in self.other.differences if not d.value <= tolerances[d.quantity]]
+
+    @property
+    def first(self) -> Difference | None:
+        """The first step in which a quantity differs; of that step the gradients, if they do."""
+        return min(self.beyond, key=lambda d: (d.step, d.quantity != "gradients"), default=None)
+
+    @property
+    def steps_needed(self) -> int:
+        """To see what differs: the weights differ only in the end."""
+        return self.sides.steps if self.first is None or self.first.quantity == "weights" else self.first.step + 1
+
+    def table(self) -> str:
+        head = ("quantity", "difference", "control", "tolerance", "")
+        names = {"weights": f"weights after {self.sides.steps} steps"}
+        cells = [
+            (names.get(row.quantity, row.quantity), *(_number(value) for value in (row.difference, row.control, row.tolerance)))
+            for row in self.rows
+        ]
+        verdicts = ["equal" if row.equal else "equal but at kinks" if self.at_kinks else "NOT EQUAL" for row in self.rows]
+        return aligned([head, *((*row, verdict) for row, verdict in zip(cells, verdicts, strict=True))])
+
+
+def compare(sides: Sides, processes: Processes) -> Comparison:
+    """Trains both sides and the control, first step by step from the reference's states, then freely.
+
+    The gradient of a ReLU jumps where its input is zero: in float32 an input within rounding of it now and then falls on
+    either side. So where nothing but gradients differ they are compared again in float64. Raises SideFailed where a side raises.
+    """
+    found = _compare(sides, processes)
+    if sides.bits != 32 or {difference.quantity for difference in found.beyond} != {"gradients"}:
+        return found
+    steps = 1 + max(difference.step for difference in found.beyond)
+    exact = _compare(sides.changed({"trainer.precision": "64-true"}, frozenset(), steps), processes)
+    return replace(found, at_kinks=exact.equal)
+
+
+def _compare(sides: Sides, processes: Processes) -> Comparison:
+    folder = Path(mkdtemp(prefix="comparison-", dir=processes.folder))
+    stepwise = _train(sides, processes, folder, {"reference": "lead", "other": "follow", "control": "follow"})
+    freely = _train(sides, processes, folder, {"other": "finish", "control": "finish"})
+    for permutation in range(2, 1 + PERMUTATIONS):
+        again = _train(sides, processes, folder, {"control": "finish"}, permutation)["control"]
+        freely["control"].differences.extend(again.differences)
+    shutil.rmtree(folder)
+    found = {name: Findings(stepwise[name].differences + freely[name].differences, stepwise[name].facts) for name in freely}
+    return Comparison(sides, found["other"], found["control"])
+
+
+def repeats(sides: Sides, processes: Processes) -> bool:
+    """Does the reference, trained twice, come to the same bits?"""
+    folder = Path(mkdtemp(prefix="comparison-", dir=processes.folder))
+    twice = replace(sides, other=sides.reference)
+    found = _train(twice, processes, folder, {"reference": "lead", "control": "follow"}, permutation=0)
+    return all(difference.value == 0 for difference in found["control"].differences)
+
+
+def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
+    """Accumulated batches are compared with one larger batch on one process, where no BatchNorm makes that another thing."""
+    one = sides.reference.trainer
+    if one.accumulate_grad_batches == 1 or processes.groups["control"].world_size > 1:
+        return sides
+    built = for_steps(sides.reference, sides.steps, processes.folder)
+    if processes.run({"control": Job("builds_batchnorm", (built,))})["control"]:
+        return sides
+    reference = deepcopy(sides.reference)
+    reference.trainer.accumulate_grad_batches = 1
+    return replace(sides, reference=reference)
+
+
+def _train(sides: Sides, processes: Processes, folder: Path, roles: dict[str, Role], permutation: int = 1) -> dict[str, Findings]:
+    """The groups in their roles, at the same time; the control's batches in the order of a permutation, 0 for none."""
+    followers = tuple(name for name, role in roles.items() if role == "follow")
+    jobs = {}
+    for name, role in roles.items():
+        cfg = for_steps(sides.other if name == "other" else sides.reference, sides.steps, folder)
+        jobs[name] = Job(
+            "train", (cfg, role, (folder, followers, name), permutation if name == "control" else 0, sides.treatments)
+        )
+    return processes.run(jobs)
+
+
+def _worst(found: Findings, quantity: str) -> float:
+    return max((d.value for d in found.differences if d.quantity == quantity), default=math.nan)
+
+
+def _number(value: float) -> str:
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns, the first to the left and the numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,335 @@
+"""Inside the ranks: what each step did, and how far that is from what the other side did from the same state.
+
+The leader trains as it would. Before each step a follower takes over the leader's state and makes the same step with its
+own processes, batches and kernels: what then differs, differs because of these, and not of an earlier step.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, ProgressBar
+from omegaconf import DictConfig
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from lockstep.build import build
+from lockstep.callbacks import NonFinite, Preemption, Watchdog
+from lockstep.counted import seed_of
+from lockstep.parity.sides import LR, NO_DROPOUT, Difference, Findings, Role
+from lockstep.plan import Plan
+
+Tensors = dict[str, Tensor]
+Observed = dict[str, Tensors]  # by quantity, by name
+
+
+def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], permutation: int, treatments: frozenset[str]) -> Findings:
+    """One training of one side, in every rank of it. `lead` and `follow` run at the same time; `finish` trains freely,
+    afterwards, and compares the weights it ends with."""
+    datamodule, model, trainer = _built(cfg)
+    recorder = {"lead": Leader, "follow": Follower, "finish": Finisher}[role](Exchange(*where), LR in treatments)
+    unwanted = (Checkpoint, ProgressBar, EarlyStopping, Preemption, NonFinite, Watchdog)  # what leaves something, or ends it
+    kept = [callback for callback in trainer.callbacks if not isinstance(callback, unwanted)]
+    trainer.callbacks = [*kept, recorder]
+    if permutation:
+        permute(datamodule, permutation)
+    with NoDropout() if NO_DROPOUT in treatments else contextlib.nullcontext():
+        trainer.fit(model, datamodule)
+    recorder.facts |= {
+        "batchnorm": has_batchnorm(model),
+        "sgd": all(isinstance(optimizer, torch.optim.SGD) for optimizer in trainer.optimizers),
+        "validation": datamodule.describe()["val"] if hasattr(datamodule, "describe") else 0,
+    }
+    return Findings(recorder.differences, recorder.facts)
+
+
+def _built(cfg: DictConfig) -> tuple[Any, Any, Any]:
+    return build(cfg, Plan.of(cfg))
+
+
+def has_batchnorm(model: torch.nn.Module) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+def builds_batchnorm(cfg: DictConfig) -> bool:
+    """Has the configured model a BatchNorm: then a larger batch is not what an accumulated one is."""
+    return has_batchnorm(_built(cfg)[1])
+
+
+@dataclass
+class Exchange:
+    """Numbered messages from a leader to its followers through files; at most two wait to be read."""
+
+    folder: Path
+    followers: tuple[str, ...]
+    me: str = ""
+    number: int = field(default=0)
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._wait(lambda: all(self._is_read(self.number - 2, follower) for follower in self.followers))
+        self._file(self.number - 2).unlink(missing_ok=True)
+        self._write(message, self._file(self.number))
+        self.number += 1
+
+    def receive(self) -> dict[str, Any]:
+        path, end = self._file(self.number), self.folder / "end.pt"
+        self._wait(lambda: path.exists() or end.exists())
+        if not path.exists():
+            raise RuntimeError(f"this side goes on after step or validation {self.number}, the other has ended")
+        return torch.load(path, weights_only=True, mmap=True, map_location="cpu")
+
+    def acknowledge(self) -> None:
+        (self.folder / f"{self.number}.{self.me}").touch()
+
+    def end(self, message: dict[str, Any]) -> None:
+        self._write(message, self.folder / "end.pt")
+
+    def ended(self) -> dict[str, Any]:
+        return torch.load(self.folder / "end.pt", weights_only=True, mmap=True, map_location="cpu")
+
+    def leave(self) -> None:
+        (self.folder / f"left.{self.me}").touch()
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number}.pt"
+
+    def _is_read(self, number: int, follower: str) -> bool:
+        return number < 0 or any((self.folder / name).exists() for name in (f"{number}.{follower}", f"left.{follower}"))
+
+    @staticmethod
+    def _write(message: dict[str, Any], path: Path) -> None:
+        partial = path.with_suffix(".partial")
+        torch.save(message, partial)
+        partial.rename(path)
+
+    @staticmethod
+    def _wait(condition: Callable[[], bool]) -> None:
+        """Without an end of its own: where the other side fails, the parent ends this process."""
+        while not condition():
+            time.sleep(0.002)
+
+
+class Recorder(Callback):
+    """Collects what happens from the beginning of an optimizer step, or a validation, to its end."""
+
+    def __init__(self, exchange: Exchange, take_over_rates: bool) -> None:
+        self.exchange, self.take_over_rates = exchange, take_over_rates
+        self.differences: list[Difference] = []
+        self.facts: dict[str, Any] = {"draws": False, "unused": False}
+        self._in_step = False
+        self._observed: Observed = {}
+        self._losses: list[Tensor] = []
+        self._samples: list[Tensor] = []
+        self._step = 0
+
+    def begins(self, trainer: Trainer, model: LightningModule) -> None:
+        """Before a step or validation."""
+
+    def ends(self, trainer: Trainer, model: LightningModule, observed: Observed) -> None:
+        """After it; `observed` is whole on rank zero."""
+
+    def rates(self) -> list[float] | None:
+        """The other side's learning rates in this step, where it is known."""
+        return None
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if not self._in_step:
+            self._in_step, self._observed, self._losses, self._samples = True, {}, [], []
+            self.begins(trainer, pl_module)
+        self._samples.append(fingerprints(batch))
+        self._generator = _generator_state(pl_module)
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.facts["draws"] |= not torch.equal(self._generator, _generator_state(pl_module))
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        rates = self.rates() if self.take_over_rates else None
+        for group, rate in zip(optimizer.param_groups, rates or [], strict=False):
+            group["lr"] = rate
+        numbers = {f"parameter group {i}": float(group["lr"]) for i, group in enumerate(optimizer.param_groups)}
+        trained = {name: parameter.grad for name, parameter in pl_module.named_parameters() if parameter.requires_grad}
+        gradients = {name: gradient for name, gradient in trained.items() if gradient is not None}
+        self.facts["unused"] |= len(gradients) < len(trained)
+        self._observed |= {"learning rate": {name: torch.tensor(value) for name, value in numbers.items()}}
+        self._observed["gradients"] = copied(gradients) if trainer.is_global_zero else {}
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+        self._losses.append(loss.detach())
+        if trainer.global_step == self._step:
+            return  # the step's window has further batches
+        self._in_step, self._step = False, trainer.global_step
+        total = trainer.strategy.reduce(torch.stack(self._losses).sum(), reduce_op="mean")
+        self._observed["loss"] = copied({"": torch.as_tensor(total)})
+        self._observed["samples"] = {"": _gathered(torch.cat(self._samples))}
+        if has_batchnorm(pl_module):
+            buffers = {name: buffer for name, buffer in pl_module.named_buffers() if buffer.is_floating_point()}
+            self._observed["BatchNorm statistics"] = copied(buffers)
+        self.ends(trainer, pl_module, self._observed)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.begins(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        logged = trainer.callback_metrics | {  # which are rounded to float32 where the model knows better
+            name: torch.tensor(value, dtype=torch.float64) for name, value in getattr(pl_module, "results", {}).items()
+        }
+        self.ends(trainer, pl_module, {"validation metrics": copied(logged)})
+
+
+class Leader(Recorder):
+    """Trains, and tells its followers about each step."""
+
+    _before: Tensors
+    _rates: list[list[float]]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._rates = []
+
+    def begins(self, trainer: Trainer, model: LightningModule) -> None:
+        self._before = copied(model.state_dict()) if trainer.is_global_zero else {}
+
+    def ends(self, trainer: Trainer, model: LightningModule, observed: Observed) -> None:
+        if "learning rate" in observed:
+            self._rates.append([float(rate) for rate in observed["learning rate"].values()])
+        if trainer.is_global_zero:
+            self.exchange.send({"state": self._before, **observed})
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            self.exchange.end({"weights": copied(dict(pl_module.named_parameters())), "rates": self._rates})
+
+
+class Follower(Recorder):
+    """Makes each of the leader's steps from the leader's state, and notes how far it comes to lie from it."""
+
+    _leader: dict[str, Any]
+
+    def begins(self, trainer: Trainer, model: LightningModule) -> None:
+        self._leader = self.exchange.receive()
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                tensor.copy_(self._leader["state"][name])
+
+    def rates(self) -> list[float] | None:
+        return [float(rate) for rate in self._leader["learning rate"].values()]
+
+    def ends(self, trainer: Trainer, model: LightningModule, observed: Observed) -> None:
+        step = max(0, trainer.global_step - 1)
+        if trainer.is_global_zero:
+            self.differences += [largest(step, quantity, self._leader[quantity], found) for quantity, found in observed.items()]
+        trainer.strategy.barrier()  # all have read
+        if trainer.is_global_zero:
+            self.exchange.acknowledge()
+        self.exchange.number += 1
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.exchange.leave()
+
+
+class Finisher(Recorder):
+    """Trains freely, and compares the weights it ends with."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end = self.exchange.ended()
+
+    def rates(self) -> list[float] | None:
+        return self._end["rates"][self._step]
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        ours = copied(dict(pl_module.named_parameters()))
+        self.differences.append(largest(trainer.global_step - 1, "weights", self._end["weights"], ours))
+
+
+def copied(tensors: dict[str, Any]) -> Tensors:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+
+
+def largest(step: int, quantity: str, ours: Tensors, theirs: Tensors) -> Difference:
+    """Of all tensors of a quantity the one that differs most, by max|a-b| / max|a|; one that a side lacks counts as zero."""
+    found = {name: difference(ours.get(name), theirs.get(name)) for name in [*ours, *(theirs.keys() - ours.keys())]}
+    name = max(found, key=lambda name: found[name], default="")
+    return Difference(step, quantity, name, found.get(name, 0.0))
+
+
+def difference(a: Tensor | None, b: Tensor | None) -> float:
+    """max|a-b| / max|a|; 0 where both are zero or empty, infinite where a alone is, or shapes or NaNs differ."""
+    if a is None or b is None:
+        a, b = (torch.zeros_like(b) if a is None else a), (torch.zeros_like(a) if b is None else b)  # pyright: ignore
+    if a.shape != b.shape:
+        return math.inf
+    a, b = a.double(), b.double()
+    if torch.allclose(a, b, rtol=0, atol=0, equal_nan=True):
+        return 0.0
+    distance, scale = (a - b).abs().max().item(), a.abs().max().item()
+    return distance / scale if scale > 0 and math.isfinite(distance) else math.inf
+
+
+def fingerprints(batch: Any) -> Tensor:
+    """One number per sample, float64 (n,), made of every tensor in the batch that has the batch's length."""
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim]
+    total = torch.zeros(len(tensors[0]) if tensors else 0, dtype=torch.float64)
+    for number, tensor in enumerate(tensors):
+        if len(tensor) == len(total):
+            rows = tensor.detach().cpu().double()
+            rows = rows.flatten(1) if rows.ndim > 1 else rows[:, None]
+            total += rows @ torch.cos(torch.arange(rows.shape[1], dtype=torch.float64) + number)
+    return total
+
+
+def _gathered(values: Tensor) -> Tensor:
+    """Of all ranks, in ascending order: which rank has a sample, and when in the step, does not matter."""
+    parts: list[Any] = [values]
+    if dist.is_initialized():
+        parts = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, values)
+    return torch.cat(parts).sort().values
+
+
+def _generator_state(model: LightningModule) -> Tensor:
+    """Of the generator that noise in the model would come from."""
+    return torch.cuda.get_rng_state(model.device) if model.device.type == "cuda" else torch.get_rng_state()
+
+
+def permute(datamodule: Any, permutation: int) -> None:
+    """Each training batch in another order, that of this number: the rounding of sums changes, nothing else."""
+    given = datamodule.train_dataloader
+
+    def train_dataloader() -> Any:
+        loaders = given()
+        for loader in tree_leaves(loaders):
+            loader.collate_fn = _PermutedCollate(loader.collate_fn, permutation)
+        return loaders
+
+    datamodule.train_dataloader = train_dataloader
+
+
+class _PermutedCollate:
+    def __init__(self, collate: Callable[[Any], Any], permutation: int) -> None:
+        self.collate, self.permutation, self.batches = collate, permutation, 0
+
+    def __call__(self, samples: Any) -> Any:
+        batch = self.collate(samples)
+        self.batches += 1
+        length = len(next(leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim))
+        order = torch.randperm(length, generator=torch.Generator().manual_seed(seed_of(self.permutation, self.batches)))
+        return tree_map(lambda leaf: leaf[order] if isinstance(leaf, Tensor) and leaf.shape[:1] == (length,) else leaf, batch)
+
+
+class NoDropout(TorchFunctionMode):
+    """A context in which torch's dropout functions, and the modules that call them, drop nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if "dropout" in getattr(func, "__name__", ""):
+            return args[0] if args else kwargs["input"]
+        return func(*args, **(kwargs | {"dropout_p": 0.0} if "dropout_p" in kwargs else kwargs))

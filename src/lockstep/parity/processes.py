@@ -1,0 +1,182 @@
+"""Ranks that stay: started once, then given one training after another, since starting one takes seconds of imports."""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, NamedTuple
+
+from lockstep.config import ConfigError
+from lockstep.launchers.supervisor import LAST_WORDS, cores
+
+
+class Job(NamedTuple):
+    """A function of observe.py by its name: the parent imports no torch."""
+
+    function: str
+    arguments: tuple[Any, ...]
+
+
+_JOBS = "lockstep.parity.observe"
+
+
+class SideFailed(RuntimeError):
+    """A side raised instead of training: which one, and every rank's traceback."""
+
+    def __init__(self, side: str, tracebacks: list[str]) -> None:
+        super().__init__(f"{side}: {tracebacks[0].strip().splitlines()[-1]}")
+        self.side, self.tracebacks = side, tracebacks
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes of one side. `device_ids` are GPUs, one a process; none on the CPU."""
+
+    world_size: int
+    accelerator: str = "cpu"
+    device_ids: tuple[int, ...] | None = None
+    timeout: float = 1800  # seconds until a collective gives up
+
+
+class Processes:
+    """A context: the groups named in `groups`, alive from their first job on."""
+
+    def __init__(self, groups: dict[str, Group], folder: Path) -> None:
+        self.groups, self.folder = groups, folder
+        # CUDA does not survive a fork
+        on_gpu = any(group.accelerator == "gpu" for group in groups.values())
+        self._context: Any = multiprocessing.get_context("spawn" if on_gpu else "forkserver")
+        if not on_gpu:
+            self._context.set_forkserver_preload([_JOBS])
+        self._ranks: dict[str, list[tuple[Any, Connection]]] = {}
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, jobs: dict[str, Job]) -> dict[str, Any]:
+        """One job for all ranks of each group, at the same time; what rank zero of each has returned.
+
+        Raises SideFailed for what a rank raises, ConfigError where that is one; the groups then start anew.
+        """
+        try:
+            for name, job in jobs.items():
+                for _, connection in self._started(name):
+                    connection.send(job)
+            return self._results(list(jobs))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for ranks in self._ranks.values():
+            for process, connection in ranks:
+                connection.close()
+                process.kill()
+                process.join()
+        self._ranks.clear()
+
+    def _started(self, name: str) -> list[tuple[Any, Connection]]:
+        if name not in self._ranks:
+            self._ranks[name] = []
+            home = Path(mkdtemp(prefix=f"{name}-", dir=self.folder))
+            for rank in range(self.groups[name].world_size):
+                ours, theirs = self._context.Pipe()
+                process = self._context.Process(target=_serve, args=(theirs, self.groups[name], rank, home))
+                process.start()
+                theirs.close()
+                self._ranks[name].append((process, ours))
+        return self._ranks[name]
+
+    def _results(self, names: list[str]) -> dict[str, Any]:
+        waiting = {connection: (name, rank) for name in names for rank, (_, connection) in enumerate(self._ranks[name])}
+        results, failures, deadline = {}, [], float("inf")
+        while waiting and time.monotonic() < deadline:
+            for ready in wait(list(waiting), timeout=min(1.0, LAST_WORDS)):
+                name, rank = waiting.pop(ready)  # pyright: ignore[reportArgumentType]
+                failed, result = _received(ready)
+                if failed:
+                    failures.append((name, result))
+                    deadline = min(deadline, time.monotonic() + LAST_WORDS)  # the others say why they end, too
+                elif rank == 0:
+                    results[name] = result
+        if failures:
+            raise _error(failures)
+        return results
+
+
+def _received(connection: Any) -> tuple[bool, Any]:
+    try:
+        return connection.recv()
+    except (EOFError, ConnectionError):
+        return True, "the process was killed"
+
+
+def _error(failures: list[tuple[str, Any]]) -> Exception:
+    refused = [said for _, said in failures if isinstance(said, ConfigError)]
+    if refused:
+        return refused[0]
+    side = failures[0][0]
+    return SideFailed(side, [said for name, said in failures if name == side])
+
+
+def _serve(connection: Any, group: Group, rank: int, home: Path) -> None:
+    """A rank: its jobs come by the connection; it ends when that is closed, or the parent is gone."""
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    _redirect(home / f"rank{rank}.log")
+    os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0"}  # Lightning then starts no processes
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with contextlib.suppress(EOFError):
+        try:
+            _join(group, rank, home)
+            while True:
+                job = connection.recv()
+                connection.send((False, getattr(importlib.import_module(_JOBS), job.function)(*job.arguments)))
+        except EOFError:
+            raise
+        except ConfigError as error:
+            connection.send((True, ConfigError(str(error))))
+        except BaseException:
+            connection.send((True, traceback.format_exc()))
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _redirect(log: Path) -> None:
+    """What the libraries say, gloo's own lines included, goes to a file."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
+def _join(group: Group, rank: int, home: Path) -> None:
+    """Sets the devices and makes the process group, which Lightning then uses."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(max(1, len(cores()) // group.world_size))
+    if group.accelerator == "gpu":
+        torch.cuda.set_device(group.device_ids[rank] if group.device_ids else rank)
+    if group.world_size > 1:
+        dist.init_process_group(
+            "nccl" if group.accelerator == "gpu" else "gloo",
+            store=dist.FileStore(str(home / "store"), group.world_size),
+            rank=rank,
+            world_size=group.world_size,
+            timeout=timedelta(seconds=group.timeout),
+        )

@@ -1,0 +1,147 @@
+"""The two trainings that are compared: their configs, and what is done to both. Imports no torch."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.config import PRECISIONS, Accepts, integer, one_of, refuse
+from lockstep.parity.processes import Group
+from lockstep.plan import Plan
+
+# What can be done to a training in its processes, beyond its config.
+NO_DROPOUT = "no dropout"
+LR = "the reference's learning rates"
+
+Role = Literal["lead", "follow", "finish"]
+
+RULES = {
+    "parity.steps": integer(1),
+    "parity.precision": one_of("run", *PRECISIONS),
+    "parity.against": Accepts("accepted is one, ddp, or overrides as 'key=value key=value'", lambda v: against(v) is not None),
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one quantity in one step, counted from 0 (or in the validation after it), the tensor that differs most."""
+
+    step: int
+    quantity: str
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one training has found: its differences from the other, and facts about the model."""
+
+    differences: list[Difference]
+    facts: dict[str, Any]
+
+
+def against(value: object) -> list[str] | None:
+    """The overrides that make the reference of the composed run; [] for one process; None if not understood.
+
+    `ddp` is the DDP of conf/trainer/default.yaml with as many processes.
+    """
+    if not isinstance(value, str):
+        return None
+    if value == "one":
+        return []
+    if value == "ddp":
+        return ["trainer.strategy._target_=lockstep.strategies.DDP"]
+    return value.split() if all("=" in override for override in value.split()) else None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The reference, and the other that is to equal it.
+
+    `steps` optimizer steps; `treatments` are done to both.
+    """
+
+    reference: DictConfig
+    other: DictConfig
+    steps: int
+    treatments: frozenset[str] = field(default_factory=frozenset)
+
+    @classmethod
+    def of(cls, cfg: DictConfig, compose: Callable[[list[str]], DictConfig]) -> "Sides":
+        """From the composed run; `compose` composes it again with more overrides."""
+        for key, accepts in RULES.items():
+            if not accepts.test(value := OmegaConf.select(cfg, key)):
+                raise refuse(key, value, accepts.words)
+        overrides = against(cfg.parity.against) or []
+        reference = compose(overrides) if overrides else as_one_process(cfg)
+        plan, theirs = Plan.of(cfg), Plan.of(reference)
+        if not overrides and plan.world_size == 1:
+            raise refuse("trainer.devices", cfg.trainer.devices, "one process is the reference; accepted is 2 or more")
+        if plan.global_batch_size != theirs.global_batch_size:
+            sizes = f"{plan.global_batch_size} and {theirs.global_batch_size}"
+            raise refuse("parity.against", cfg.parity.against, f"the sides take {sizes} samples a step; set global_batch_size")
+        # where precisions are what is compared, each side keeps its own
+        own = cfg.parity.precision == "run" or any(override.startswith("trainer.precision=") for override in overrides)
+        precision = None if own else cfg.parity.precision
+        return cls(*(_to_compare(side, precision) for side in (reference, cfg)), steps=cfg.parity.steps)
+
+    def changed(self, overrides: dict[str, Any], treatments: frozenset[str], steps: int) -> "Sides":
+        """With values set on both sides, and for fewer steps."""
+        sides = deepcopy(self.reference), deepcopy(self.other)
+        for side in sides:
+            for key, value in overrides.items():
+                OmegaConf.update(side, key, value, force_add=True)
+        return Sides(*sides, steps=steps, treatments=self.treatments | treatments)
+
+    @property
+    def bits(self) -> int:
+        """Of the coarser of both precisions: 64, 32 or 16."""
+        return min(_bits(str(side.trainer.precision)) for side in (self.reference, self.other))
+
+    def groups(self) -> dict[str, Group]:
+        """The processes it takes: the reference's, the other's and those of the control, a copy of the reference."""
+        reference, other = _group(self.reference), _group(self.other)
+        return {"reference": reference, "other": other, "control": reference}
+
+
+def as_one_process(cfg: DictConfig) -> DictConfig:
+    """The same training on one process: the same global batches, in as many parts."""
+    plan, one = Plan.of(cfg), deepcopy(cfg)
+    one.trainer.devices, one.trainer.num_nodes = 1, 1
+    if "global_batch_size" in one.datamodule:
+        one.datamodule.global_batch_size = plan.global_batch_size
+    else:
+        one.datamodule.batch_size = plan.batch_size * plan.world_size
+    return one
+
+
+def for_steps(cfg: DictConfig, steps: int, folder: Path) -> DictConfig:
+    """A side's config for so many optimizer steps; an epoch that would last longer ends with them, for its validation."""
+    cfg = deepcopy(cfg)
+    cfg.trainer.max_steps = steps
+    cfg.trainer.limit_train_batches = steps * cfg.trainer.accumulate_grad_batches
+    cfg.run_dir = str(folder)
+    return cfg
+
+
+def _to_compare(cfg: DictConfig, precision: Any) -> DictConfig:
+    """Plain values, without what a run leaves behind and what ends it early."""
+    plain: Any = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
+    if precision is not None:
+        plain.trainer.precision = precision
+    plain.ckpt_path, plain.logger = None, {}
+    fixed = {"max_epochs": -1, "max_time": None, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
+    plain.trainer.update(fixed | {"num_sanity_val_steps": 0, "enable_progress_bar": False})
+    return plain
+
+
+def _bits(precision: str) -> int:
+    return 64 if "64" in precision else 16 if "16" in precision else 32
+
+
+def _group(cfg: DictConfig) -> Group:
+    plan = Plan.of(cfg)
+    return Group(plan.world_size, plan.accelerator, plan.device_ids, cfg.trainer.strategy.timeout)

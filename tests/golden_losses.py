@@ -1,0 +1,64 @@
+"""The losses a shipped model starts with, as files under tests/golden/ that a refactor must reproduce.
+
+They are written anew by `python tests/golden_losses.py`: look at the difference before you commit it.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from lightning import Callback
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = Path(__file__).parent / "golden"
+IMAGES = ("datamodule=synthetic_images", "datamodule.shape=[3,8,8]", "datamodule.batch_size=8", "datamodule.length=40")
+MODELS = {
+    "linear": ("datamodule=random_regression", "trainer.max_steps=5"),
+    "mlp": ("model.net.dropout=0.2", "datamodule.drop_last=false", "datamodule.batch_size=500", "trainer.max_steps=5"),
+    "cnn": ("model/lr_scheduler=cosine", "datamodule.standardize=true", "trainer.max_steps=5"),
+    "resnet18": (*IMAGES, "+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "trainer.max_steps=3"),
+    "resnet50": (*IMAGES, "trainer.max_steps=2"),
+}
+
+
+class Losses(Callback):
+    """The loss of each batch."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.values.append(float(outputs["loss"]))
+
+
+def losses(model: str, folder: Path) -> list[float]:
+    """Of the first steps on one process in float64."""
+    from lockstep.build import build
+    from lockstep.plan import Plan
+
+    fixed = ("trainer=cpu", "trainer.precision=64-true", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0")
+    alone = ("logger={}", "callbacks={}", "test=false", "optimized_metric=train/loss", f"model={model}", f"run_dir={folder}")
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+        cfg = hydra.compose("train", overrides=["name=golden", *fixed, *alone, *MODELS[model]])
+    datamodule, module, trainer = build(cfg, Plan.of(cfg))
+    seen = Losses()
+    trainer.callbacks = [seen]  # pyright: ignore[reportAttributeAccessIssue]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    trainer.fit(module, datamodule)
+    torch.set_num_threads(threads)
+    return seen.values
+
+
+def main() -> None:
+    for model in MODELS:
+        content = {"config": MODELS[model], "losses": losses(model, Path())}
+        (FOLDER / f"{model}.json").write_text(json.dumps(content, indent=2) + "\n")
+        print(model, content["losses"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Models and data in which N processes are not one, each for one reason."""
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.datamodules import SyntheticImages
+from lockstep.datamodules.batches import Batch
+from lockstep.models import Classifier
+from lockstep.nets import MLP
+
+
+class MeanLoss(Classifier):
+    """Averages over the samples of its own process, however many."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        return self.measure(self(batch.inputs), batch.targets)["loss"].mean()
+
+    def on_train_epoch_end(self) -> None: ...
+
+
+class MeanOfMeans(Classifier):
+    """Its validation accuracy is the mean over batches and processes."""
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        outputs = self(batch.inputs)
+        accuracy = (outputs.argmax(dim=1) == batch.targets).double().mean()
+        self.log("val/acc", accuracy, on_epoch=True, sync_dist=True, batch_size=1)
+        return outputs
+
+    def on_validation_epoch_end(self) -> None: ...
+
+
+class ScaledRate(Classifier):
+    """The learning rate times the world size."""
+
+    def configure_optimizers(self) -> Any:
+        configured = super().configure_optimizers()
+        schedule = configured["lr_scheduler"]["scheduler"]
+        schedule.base_lrs = [rate * self.trainer.world_size for rate in schedule.base_lrs]
+        for group, rate in zip(configured["optimizer"].param_groups, schedule.base_lrs, strict=True):
+            group["lr"] = rate
+        return configured
+
+
+class PlainDropout(MLP):
+    """torch's own dropout."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(x, 0.3, self.training))
+
+
+class Unused(MLP):
+    """Two layers that the forward pass leaves out."""
+
+    def __init__(self, **net: Any) -> None:
+        super().__init__(**net)
+        self.forgotten = nn.Linear(3, 3)
+
+
+class Nondeterministic(MLP):
+    """A last bit or so that changes from call to call, unless told not to."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = 0.0 if torch.are_deterministic_algorithms_enabled() else random.SystemRandom().uniform(0.0, 1e-6)
+        return super().forward(x) * (1 + noise)
+
+
+class FlipsPerRank(SyntheticImages):
+    """Mirrors images by the process's own generator."""
+
+    def __init__(self, **loading: Any) -> None:
+        super().__init__(**loading)
+        if self.augment is not None:
+            self.augment = flip
+
+
+def flip(images: Tensor, _ids: Tensor, _epoch: int) -> Tensor:
+    return torch.where((torch.rand(len(images)) < 0.5)[:, None, None, None], images.flip(3), images)
+
+
+class Fails(MLP):
+    """Raises in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError("planted")

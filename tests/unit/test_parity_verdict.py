@@ -1,0 +1,97 @@
+"""How far two tensors lie apart, and what of it is tolerated."""
+
+import math
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch.nn import functional
+
+from lockstep.parity.compare import Comparison
+from lockstep.parity.observe import NoDropout, difference, fingerprints, largest
+from lockstep.parity.sides import Difference, Findings, Sides, against
+
+
+def test_a_difference_is_relative_to_the_largest_value_of_the_first() -> None:
+    a = torch.tensor([1.0, -4.0])
+    assert difference(a, a + torch.tensor([0.5, 0.0])) == 0.125
+    assert difference(a, None) == 1.0
+    assert difference(torch.zeros(2), None) == 0.0
+    assert difference(None, a) == math.inf
+    assert difference(a, torch.tensor([1.0])) == math.inf
+    assert difference(a, a * math.nan) == math.inf
+    assert difference(a * math.nan, a * math.nan) == 0.0
+    assert difference(torch.zeros(0), torch.zeros(0)) == 0.0
+
+
+def test_of_several_tensors_the_one_that_differs_most_is_named() -> None:
+    ours = {"a": torch.ones(2), "b": torch.ones(2), "gone": torch.zeros(1)}
+    theirs = {"a": torch.tensor([1.0, 1.25]), "b": torch.tensor([1.0, 0.5])}
+    assert largest(3, "gradients", ours, theirs) == Difference(3, "gradients", "b", 0.5)
+
+
+def test_a_fingerprint_tells_samples_apart_in_any_order() -> None:
+    inputs = torch.randint(256, (5, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    prints = fingerprints((inputs, torch.arange(5), 1.0))
+    order = torch.tensor([3, 1, 4, 0, 2])
+    torch.testing.assert_close(fingerprints((inputs[order], torch.arange(5)[order], 1.0)), prints[order])
+    assert len(prints.unique()) == 5
+    mirrored = inputs.flip(3)
+    assert not torch.isclose(fingerprints((mirrored, torch.arange(5), 1.0)), prints).any()
+    assert len(fingerprints((inputs[:0], torch.arange(0), 1.0))) == 0
+
+
+def test_without_dropout_nothing_is_dropped() -> None:
+    x = torch.ones(100)
+    with NoDropout():
+        assert torch.equal(functional.dropout(x, 0.5), x)
+        assert torch.equal(torch.nn.AlphaDropout(0.5)(x), x)
+    assert not torch.equal(functional.dropout(x, 0.5), x)
+
+
+def judged(bits: int, weights: float, control: float, gradients: float = 0.0, sgd: bool = False) -> Comparison:
+    cfg = OmegaConf.create({"trainer": {"precision": f"{bits}-true"}})
+    found = [
+        Difference(0, "loss", "", 0.0),
+        Difference(2, "gradients", "net.weight", gradients),
+        Difference(9, "weights", "net.bias", weights),
+    ]
+    return Comparison(
+        Sides(cfg, cfg, steps=10),
+        Findings(found, {"sgd": sgd}),
+        Findings([Difference(2, "gradients", "", 0.0), Difference(9, "weights", "", control)], {}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("comparison", "equal"),
+    [
+        (judged(64, weights=9e-9, control=1e-9), True),
+        (judged(64, weights=11e-9, control=1e-9), False),
+        (judged(64, weights=9e-13, control=1e-13, sgd=True), True),
+        (judged(64, weights=2e-12, control=1e-12, sgd=True), False),  # below ten controls, but above 1e-12
+        (judged(32, weights=2e-12, control=1e-12, sgd=True), True),
+        (judged(64, weights=0.0, control=0.0, gradients=1e-9), False),
+        (judged(32, weights=0.0, control=0.0, gradients=9e-4), True),
+        (judged(32, weights=0.0, control=0.0, gradients=2e-3), False),
+        (judged(64, weights=1e-15, control=0.0), True),  # the control may happen to round alike
+        (judged(64, weights=math.nan, control=1.0), False),
+    ],
+)
+def test_the_rules_of_equality(comparison: Comparison, equal: bool) -> None:
+    assert comparison.equal is equal
+    assert ("NOT EQUAL" in comparison.table()) is not equal
+
+
+def test_the_first_step_and_parameter_are_named() -> None:
+    first = judged(64, weights=1.0, control=0.0, gradients=1e-3).first
+    assert first == Difference(2, "gradients", "net.weight", 1e-3)
+    assert judged(64, weights=0.0, control=0.0).first is None
+
+
+def test_what_a_run_is_compared_with() -> None:
+    assert against("one") == []
+    assert against("trainer.precision=32-true trainer.devices=2") == ["trainer.precision=32-true", "trainer.devices=2"]
+    assert against("ddp") == ["trainer.strategy._target_=lockstep.strategies.DDP"]
+    assert against("two") is None
+    assert against(5) is None
