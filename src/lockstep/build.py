@@ -78,7 +78,7 @@ def build_trainer(cfg: DictConfig, plan: Plan) -> Trainer:
     plugins: list[Any] = [_cluster_environment(), _construct(io, {})]
     if sync_batchnorm and plan.world_size > 1:
         plugins.append(SyncBatchNorm(plan.accelerator))
-    callbacks: list[Callback] = _instances(cfg.callbacks)
+    callbacks: list[Callback] = _instances(OmegaConf.select(cfg, "callbacks"))
     if not settings.enable_progress_bar:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
     objects = {
@@ -138,9 +138,9 @@ def _instances(group: DictConfig | None) -> list[Any]:
 def _loggers(cfg: DictConfig) -> list[Any]:
     """Of a run that is continued the same ones, less what they have logged after its checkpoint."""
     if cfg.ckpt_path is None or not Path(cfg.ckpt_path).is_relative_to(cfg.run_dir):
-        return _instances(cfg.logger)
+        return _instances(OmegaConf.select(cfg, "logger"))
     purge_step = read_checkpoint("ckpt_path", Path(cfg.ckpt_path))["global_step"] + 1
-    entries = [entry for entry in (cfg.logger or {}).values() if entry is not None]
+    entries = [entry for entry in (OmegaConf.select(cfg, "logger") or {}).values() if entry is not None]
     can_purge = (TensorBoardLogger, CSVLogger)
     return [
         instantiate(entry, _convert_="all", **({"purge_step": purge_step} if get_object(entry["_target_"]) in can_purge else {}))

@@ -33,6 +33,8 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         return list(arguments)
     if {"-m", "--multirun"} & set(flags):
         raise refuse("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
+    if wanted == "last" and rank is not None:
+        raise refuse("resume", wanted, f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory")
     run_dir = newest_unfinished() if wanted == "last" else Path(wanted).expanduser().absolute()
     if not (run_dir / ".hydra" / "overrides.yaml").is_file():
         raise refuse("resume", wanted, "has no .hydra/overrides.yaml; accepted is the directory of a run, or last")

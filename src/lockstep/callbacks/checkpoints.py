@@ -43,6 +43,8 @@ class LastCheckpoint(Checkpoint):
         now = (trainer.current_epoch, trainer.global_step)
         if now != self._saved_at:
             self._is_saving = True
+            for logger in trainer.loggers:
+                logger.save()  # what is logged before a checkpoint is not logged again after it
             try:
                 trainer.save_checkpoint(self.path, storage_options={"keep_as": "previous.ckpt"})
             finally:

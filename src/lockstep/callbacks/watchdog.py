@@ -62,14 +62,14 @@ class Watchdog(Callback):
     def _watch(self, run_dir: Path, rank: int) -> None:
         while not self._over.wait(min(1.0, self.seconds / 4)):
             if time.monotonic() - self._beat > self.seconds:
-                break
-        else:
-            return
+                self._bite(run_dir, rank)
+
+    def _bite(self, run_dir: Path, rank: int) -> None:
         reason = f"rank {rank}: no progress for {self.seconds:g} s, {self._at}; the stacks of its threads are in {rank_log()}"
         with (run_dir / rank_log()).open("a") as file:
             print(reason, file=file, flush=True)
             faulthandler.dump_traceback(file)
-        if self._over.wait(LAST_WORDS):
+        if self._over.wait(LAST_WORDS) or time.monotonic() - self._beat < self.seconds:
             return  # it has moved after all
         if not tell_parent(1, reason):
             say(f"The run failed: {reason}. Logs: {run_dir}")

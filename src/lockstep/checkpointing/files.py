@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from lockstep.config import ConfigError, check_checkpoint, refuse
+from lockstep.launchers.environment import is_rank_zero
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +48,12 @@ def read_checkpoint(key: str, path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
-        raise refuse(key, path, f"not a checkpoint that loads with weights_only=True ({error})") from error
+        raise refuse(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
 
 
 def newest_sound(folder: Path) -> Path | None:
-    """The checkpoint to continue from; damaged ones are named and passed over. None where there is none at all.
+    """The checkpoint to continue from; damaged ones are named, passed over, and put aside as NAME.damaged, so that none takes
+    the place of a sound one. None where there is none at all.
 
     Raises ConfigError where there are some and none is sound: to begin again would write over them.
     """
@@ -64,12 +67,21 @@ def newest_sound(folder: Path) -> Path | None:
             log.warning(f"{error}; looking for an older one")
             damaged.append(path.name)
             continue
+        for name in damaged if is_rank_zero() else []:
+            (folder / name).replace(folder / f"{name}.damaged")
         if damaged:
             log.warning(f"continuing from {path} instead")
         return path
     if damaged:
         raise refuse("resume", folder.parent, f"every checkpoint is damaged: {', '.join(damaged)}; move them away to start anew")
     return None
+
+
+def _reason(error: Exception) -> str:
+    """In one line, and without torch's advice to load it all the same."""
+    text = str(error)
+    found = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\.\s|\n|$)|GLOBAL \S+", text)
+    return found.group() if found else " ".join((text.splitlines() or [type(error).__name__])[0].split())
 
 
 @contextmanager
@@ -93,6 +105,7 @@ def _copy_name(path: Path, other: Path) -> None:
         path.replace(other)
     else:
         link.replace(other)
+        link.unlink(missing_ok=True)  # rename(2) leaves it where both are names of one file already
 
 
 def _sync_folder(folder: Path) -> None:
