@@ -30,6 +30,11 @@ class Requests:
         self._interrupts = 0
         self._process = 0
 
+    @property
+    def is_listening(self) -> bool:
+        """In this process, or in the one that it was forked from."""
+        return self._process > 0
+
     def listen(self) -> None:
         """From now on, in this process; a data worker that inherits the handlers ignores them and ends with us."""
         self.deferred, self.received, self._interrupts, self._process = False, 0, 0, os.getpid()
@@ -38,6 +43,7 @@ class Requests:
                 signal.signal(number, self._receive)
 
     def stop_listening(self) -> None:
+        self._process = 0
         for number in SIGNALS:
             if signal.getsignal(number) == self._receive:
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import multiprocessing
 import shutil
 import signal
 import sys
@@ -154,6 +155,7 @@ class Run:
                 rank = self.rank.global_rank if self.rank else 0
                 self._end(outcome_of(error, rank, self.directory, self._started_at))
         finally:
+            _end_workers()
             REQUESTS.stop_listening()
             release(self.directory)
 
@@ -235,6 +237,15 @@ def _leave_process_group(together: bool) -> None:
         if together:
             distributed.barrier()
         distributed.destroy_process_group()
+
+
+def _end_workers() -> None:
+    """Data workers outlive a SIGTERM (see lockstep.datamodules.base), by which Python would end them when it exits."""
+    workers = multiprocessing.active_children()
+    if workers:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes the end of a worker for an accident
+    for worker in workers:
+        worker.kill()
 
 
 def will_make(directory: Path) -> None:

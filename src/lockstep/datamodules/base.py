@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from lockstep.config import refuse
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batch, Batches
+from lockstep.preemption import REQUESTS
 from lockstep.samplers import Draw, EvalSampler, TrainSampler
 
 log = logging.getLogger(__name__)
@@ -237,8 +238,9 @@ def _unchanged(batch: Any) -> Any:
 
 def _outlive_requests(_: int) -> None:
     """In a data worker: a request to stop that reaches the whole process group is for the run, which needs its workers until
-    the next step boundary; they end with it. By torch's own handler they would end at once, and fail the run."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    the next step boundary, and ends them. By torch's own handler they would end at once, and fail the run."""
+    if REQUESTS.is_listening:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def as_features(inputs: Tensor) -> numpy.ndarray:
