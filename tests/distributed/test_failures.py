@@ -1,6 +1,7 @@
 """A run of several processes that goes wrong ends soon, says why once, and leaves nothing running."""
 
 import json
+import os
 import signal
 import time
 import uuid
@@ -100,3 +101,19 @@ def wait_for(condition: object, seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
+
+
+IN_A_GROUP = "import os, runpy, sys; os.setsid(); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def test_a_request_to_the_whole_group_spares_the_data_workers(tmp_path: Path) -> None:
+    """As from `timeout`, `kill -- -PGID` or a container's end; torch's workers would die of it, and the run with them."""
+    workers = ("datamodule.num_workers=2", "datamodule.persistent_workers=true", "+callbacks.slow={_target_:faults.Slow}")
+    arguments = ("trainer.accelerator=cpu", "hydra.run.dir=run", "trainer.max_epochs=50", *workers)
+    with started("-c", IN_A_GROUP, ROOT / "train.py", *arguments, cwd=tmp_path) as run:
+        wait_for((tmp_path / "run" / "training").exists)
+        os.killpg(run.pid, signal.SIGTERM)
+        _, errors = run.communicate(timeout=60)
+    assert run.returncode == 75, errors
+    assert status(tmp_path)["reason"] == "preempted by SIGTERM"
+    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
