@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_one_checkpoint_gives_the_same_counts_on_any_number_of_processes(run: Path) -> None:
     results = []
-    for devices in (1, 2, 3, 4):
+    for devices in (1, 3):
         done = python(EVALUATE, run, f"trainer.devices={devices}", "datamodule.batch_size=32", cwd=run.parent)
         assert done.returncode == 0, done.stderr
         newest = max((run / "evaluations").iterdir(), key=lambda folder: folder.stat().st_mtime)
