@@ -36,7 +36,7 @@ def test_one_checkpoint_gives_the_same_counts_on_any_number_of_processes(run: Pa
         newest = max((run / "evaluations").iterdir(), key=lambda folder: folder.stat().st_mtime)
         results.append(json.loads((newest / "metrics.json").read_text()))
     trained = json.loads((run / "metrics.json").read_text())["metrics"]
-    assert [result["world_size"] for result in results] == [1, 2, 3, 4]
+    assert [result["world_size"] for result in results] == [1, 3]
     for result in results:
         assert round(result["metrics"]["test/acc"] * 360) == round(trained["test/acc"] * 360)
         assert result["metrics"]["test/loss"] == pytest.approx(trained["test/loss"], abs=1e-5)
