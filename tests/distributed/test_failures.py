@@ -21,7 +21,6 @@ def status(folder: Path) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("how", "rank", "reason"),
     [
-        ("raise", 0, "rank 0: ArithmeticError: planted fault"),
         ("raise in barrier", 1, "rank 1: ArithmeticError: planted fault"),
         ("kill", 0, "rank 0 was killed by SIGKILL"),
         ("kill", 1, "rank 1 was killed by SIGKILL"),

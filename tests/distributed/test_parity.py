@@ -43,7 +43,6 @@ EQUAL = {
     "augmentation": ("+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "datamodule.standardize=true"),
     "BatchNorm": (*CNN, "trainer.sync_batchnorm=true", "datamodule.drop_last=false"),
     "BatchNorm, accumulated": (*CNN, "trainer.sync_batchnorm=true", "trainer.accumulate_grad_batches=2"),
-    "against DDP": (*CNN, "parity.against=ddp"),
     "a strategy's setting": ("parity.against='trainer.strategy.static_graph=true'",),
 }
 
