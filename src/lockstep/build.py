@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra.utils import get_object, instantiate
 from lightning import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment, TorchElasticEnvironment
@@ -46,9 +45,8 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningMo
     model = build_model(recipe, lr=plan.lr)
     if cfg.init_from is not None:
         load_weights(model, "init_from", Path(cfg.init_from))
-    if cfg.ckpt_path is not None:
-        _check_fits(model, "ckpt_path", Path(cfg.ckpt_path))
-    return datamodule, model, build_trainer(cfg, plan)
+    step = None if cfg.ckpt_path is None else _fitting(model, "ckpt_path", Path(cfg.ckpt_path)).get("global_step")
+    return datamodule, model, build_trainer(cfg, plan, step)
 
 
 def _quieten_lightning() -> None:
@@ -69,8 +67,8 @@ def build_model(recipe: dict[str, Any], lr: float | None = None) -> LightningMod
     return _construct(parts, {"net": net, "spec": spec, "recipe": recipe})
 
 
-def build_trainer(cfg: DictConfig, plan: Plan) -> Trainer:
-    """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP."""
+def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:
+    """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of cfg.ckpt_path."""
     settings: Any = OmegaConf.create(OmegaConf.to_container(cfg.trainer, resolve=True))
     strategy, sync_batchnorm, io = (settings.pop(name) for name in ("strategy", "sync_batchnorm", "checkpoint_io"))
     settings.accelerator = plan.accelerator
@@ -85,7 +83,7 @@ def build_trainer(cfg: DictConfig, plan: Plan) -> Trainer:
         "strategy": _construct(strategy, {"world_size": plan.world_size}) if plan.world_size > 1 else "auto",
         "plugins": plugins,
         "callbacks": callbacks,
-        "logger": _loggers(cfg) or False,
+        "logger": _loggers(cfg, step) or False,
         "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
         "default_root_dir": cfg.run_dir,
     }
@@ -104,10 +102,11 @@ def load_model(checkpoint: str | Path) -> Any:
 
 def load_weights(model: nn.Module, key: str, path: Path) -> None:
     """Raises ConfigError, naming the config key, for a checkpoint of another model."""
-    model.load_state_dict(_check_fits(model, key, path))
+    model.load_state_dict(_fitting(model, key, path)["state_dict"])
 
 
-def _check_fits(model: nn.Module, key: str, path: Path) -> dict[str, torch.Tensor]:
+def _fitting(model: nn.Module, key: str, path: Path) -> dict[str, Any]:
+    """The checkpoint, whose weights are those of such a model."""
     checkpoint = read_checkpoint(key, path)
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise refuse(key, path, "not a Lightning checkpoint: it has no state_dict")
@@ -118,7 +117,7 @@ def _check_fits(model: nn.Module, key: str, path: Path) -> dict[str, torch.Tenso
         if theirs[name].shape != ours[name].shape:
             shapes = f"{tuple(theirs[name].shape)} there, {tuple(ours[name].shape)} in the model"
             raise refuse(key, path, f"of another model: {name} is {shapes}")
-    return theirs
+    return checkpoint
 
 
 def _construct(node: Any, objects: dict[str, Any]) -> Any:
@@ -135,11 +134,11 @@ def _instances(group: DictConfig | None) -> list[Any]:
     return [instantiate(entry, _convert_="all") for entry in (group or {}).values() if entry is not None]
 
 
-def _loggers(cfg: DictConfig) -> list[Any]:
-    """Of a run that is continued the same ones, less what they have logged after its checkpoint."""
-    if cfg.ckpt_path is None or not Path(cfg.ckpt_path).is_relative_to(cfg.run_dir):
+def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
+    """Of a run that is continued the same ones, less what they have logged after its checkpoint, which is of `step`."""
+    if step is None or not Path(cfg.ckpt_path).is_relative_to(cfg.run_dir):
         return _instances(OmegaConf.select(cfg, "logger"))
-    purge_step = read_checkpoint("ckpt_path", Path(cfg.ckpt_path))["global_step"] + 1
+    purge_step = step + 1
     entries = [entry for entry in (OmegaConf.select(cfg, "logger") or {}).values() if entry is not None]
     can_purge = (TensorBoardLogger, CSVLogger)
     return [

@@ -18,7 +18,7 @@ from lockstep import console
 from lockstep.config import ConfigError, check, refuse
 from lockstep.launchers.environment import register_resolvers, restarts, this_rank
 from lockstep.launchers.rank import follow_parent
-from lockstep.overrides import config_flags, of_each_run, quote
+from lockstep.overrides import config_flags, is_run_dir_given, of_each_run, quote
 from lockstep.plan import Plan
 from lockstep.resume import command_to_continue
 from lockstep.run import discard_made, will_make
@@ -153,7 +153,7 @@ def _check_launch(plan: Plan) -> None:
 def _reserve_directory(config: DictConfig) -> None:
     """A directory that was given is used as it is; one that was made up must belong to no other run."""
     directory = Path(str(OmegaConf.select(config, "hydra.run.dir"))).absolute()
-    given = any(item.startswith("hydra.run.dir=") for item in config.hydra.overrides.hydra)
+    given = is_run_dir_given(config.hydra)
     rank = this_rank()
     is_first = rank is None or rank.global_rank == 0  # the status that another rank finds may be of this very run
     if is_first and not given and (directory / "status.json").exists() and not restarts():

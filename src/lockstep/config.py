@@ -189,9 +189,9 @@ def check(cfg: DictConfig) -> None:
     for key, metric in _monitored(cfg):
         _check_metric(cfg, key, metric)
     _check_data_dir(cfg)
+    if _has_checkpoint(cfg):
+        return  # and goes on from that: what it began with may be gone
     for key in ("ckpt_path", "init_from"):
-        if _has_checkpoint(cfg):
-            continue  # and goes on from that: what it began with may be gone
         if (path := OmegaConf.select(cfg, key)) is not None:
             check_checkpoint(key, Path(path))
 

@@ -32,6 +32,11 @@ def of_each_run(hydra: Any) -> list[str]:
     return [override for override in hydra.overrides.hydra if not override.lstrip("+~").startswith(_OF_ONE_COMMAND)]
 
 
+def is_run_dir_given(hydra: Any) -> bool:
+    """Or was it made up by conf/hydra/default.yaml."""
+    return any(override.startswith("hydra.run.dir=") for override in hydra.overrides.hydra)
+
+
 def config_flags(hydra: Any) -> list[str]:
     """The flags that name the config which a process of this program was composed from."""
     flags = ["--config-name", str(hydra.job.config_name)]

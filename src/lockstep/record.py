@@ -17,13 +17,16 @@ _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "h
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replaces `path` in one step: a reader sees the old content or the new, never a part. NaN and infinity, which JSON
-    does not have, become null."""
-    text = json.dumps(_finite(content), indent=2, allow_nan=False)
+    """As replace_text does. NaN and infinity, which JSON does not have, become null."""
+    replace_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replaces `path` in one step: a reader sees the old content or the new, never a part."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with partial.open("w") as file:
-            file.write(text + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -10,7 +10,7 @@ from lockstep.config import ConfigError, refuse
 from lockstep.launchers.environment import this_rank
 from lockstep.locks import check_free
 from lockstep.overrides import config_flags, key_of, last_of_each, of_each_run, quote, split_flags, unquote
-from lockstep.record import read_json
+from lockstep.record import read_json, replace_text
 
 ADDED = "resumed.yaml"  # the overrides that resumptions have added; .hydra/ stays as the first start has written it
 _CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
@@ -105,6 +105,4 @@ def note_added(run_dir: Path, overrides: Sequence[str]) -> None:
     first = list(OmegaConf.load(run_dir / ".hydra" / "overrides.yaml"))
     changed = [item for item in overrides if item not in first and not item.startswith("resume=")]
     if changed:
-        partial = run_dir / f".{ADDED}.partial"
-        OmegaConf.save(OmegaConf.create(changed), partial)
-        partial.replace(run_dir / ADDED)
+        replace_text(run_dir / ADDED, OmegaConf.to_yaml(OmegaConf.create(changed)))

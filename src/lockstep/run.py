@@ -22,6 +22,7 @@ from lockstep.launchers.environment import rank_log, restarts, this_rank
 from lockstep.launchers.rank import tell_parent
 from lockstep.launchers.supervisor import Outcome, supervise
 from lockstep.locks import hold, is_held_here, release
+from lockstep.overrides import is_run_dir_given
 from lockstep.plan import Plan
 from lockstep.preemption import PREEMPTED, REQUESTS, Preempted, requeue
 from lockstep.resume import ADDED, note_added
@@ -203,8 +204,8 @@ class Run:
 
     def _is_found_again(self) -> bool:
         """Would the same command, started by a requeue, come to the same directory?"""
-        given = [item for item in HydraConfig.get().overrides.hydra if item.startswith("hydra.run.dir=")]
-        return bool(given) or (self.rank is not None and self.rank.started_by == "slurm")
+        given = HydraConfig.initialized() and is_run_dir_given(HydraConfig.get())  # an evaluation is not composed by Hydra
+        return given or (self.rank is not None and self.rank.started_by == "slurm")
 
 
 def _content(path: Path) -> bytes | None:

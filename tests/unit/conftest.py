@@ -1,12 +1,22 @@
 """What the unit tests share: configs composed as `train.py` composes them, without Hydra's command line."""
 
 import copy
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from fits import composed
 from omegaconf import DictConfig
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """seed_everything leaves variables behind."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,7 @@
 """From a config to a datamodule, a model and a trainer; and from a checkpoint back to a model."""
 
-import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,6 @@ from lockstep.strategies import DDP
 
 Built = tuple[Digits, Classifier, Any]
 SMALL = ["trainer=cpu", "model.net.hidden=[16]", "logger=csv", "callbacks.pictures=null"]
-
-
-@pytest.fixture(autouse=True)
-def _environment_as_before() -> Iterator[None]:
-    """seed_everything leaves variables behind."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 def built(cfg: DictConfig) -> Built:

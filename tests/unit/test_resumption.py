@@ -1,7 +1,5 @@
 """A run that is broken off at any step and continued ends where the unbroken one does, bit for bit."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,15 +9,6 @@ from lightning import Callback, LightningModule, Trainer
 from lockstep.checkpointing import differences
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _environment_as_before() -> Iterator[None]:
-    """seed_everything leaves variables behind."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.mark.parametrize(

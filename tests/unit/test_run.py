@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lockstep import record
@@ -88,6 +89,19 @@ def test_a_resumption_that_is_refused_leaves_the_run_as_it_was(
         run.__exit__(ConfigError, refusal, None)
     assert left.value.code == 2
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "lock"} == before
+
+
+def test_an_evaluation_that_is_asked_to_stop_is_preempted_without_hydra(
+    tmp_path: Path, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """scripts/evaluate.py composes its config itself."""
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+    run = Run(compose("trainer.accelerator=cpu", run_dir=tmp_path), show_config=False)
+    run.__enter__()
+    with pytest.raises(SystemExit) as left:
+        run.__exit__(Preempted, Preempted(signal.SIGINT), None)
+    assert left.value.code == 75
+    assert (record.read_json(tmp_path / "status.json") or {})["status"] == "preempted"
 
 
 def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
-from lockstep.callbacks.checkpoints import LastCheckpoint
+from lockstep.callbacks.checkpoints import last_checkpoint_of
 
 
 class EMA(EMAWeightAveraging):
@@ -20,9 +20,8 @@ class EMA(EMAWeightAveraging):
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        for callback in trainer.callbacks:
-            if isinstance(callback, LastCheckpoint):
-                callback.save(trainer)
+        if (saver := last_checkpoint_of(trainer)) is not None:
+            saver.save(trainer)
         super().on_train_end(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

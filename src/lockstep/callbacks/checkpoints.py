@@ -94,6 +94,11 @@ class LastCheckpoint(Checkpoint):
         _recount(loop["epoch_loop.batch_progress"], checkpoint, getattr(trainer, "datamodule", None))
 
 
+def last_checkpoint_of(trainer: Any) -> LastCheckpoint | None:
+    """The trainer's callback of that kind; None where it has been taken out."""
+    return next((callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)), None)
+
+
 def is_step_boundary(trainer: Trainer, batch_idx: int) -> bool:
     """In on_train_batch_start: is nothing accumulated?"""
     return batch_idx % trainer.accumulate_grad_batches == 0

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
+from lockstep.callbacks.checkpoints import is_step_boundary
 from lockstep.config import NamedFailure
 from lockstep.datamodules.batches import Batch
 
@@ -37,7 +38,7 @@ class NonFinite(Callback):
         self._is_left_out = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self.action == "skip" and batch_idx % trainer.accumulate_grad_batches == 0:
+        if self.action == "skip" and is_step_boundary(trainer, batch_idx):
             self._before = [(state, state.clone()) for state in _states(pl_module)]
             self._seen.clear()
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.callbacks.checkpoints import LastCheckpoint, is_step_boundary
+from lockstep.callbacks.checkpoints import is_step_boundary, last_checkpoint_of
 from lockstep.preemption import REQUESTS, Preempted
 
 
@@ -32,7 +32,7 @@ class Preemption(Callback):
         is_due = trainer.world_size == 1 or self._is_overdue or trainer.global_step % self.every_n_steps == 0
         self._is_overdue = False
         if is_due and (number := _agree(trainer)):
-            saver = next((callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)), None)
+            saver = last_checkpoint_of(trainer)
             if saver is not None and trainer.global_step:
                 saver.save(trainer, wait=True)
             raise Preempted(number)

@@ -1,6 +1,5 @@
 """The other side of the parent: a rank whose life is tied to it, and who tells it what went wrong."""
 
-import json
 import os
 import threading
 import time
@@ -8,6 +7,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, this_rank
+from lockstep.record import write_json
 
 
 def follow_parent() -> None:
@@ -31,8 +31,5 @@ def tell_parent(code: int, reason: str, traceback: str | None = None, signal: in
         return False
     said = {"code": code, "reason": reason, "traceback": traceback, "signal": signal, "is_final": is_final}
     report = {"time": time.time(), "rank": rank.global_rank} | said
-    target = Path(os.environ[ERROR_DIR]) / f"rank{rank.global_rank}.json"
-    partial = target.with_suffix(".partial")
-    partial.write_text(json.dumps(report))
-    partial.rename(target)
+    write_json(Path(os.environ[ERROR_DIR]) / f"rank{rank.global_rank}.json", report)
     return True

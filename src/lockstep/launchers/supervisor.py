@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -84,10 +84,15 @@ def _environment(world_size: int, port: int) -> dict[str, str]:
     environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "NODE_RANK": "0"}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(cores()) // world_size)))
-    if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
-        # gloo otherwise looks up the host's own name, and hangs where it does not resolve (pytorch issue 74316)
-        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    use_loopback(environment)
     return environment
+
+
+def use_loopback(environment: MutableMapping[str, str]) -> None:
+    """For ranks on one machine, unless told otherwise: gloo looks up the host's own name, and hangs where it does not
+    resolve (pytorch issue 74316)."""
+    if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
 
 def cores() -> set[int]:

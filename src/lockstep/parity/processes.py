@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 from lockstep.config import ConfigError
-from lockstep.launchers.supervisor import LAST_WORDS, cores
+from lockstep.launchers.supervisor import LAST_WORDS, cores, use_loopback
 
 
 class Job(NamedTuple):
@@ -135,7 +135,7 @@ def _serve(connection: Any, group: Group, rank: int, home: Path) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _redirect(home / f"rank{rank}.log")
     os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0"}  # Lightning then starts no processes
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    use_loopback(os.environ)
     with contextlib.suppress(EOFError):
         try:
             _join(group, rank, home)

@@ -22,7 +22,7 @@ from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import Progress
 
 POLL = 0.1  # seconds between two looks at the jobs
-GRACE = 12.0  # seconds a job gets to end by itself before it is killed: longer than a run gives its ranks
+GRACE = 12.0  # seconds a job gets to save and end by itself before it is killed
 LOG_TAIL = 20  # lines of a failed job's log that are recorded
 
 
