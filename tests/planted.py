@@ -1,9 +1,12 @@
 """Models and data in which N processes are not one, each for one reason."""
 
+import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from lockstep.datamodules import SyntheticImages
@@ -66,6 +69,35 @@ class Nondeterministic(MLP):
     def forward(self, x: Tensor) -> Tensor:
         noise = 0.0 if torch.are_deterministic_algorithms_enabled() else random.SystemRandom().uniform(0.0, 1e-6)
         return super().forward(x) * (1 + noise)
+
+
+class BiasBeforeNorm(nn.Module):
+    """A bias that the mean of the normalisation takes away again: the sum of a batch's gradients to it rounds to nearly zero."""
+
+    def __init__(self, input_shape: Sequence[int], num_outputs: int, **_: Any) -> None:
+        super().__init__()
+        width = math.prod(input_shape)
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(width, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, num_outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class Kink(MLP):
+    """A unit whose input lies within float32's rounding of zero, where that rounds to another side on several processes.
+
+    Beside it in its tensor stands a large weight, compared with which the step that it takes or not is nothing.
+    """
+
+    def __init__(self, **net: Any) -> None:
+        super().__init__(**net)
+        self.bias = nn.Parameter(torch.tensor([0.0, 1e6]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = -1 if dist.is_initialized() else 1
+        outputs = super().forward(x)
+        unit = nn.functional.relu(self.bias[0] + side * torch.finfo(x.dtype).eps + 1e-9)
+        return torch.cat([outputs[:, :1] + unit, outputs[:, 1:]], dim=1)
 
 
 class FlipsPerRank(SyntheticImages):

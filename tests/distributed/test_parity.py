@@ -73,6 +73,13 @@ def test_what_the_ranks_refuse_is_refused() -> None:
         compared(*TINY, "datamodule.batch_size=100")
 
 
+def test_a_unit_at_its_kink_in_float32_is_seen_for_what_it_is() -> None:
+    equal, said = compared(*TINY, "model.net._target_=planted.Kink", "parity.precision=32-true")
+    assert equal, said
+    assert "equal but at kinks" in said
+    assert "NOT EQUAL" not in said
+
+
 PLANTED = {
     "BatchNorm without synchronisation": CNN,
     "a loss that averages over an uneven tail": ("model._target_=planted.MeanLoss", "datamodule.drop_last=false"),
@@ -81,6 +88,7 @@ PLANTED = {
     "unused parameters": ("model.net._target_=planted.Unused",),
     "a metric that averages means": ("model._target_=planted.MeanOfMeans",),
     "a learning rate scaled by the world size": ("model._target_=planted.ScaledRate",),
+    "gradients of rounding alone": ("model.net._target_=planted.BiasBeforeNorm", "trainer.sync_batchnorm=true"),
     "non-deterministic kernels": ("model.net._target_=planted.Nondeterministic",),
 }
 

@@ -7,9 +7,12 @@ import torch
 from omegaconf import OmegaConf
 from torch.nn import functional
 
+from lockstep.parity.causes import Evidence
 from lockstep.parity.compare import Comparison
-from lockstep.parity.observe import NoDropout, difference, fingerprints, largest
+from lockstep.parity.observe import difference, differences, fingerprints
+from lockstep.parity.report import verdict
 from lockstep.parity.sides import Difference, Findings, Sides, against
+from lockstep.parity.treatments import NoDropout
 
 
 def test_a_difference_is_relative_to_the_largest_value_of_the_first() -> None:
@@ -24,10 +27,11 @@ def test_a_difference_is_relative_to_the_largest_value_of_the_first() -> None:
     assert difference(torch.zeros(0), torch.zeros(0)) == 0.0
 
 
-def test_of_several_tensors_the_one_that_differs_most_is_named() -> None:
+def test_each_tensor_is_compared_and_one_that_is_missing_is_zero() -> None:
     ours = {"a": torch.ones(2), "b": torch.ones(2), "gone": torch.zeros(1)}
-    theirs = {"a": torch.tensor([1.0, 1.25]), "b": torch.tensor([1.0, 0.5])}
-    assert largest(3, "gradients", ours, theirs) == Difference(3, "gradients", "b", 0.5)
+    theirs = {"a": torch.tensor([1.0, 1.25]), "b": torch.tensor([1.0, 0.5]), "new": torch.ones(1)}
+    found = {"a": 0.25, "b": 0.5, "gone": 0.0, "new": math.inf}
+    assert differences(3, "gradients", ours, theirs) == [Difference(3, "gradients", *item) for item in found.items()]
 
 
 def test_a_fingerprint_tells_samples_apart_in_any_order() -> None:
@@ -87,6 +91,16 @@ def test_the_first_step_and_parameter_are_named() -> None:
     first = judged(64, weights=1.0, control=0.0, gradients=1e-3).first
     assert first == Difference(2, "gradients", "net.weight", 1e-3)
     assert judged(64, weights=0.0, control=0.0).first is None
+
+
+def said(comparison: Comparison) -> str:
+    return verdict(Evidence(comparison.sides, comparison, None), [])
+
+
+def test_a_drift_that_is_the_control_s_too_is_said_to_be_rounding() -> None:
+    assert "Why: rounding, which this training amplifies" in said(judged(64, weights=2e-12, control=1e-12, sgd=True))
+    for other in (judged(64, weights=1.0, control=1e-12), judged(64, weights=2e-12, control=1e-12, gradients=1e-3, sgd=True)):
+        assert "Why: none of the causes known here" in said(other)
 
 
 def test_what_a_run_is_compared_with() -> None:

@@ -3,6 +3,8 @@
     sides.py      the two trainings: configs, and what has been done to them
     processes.py  the ranks of both, started once for all comparisons
     observe.py    inside the ranks: what each step did, and how far that is from the other side's
+    exchange.py   what they tell each other
+    treatments.py what is done to a training beyond its config
     compare.py    one comparison: the table, the tolerances, the verdict
     causes.py     what may make two sides differ, confirmed by switching it off
 

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from lockstep.parity.compare import Comparison, compare, repeats
 from lockstep.parity.processes import Processes, SideFailed
-from lockstep.parity.sides import LR, NO_DROPOUT, Sides
+from lockstep.parity.sides import LR, NO_DROPOUT, Sides, frozen
 from lockstep.plan import Plan
 
 
@@ -25,6 +25,10 @@ class Evidence:
 
     def fact(self, name: str) -> Any:
         return self.comparison.facts[name] if self.comparison is not None else None
+
+    @property
+    def rounding_alone(self) -> set[str]:
+        return self.comparison.rounding_alone if self.comparison is not None else set()
 
     def configured(self, key: str) -> Any:
         return OmegaConf.select(self.sides.other, key)
@@ -45,7 +49,7 @@ class Cause:
     is_suspected: Callable[[Evidence], bool]
     remedy: str
     switch: Callable[[Evidence], dict[str, Any]] = lambda _: {}
-    treatments: frozenset[str] = frozenset()
+    treatments: Callable[[Evidence], set[str]] = lambda _: set()
 
 
 def _equal_validation_batches(evidence: Evidence) -> dict[str, Any]:
@@ -74,7 +78,7 @@ CAUSES = (
         "dropout drawn per rank",
         lambda e: bool(e.fact("draws")) and e.differs("gradients", "loss"),
         "a sample's mask depends on its process; use lockstep.nets.Dropout, which counts it from the sample",
-        treatments=frozenset([NO_DROPOUT]),
+        treatments=lambda _: {NO_DROPOUT},
     ),
     Cause(
         "augmentation drawn per rank",
@@ -98,7 +102,13 @@ CAUSES = (
         "a learning rate scaled by the world size",
         lambda e: e.differs("learning rate"),
         "at one global batch one rate is right; leave the world size out of the optimizer, or scale it by lr_scaling",
-        treatments=frozenset([LR]),
+        treatments=lambda _: {LR},
+    ),
+    Cause(
+        "gradients of rounding alone",
+        lambda e: e.differs("gradients") and bool(e.rounding_alone),
+        "they change with the order of the samples too: parameters without effect, as a bias before a norm is; leave them out",
+        treatments=lambda e: {frozen(name) for name in e.rounding_alone},
     ),
 )
 
@@ -140,5 +150,5 @@ def _shortened(evidence: Evidence, without: Sequence[Cause]) -> Sides:
     """The sides with causes switched off, for as many steps as the difference needs to show."""
     steps = evidence.comparison.steps_needed if evidence.comparison is not None else evidence.sides.steps
     overrides = {key: value for cause in without for key, value in cause.switch(evidence).items()}
-    treatments = frozenset(treatment for cause in without for treatment in cause.treatments)
+    treatments = frozenset(treatment for cause in without for treatment in cause.treatments(evidence))
     return evidence.sides.changed(overrides, treatments, steps)

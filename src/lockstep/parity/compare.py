@@ -81,8 +81,21 @@ class Comparison:
 
     @property
     def first(self) -> Difference | None:
-        """The first step in which a quantity differs; of that step the gradients, if they do."""
-        return min(self.beyond, key=lambda d: (d.step, d.quantity != "gradients"), default=None)
+        """Of the first step in which a quantity differs the tensor that does most; a gradient, if one does."""
+        return min(self.beyond, key=lambda d: (d.step, d.quantity != "gradients", -d.value), default=None)
+
+    @cached_property
+    def rounding_alone(self) -> set[str]:
+        """The parameters whose gradient is another one for each order of the samples, but not those where all are."""
+        gradients = [d for d in self.control.differences if d.quantity == "gradients"]
+        names = {d.name for d in gradients if not d.value <= ONE_STEP[self.sides.bits]}
+        return names if names < {d.name for d in gradients} else set()
+
+    @property
+    def is_drift_of_the_control(self) -> bool:
+        """Is all that differs the weights, and these no more than they do in another order of the samples?"""
+        weights = next(row for row in self.rows if row.quantity == "weights")
+        return {d.quantity for d in self.beyond} == {"weights"} and weights.difference <= CONTROLS * weights.control
 
     @property
     def steps_needed(self) -> int:

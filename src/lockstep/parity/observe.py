@@ -6,10 +6,6 @@ own processes, batches and kernels: what then differs, differs because of these,
 
 import contextlib
 import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,13 +15,13 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, ProgressBar
 from omegaconf import DictConfig
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from lockstep.build import build
 from lockstep.callbacks import NonFinite, Preemption, Watchdog
-from lockstep.counted import seed_of
+from lockstep.parity.exchange import Exchange
 from lockstep.parity.sides import LR, NO_DROPOUT, Difference, Findings, Role
+from lockstep.parity.treatments import NoDropout, freeze, permute
 from lockstep.plan import Plan
 
 Tensors = dict[str, Tensor]
@@ -40,6 +36,7 @@ def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], permutation: int,
     unwanted = (Checkpoint, ProgressBar, EarlyStopping, Preemption, NonFinite, Watchdog)  # what leaves something, or ends it
     kept = [callback for callback in trainer.callbacks if not isinstance(callback, unwanted)]
     trainer.callbacks = [*kept, recorder]
+    freeze(model, treatments)
     if permutation:
         permute(datamodule, permutation)
     with NoDropout() if NO_DROPOUT in treatments else contextlib.nullcontext():
@@ -63,59 +60,6 @@ def has_batchnorm(model: torch.nn.Module) -> bool:
 def builds_batchnorm(cfg: DictConfig) -> bool:
     """Has the configured model a BatchNorm: then a larger batch is not what an accumulated one is."""
     return has_batchnorm(_built(cfg)[1])
-
-
-@dataclass
-class Exchange:
-    """Numbered messages from a leader to its followers through files; at most two wait to be read."""
-
-    folder: Path
-    followers: tuple[str, ...]
-    me: str = ""
-    number: int = field(default=0)
-
-    def send(self, message: dict[str, Any]) -> None:
-        self._wait(lambda: all(self._is_read(self.number - 2, follower) for follower in self.followers))
-        self._file(self.number - 2).unlink(missing_ok=True)
-        self._write(message, self._file(self.number))
-        self.number += 1
-
-    def receive(self) -> dict[str, Any]:
-        path, end = self._file(self.number), self.folder / "end.pt"
-        self._wait(lambda: path.exists() or end.exists())
-        if not path.exists():
-            raise RuntimeError(f"this side goes on after step or validation {self.number}, the other has ended")
-        return torch.load(path, weights_only=True, mmap=True, map_location="cpu")
-
-    def acknowledge(self) -> None:
-        (self.folder / f"{self.number}.{self.me}").touch()
-
-    def end(self, message: dict[str, Any]) -> None:
-        self._write(message, self.folder / "end.pt")
-
-    def ended(self) -> dict[str, Any]:
-        return torch.load(self.folder / "end.pt", weights_only=True, mmap=True, map_location="cpu")
-
-    def leave(self) -> None:
-        (self.folder / f"left.{self.me}").touch()
-
-    def _file(self, number: int) -> Path:
-        return self.folder / f"{number}.pt"
-
-    def _is_read(self, number: int, follower: str) -> bool:
-        return number < 0 or any((self.folder / name).exists() for name in (f"{number}.{follower}", f"left.{follower}"))
-
-    @staticmethod
-    def _write(message: dict[str, Any], path: Path) -> None:
-        partial = path.with_suffix(".partial")
-        torch.save(message, partial)
-        partial.rename(path)
-
-    @staticmethod
-    def _wait(condition: Callable[[], bool]) -> None:
-        """Without an end of its own: where the other side fails, the parent ends this process."""
-        while not condition():
-            time.sleep(0.002)
 
 
 class Recorder(Callback):
@@ -226,7 +170,8 @@ class Follower(Recorder):
     def ends(self, trainer: Trainer, model: LightningModule, observed: Observed) -> None:
         step = max(0, trainer.global_step - 1)
         if trainer.is_global_zero:
-            self.differences += [largest(step, quantity, self._leader[quantity], found) for quantity, found in observed.items()]
+            for quantity, found in observed.items():
+                self.differences += differences(step, quantity, self._leader[quantity], found)
         trainer.strategy.barrier()  # all have read
         if trainer.is_global_zero:
             self.exchange.acknowledge()
@@ -247,18 +192,17 @@ class Finisher(Recorder):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         ours = copied(dict(pl_module.named_parameters()))
-        self.differences.append(largest(trainer.global_step - 1, "weights", self._end["weights"], ours))
+        self.differences += differences(trainer.global_step - 1, "weights", self._end["weights"], ours)
 
 
 def copied(tensors: dict[str, Any]) -> Tensors:
     return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
-def largest(step: int, quantity: str, ours: Tensors, theirs: Tensors) -> Difference:
-    """Of all tensors of a quantity the one that differs most, by max|a-b| / max|a|; one that a side lacks counts as zero."""
-    found = {name: difference(ours.get(name), theirs.get(name)) for name in [*ours, *(theirs.keys() - ours.keys())]}
-    name = max(found, key=lambda name: found[name], default="")
-    return Difference(step, quantity, name, found.get(name, 0.0))
+def differences(step: int, quantity: str, ours: Tensors, theirs: Tensors) -> list[Difference]:
+    """Of each tensor of a quantity, by max|a-b| / max|a|; one that a side lacks counts as zero."""
+    names = [*ours, *(name for name in theirs if name not in ours)]
+    return [Difference(step, quantity, name, difference(ours.get(name), theirs.get(name))) for name in names]
 
 
 def difference(a: Tensor | None, b: Tensor | None) -> float:
@@ -298,38 +242,3 @@ def _gathered(values: Tensor) -> Tensor:
 def _generator_state(model: LightningModule) -> Tensor:
     """Of the generator that noise in the model would come from."""
     return torch.cuda.get_rng_state(model.device) if model.device.type == "cuda" else torch.get_rng_state()
-
-
-def permute(datamodule: Any, permutation: int) -> None:
-    """Each training batch in another order, that of this number: the rounding of sums changes, nothing else."""
-    given = datamodule.train_dataloader
-
-    def train_dataloader() -> Any:
-        loaders = given()
-        for loader in tree_leaves(loaders):
-            loader.collate_fn = _PermutedCollate(loader.collate_fn, permutation)
-        return loaders
-
-    datamodule.train_dataloader = train_dataloader
-
-
-class _PermutedCollate:
-    def __init__(self, collate: Callable[[Any], Any], permutation: int) -> None:
-        self.collate, self.permutation, self.batches = collate, permutation, 0
-
-    def __call__(self, samples: Any) -> Any:
-        batch = self.collate(samples)
-        self.batches += 1
-        length = len(next(leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim))
-        order = torch.randperm(length, generator=torch.Generator().manual_seed(seed_of(self.permutation, self.batches)))
-        return tree_map(lambda leaf: leaf[order] if isinstance(leaf, Tensor) and leaf.shape[:1] == (length,) else leaf, batch)
-
-
-class NoDropout(TorchFunctionMode):
-    """A context in which torch's dropout functions, and the modules that call them, drop nothing."""
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
-        if "dropout" in getattr(func, "__name__", ""):
-            return args[0] if args else kwargs["input"]
-        return func(*args, **(kwargs | {"dropout_p": 0.0} if "dropout_p" in kwargs else kwargs))

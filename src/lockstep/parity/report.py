@@ -13,6 +13,11 @@ from lockstep.parity.processes import Processes, SideFailed
 from lockstep.parity.sides import Sides
 from lockstep.plan import Plan
 
+_DRIFT = (
+    "Why: rounding, which this training amplifies: the control's weights drift as far, by the order of the samples alone.\n"
+    "     Take a lower learning rate or fewer parity.steps."
+)
+
 
 def parity(compose: Callable[[list[str]], DictConfig], say: Callable[[str], None] = print) -> bool:
     """Compares the run that `compose([])` gives with its reference, says what came of it; are they equal?
@@ -58,7 +63,11 @@ def verdict(evidence: Evidence, causes: list[Cause]) -> str:
     else:
         lines = [f"Not equal: {evidence.failure}"]
     lines += [f"Why: {cause.name}. With it switched off both are equal.\n     {cause.remedy}." for cause in causes]
-    return "\n".join(lines if causes else [*lines, "Why: none of the causes known here; with all of them off they still differ."])
+    if causes:
+        return "\n".join(lines)
+    if evidence.comparison is not None and evidence.comparison.is_drift_of_the_control:
+        return "\n".join([*lines, _DRIFT])
+    return "\n".join([*lines, "Why: none of the causes known here; with all of them off they still differ."])
 
 
 def first_difference(comparison: Comparison) -> str:

@@ -16,6 +16,12 @@ from lockstep.plan import Plan
 NO_DROPOUT = "no dropout"
 LR = "the reference's learning rates"
 
+
+def frozen(name: str) -> str:
+    """The parameter of that name is left as it is drawn."""
+    return f"frozen {name}"
+
+
 Role = Literal["lead", "follow", "finish"]
 
 RULES = {
@@ -27,7 +33,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one quantity in one step, counted from 0 (or in the validation after it), the tensor that differs most."""
+    """Of one tensor of a quantity in one step, counted from 0 (or in the validation after it), as max|a-b| / max|a|."""
 
     step: int
     quantity: str
