@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,18 @@ def show_preempted(run_dir: Path, reason: str) -> None:
     say(f"The run was {reason}.{how}{begins}")
 
 
+def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:
+    """Columns of plain text; `right` sets all but the first flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pad = [str.ljust, *[str.rjust if right else str.ljust] * (len(widths) - 1)]
+    lines = ("  ".join(side(cell, width) for side, cell, width in zip(pad, row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def show_rows(rows: dict[str, str]) -> None:
     """Names and values in two columns."""
     if not sys.stdout.isatty():
-        width = max(map(len, rows))
-        print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()), flush=True)
+        print(aligned([*rows.items()]), flush=True)
         return
     table = Table(show_header=False)
     for name, value in rows.items():

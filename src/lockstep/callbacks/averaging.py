@@ -6,6 +6,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from lockstep.callbacks.checkpoints import last_checkpoint_of
+from lockstep.callbacks.nonfinite import is_left_out
 
 
 class EMA(EMAWeightAveraging):
@@ -14,6 +15,11 @@ class EMA(EMAWeightAveraging):
     When training ends it becomes the model. The state to continue from is saved before that, so that a run prolonged later
     goes on from the weights that were trained.
     """
+
+    def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if is_left_out(trainer):
+            self._latest_update_step = trainer.global_step
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":  # Lightning would test the weights that were not averaged, after a fit of its own

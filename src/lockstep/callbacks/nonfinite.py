@@ -36,6 +36,7 @@ class NonFinite(Callback):
         self._seen: list[tuple[int, Tensor, Tensor | None]] = []  # step, loss, sample ids
         self._before: list[tuple[Tensor, Tensor]] = []  # what a step changes besides the weights, and its value before
         self._is_left_out = False
+        self.step_left_out: int | None = None  # the latest
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self.action == "skip" and is_step_boundary(trainer, batch_idx):
@@ -51,7 +52,7 @@ class NonFinite(Callback):
             return
         for parameter in pl_module.parameters():
             parameter.grad = None  # an optimizer passes over what has no gradient
-        self._is_left_out = True
+        self._is_left_out, self.step_left_out = True, trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
@@ -84,6 +85,12 @@ class NonFinite(Callback):
                 samples = "" if ids is None else f", of samples {', '.join(map(str, ids.tolist()))}"
                 return f"at step {step} the loss is {float(loss)}{samples}"
         return "that of another rank's samples"
+
+
+def is_left_out(trainer: Any) -> bool:
+    """Has the latest step been left out?"""
+    looks = (callback for callback in trainer.callbacks if isinstance(callback, NonFinite))
+    return any(look.step_left_out == trainer.global_step - 1 for look in looks)
 
 
 def _states(module: LightningModule) -> list[Tensor]:

@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from lockstep.console import aligned
 from lockstep.parity.processes import Job, Processes
 from lockstep.parity.sides import Difference, Findings, Role, Sides, for_steps
 
@@ -110,7 +110,7 @@ class Comparison:
             for row in self.rows
         ]
         verdicts = ["equal" if row.equal else "equal but at kinks" if self.at_kinks else "NOT EQUAL" for row in self.rows]
-        return aligned([head, *((*row, verdict) for row, verdict in zip(cells, verdicts, strict=True))])
+        return aligned([head, *((*row, verdict) for row, verdict in zip(cells, verdicts, strict=True))], right=True)
 
 
 def compare(sides: Sides, processes: Processes) -> Comparison:
@@ -178,10 +178,3 @@ def _worst(found: Findings, quantity: str) -> float:
 
 def _number(value: float) -> str:
     return "0" if value == 0 else f"{value:.1e}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns, the first to the left and the numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from lockstep.console import aligned
 from lockstep.record import read_json
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import FINISHED, RUNNING, Manifest
@@ -97,9 +98,7 @@ def show(rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> Non
     if sys.stdout.isatty():
         Console().print(table(rows, columns))
         return
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    for row in (columns, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)
+    print(aligned([columns, *rows]), flush=True)
 
 
 def report(manifest: Manifest, directory: Path, keys: Sequence[str]) -> None:
