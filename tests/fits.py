@@ -67,14 +67,15 @@ def last(run_dir: Path) -> dict[str, Any]:
     return read_checkpoint("last", run_dir / "checkpoints" / "last.ckpt")
 
 
-def logged(run: Path) -> dict[tuple[int, str], set[str]]:
-    """What was logged at which step under which name, less how fast it went; once, however often it was logged."""
-    found: dict[tuple[int, str], set[str]] = {}
+def logged(run: Path) -> dict[tuple[int, str], str]:
+    """What was logged at which step under which name, less how fast it went. Fails if a point was logged twice."""
+    found: dict[tuple[int, str], str] = {}
     with (run / "csv" / "metrics.csv").open() as file:
         for row in csv.DictReader(file):
             for name, value in row.items():
-                if value and not name.startswith("throughput/"):
-                    found.setdefault((int(row["step"]), name), set()).add(value)
+                if value and name not in ("step", "epoch") and not name.startswith("throughput/"):
+                    assert (int(row["step"]), name) not in found, f"{name} at step {row['step']} twice"
+                    found[int(row["step"]), name] = value
     return found
 
 

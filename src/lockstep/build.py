@@ -138,11 +138,10 @@ def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
     """Of a run that is continued the same ones, less what they have logged after its checkpoint, which is of `step`."""
     if step is None or not Path(cfg.ckpt_path).is_relative_to(cfg.run_dir):
         return _instances(OmegaConf.select(cfg, "logger"))
-    purge_step = step + 1
     entries = [entry for entry in (OmegaConf.select(cfg, "logger") or {}).values() if entry is not None]
     can_purge = (TensorBoardLogger, CSVLogger)
     return [
-        instantiate(entry, _convert_="all", **({"purge_step": purge_step} if get_object(entry["_target_"]) in can_purge else {}))
+        instantiate(entry, _convert_="all", **({"purge_step": step} if get_object(entry["_target_"]) in can_purge else {}))
         for entry in entries
     ]
 

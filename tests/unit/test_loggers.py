@@ -1,7 +1,10 @@
-"""A CSV log goes on where the run goes on."""
+"""What is logged: once, and on where the run goes on."""
 
 import csv
 from pathlib import Path
+
+import pytest
+from fits import logged, trained
 
 from lockstep.loggers import CSVLogger
 
@@ -34,3 +37,16 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     again = logger(tmp_path, purge_step=5)
     assert again.experiment is not None
     assert rows(tmp_path) == [("0", "0.5")]
+
+
+@pytest.mark.parametrize("drop_last", ["true", "false"])
+def test_an_accumulated_step_logs_the_loss_of_the_larger_batch_once(drop_last: str, tmp_path: Path) -> None:
+    options = ("trainer.max_epochs=2", f"datamodule.drop_last={drop_last}")
+    trained(tmp_path / "larger", *options)
+    trained(tmp_path / "accumulated", *options, "datamodule.batch_size=150", "trainer.accumulate_grad_batches=2")
+    larger, accumulated = logged(tmp_path / "larger"), logged(tmp_path / "accumulated")
+    assert accumulated.keys() == larger.keys()
+    losses = [point for point in larger if point[1] == "train/loss_step"]
+    assert len(losses) == 2 * (4 if drop_last == "true" else 5)
+    for point in losses:
+        assert float(accumulated[point]) == pytest.approx(float(larger[point]), rel=1e-5)

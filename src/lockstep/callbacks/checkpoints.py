@@ -7,6 +7,8 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
+from lockstep.steps import begins_step
+
 
 class LastCheckpoint(Checkpoint):
     """dirpath/last.ckpt, the state to continue from; the one before it stays as previous.ckpt.
@@ -62,7 +64,7 @@ class LastCheckpoint(Checkpoint):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self._logged_step is not None:  # the loop has counted a step for the validation that it did not repeat
             trainer.fit_loop.epoch_loop._batches_that_stepped, self._logged_step = self._logged_step, None
-        if is_step_boundary(trainer, batch_idx) and self._is_due(trainer, batch_idx):
+        if begins_step(trainer, batch_idx) and self._is_due(trainer, batch_idx):
             self.save(trainer)
 
     def _is_due(self, trainer: Trainer, batch_idx: int) -> bool:
@@ -97,11 +99,6 @@ class LastCheckpoint(Checkpoint):
 def last_checkpoint_of(trainer: Any) -> LastCheckpoint | None:
     """The trainer's callback of that kind; None where it has been taken out."""
     return next((callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)), None)
-
-
-def is_step_boundary(trainer: Trainer, batch_idx: int) -> bool:
-    """In on_train_batch_start: is nothing accumulated?"""
-    return batch_idx % trainer.accumulate_grad_batches == 0
 
 
 def _is_within_epoch(trainer: Trainer) -> bool:

@@ -1,4 +1,7 @@
-"""What a run tells its loggers about itself, at the trainer's logging interval."""
+"""What a run tells its loggers about itself, at the trainer's logging interval.
+
+Steps are counted from 0 in a log, by Lightning's metrics too: what a checkpoint of n steps comes after stands before n.
+"""
 
 import time
 from typing import Any
@@ -7,6 +10,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.datamodules.batches import Batch
+from lockstep.steps import ends_step
 
 
 def _is_due(trainer: Any) -> bool:
@@ -15,14 +19,14 @@ def _is_due(trainer: Any) -> bool:
 
 def _log(trainer: Trainer, metrics: dict[str, float]) -> None:
     for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=trainer.global_step)
+        logger.log_metrics(metrics, step=trainer.global_step - 1)
 
 
 class LearningRate(Callback):
     """lr, of the first parameter group; lr/1 and so on of others."""
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if _is_due(trainer):
+        if _is_due(trainer) and ends_step(trainer, batch_idx):
             groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
             _log(trainer, {f"lr/{i}" if i else "lr": float(group["lr"]) for i, group in enumerate(groups)})
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
-from lockstep.callbacks.checkpoints import is_step_boundary
 from lockstep.config import NamedFailure
 from lockstep.datamodules.batches import Batch
+from lockstep.steps import begins_step
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class NonFinite(Callback):
         self.step_left_out: int | None = None  # the latest
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self.action == "skip" and is_step_boundary(trainer, batch_idx):
+        if self.action == "skip" and begins_step(trainer, batch_idx):
             self._before = [(state, state.clone()) for state in _states(pl_module)]
             self._seen.clear()
 

@@ -32,7 +32,7 @@ class Pictures(Callback):
         writer = _writer(trainer)
         if trainer.is_global_zero and writer is not None and self._kept is not None and isinstance(pl_module, Classifier):
             names = pl_module.spec.class_names or [str(i) for i in range(pl_module.spec.num_outputs)]
-            writer.add_figure("val/samples", _gallery(*self._kept, names), trainer.global_step)
+            writer.add_figure("val/samples", _gallery(*self._kept, names), trainer.global_step - 1)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if isinstance(pl_module, Classifier):

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.callbacks.checkpoints import is_step_boundary, last_checkpoint_of
+from lockstep.callbacks.checkpoints import last_checkpoint_of
 from lockstep.preemption import REQUESTS, Preempted
+from lockstep.steps import begins_step
 
 
 class Preemption(Callback):
@@ -27,7 +28,7 @@ class Preemption(Callback):
         self._is_overdue = True
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if not is_step_boundary(trainer, batch_idx):
+        if not begins_step(trainer, batch_idx):
             return
         is_due = trainer.world_size == 1 or self._is_overdue or trainer.global_step % self.every_n_steps == 0
         self._is_overdue = False

@@ -18,6 +18,7 @@ from lockstep.models.preprocess import Preprocess
 from lockstep.models.tally import Tally
 from lockstep.nets.dropout import Dropout
 from lockstep.schedules import Horizon
+from lockstep.steps import begins_step, ends_step
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 ScheduleFactory = Callable[[Optimizer, Horizon], dict[str, Any]]
@@ -79,7 +80,7 @@ class Task(LightningModule):
         self.train_tally.update(values)
         self.samples_trained += len(batch.ids)
         loss = values["loss"].sum() * batch.share
-        self._log_step(loss.detach())
+        self._log_step(loss.detach(), batch_idx)
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -93,11 +94,14 @@ class Task(LightningModule):
         tally.update(self.measure(outputs, batch.targets))
         return outputs
 
-    def _log_step(self, loss: Tensor) -> None:
-        """The loss of one step, over all ranks. Not by self.log, which costs as much as a small model's step."""
+    def _log_step(self, loss: Tensor, batch_idx: int) -> None:
+        """The loss of one step, over its batches and all ranks. Not by self.log, which costs as much as a small model's step."""
         trainer: Any = self.trainer
-        if (self.global_step + 1) % trainer.log_every_n_steps == 0:
-            mean = trainer.strategy.reduce(loss, reduce_op="mean")
+        if (self.global_step + 1) % trainer.log_every_n_steps:
+            return
+        self._step_loss = loss if begins_step(trainer, batch_idx) else self._step_loss + loss
+        if ends_step(trainer, batch_idx):
+            mean = trainer.strategy.reduce(self._step_loss / trainer.accumulate_grad_batches, reduce_op="mean")
             for logger in self.loggers:
                 logger.log_metrics({"train/loss_step": float(mean)}, step=self.global_step)
 
