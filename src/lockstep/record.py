@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,13 +48,21 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.is_file() else None
 
 
-def write_status(run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, **facts: int) -> None:
-    """Replaces status.json; the time of the start, and the facts given then, are kept."""
+def write_status(
+    run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, is_first: bool = False, **facts: int
+) -> None:
+    """Replaces status.json; the time of the first start, and the facts given before, are kept unless this is the first."""
     path = run_dir / "status.json"
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    kept = {"started": now} if status == "running" else read_json(path) or {"started": now}
+    kept = {"started": now} | ({} if is_first else read_json(path) or {})
     content = kept | {"status": status, "reason": reason, "rank": rank, "updated": now} | facts
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
+
+
+def start_of(run_dir: Path) -> float:
+    """When the run was first started, as of time.time(); 0 where it is not known."""
+    said = (read_json(run_dir / "status.json") or {}).get("started")
+    return datetime.fromisoformat(said).timestamp() if said else 0.0
 
 
 def write_failure(run_dir: Path, reason: str | None, rank: int | None) -> None:

@@ -78,7 +78,8 @@ class Run:
         if self.is_owner:
             self._before = {name: _content(self.directory / name) for name in (*record.FILES, ADDED)}
             (self.directory / "metrics.json").unlink(missing_ok=True)  # of an earlier run in a directory that was given
-            record.write_status(self.directory, "running", global_batch_size=self.plan.global_batch_size)
+            size = self.plan.global_batch_size
+            record.write_status(self.directory, "running", is_first=not self.is_continued, global_batch_size=size)
             if self.cfg.resume is not None:
                 note_added(self.directory, HydraConfig.get().overrides.task)
             if self.show_config:
@@ -88,10 +89,12 @@ class Run:
             self._find_checkpoint()
 
     def _find_checkpoint(self) -> None:
-        """Of a run that is continued its own checkpoint counts, not the one it may have begun with."""
+        """Of a run that is continued its own checkpoint counts: not the one it may have begun with, nor, where it was only
+        started again, one that an earlier run has left in a directory that was given."""
         from lockstep.checkpointing import newest_sound
 
-        found = newest_sound(self.directory / "checkpoints")
+        since = 0.0 if self.cfg.resume is not None else record.start_of(self.directory)
+        found = newest_sound(self.directory / "checkpoints", since)
         if found is None:
             log.info("There is no checkpoint yet: the run starts from the beginning.")
         else:

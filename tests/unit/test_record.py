@@ -91,13 +91,14 @@ def test_status_keeps_the_facts_of_the_start(tmp_path: Path) -> None:
     assert status["global_batch_size"] == 24
 
 
-def test_a_run_that_starts_again_has_a_new_start(tmp_path: Path, clock: list[str]) -> None:
+@pytest.mark.parametrize(("is_first", "started"), [(True, "12:00"), (False, "10:00")])
+def test_only_a_first_start_is_a_new_one(is_first: bool, started: str, tmp_path: Path, clock: list[str]) -> None:
     record.write_status(tmp_path, "running")
     record.write_status(tmp_path, "failed", "boom")
     clock[0] = "12:00"
-    record.write_status(tmp_path, "running")
+    record.write_status(tmp_path, "running", is_first=is_first)
     status = record.read_json(tmp_path / "status.json") or {}
-    assert (status["started"], status["reason"], status["rank"]) == ("12:00", None, None)
+    assert (status["started"], status["reason"], status["rank"]) == (started, None, None)
 
 
 def test_status_says_who_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

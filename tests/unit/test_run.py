@@ -1,5 +1,6 @@
 """How the end of a run is judged."""
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ from omegaconf import DictConfig
 
 from lockstep import record
 from lockstep.callbacks.nonfinite import NonFiniteLoss
+from lockstep.checkpointing import write_checkpoint
 from lockstep.config import ConfigError
+from lockstep.launchers.environment import RESTARTS
 from lockstep.launchers.supervisor import Outcome
 from lockstep.locks import is_held_here
 from lockstep.preemption import Preempted
@@ -102,6 +105,23 @@ def test_an_evaluation_that_is_asked_to_stop_is_preempted_without_hydra(
         run.__exit__(Preempted, Preempted(signal.SIGINT), None)
     assert left.value.code == 75
     assert (record.read_json(tmp_path / "status.json") or {})["status"] == "preempted"
+
+
+def test_a_run_started_again_leaves_the_checkpoint_of_an_earlier_one_alone(
+    tmp_path: Path, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory that was given; after a first save of its own it goes on from that."""
+    path = tmp_path / "checkpoints" / "last.ckpt"
+    write_checkpoint({"of": "an earlier run"}, path)
+    os.utime(path, (0, 0))
+    with Run(compose("trainer.accelerator=cpu", run_dir=tmp_path), show_config=False):
+        pass
+    monkeypatch.setenv(RESTARTS, "1")
+    for is_its_own in (False, True):
+        cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
+        with Run(cfg, show_config=False):
+            assert cfg.ckpt_path == (str(path) if is_its_own else None)
+        write_checkpoint({"of": "this run"}, path)
 
 
 def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:

@@ -51,15 +51,15 @@ def read_checkpoint(key: str, path: Path) -> dict[str, Any]:
         raise refuse(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
 
 
-def newest_sound(folder: Path) -> Path | None:
-    """The checkpoint to continue from; damaged ones are named, passed over, and put aside as NAME.damaged, so that none takes
-    the place of a sound one. None where there is none at all.
+def newest_sound(folder: Path, since: float = 0.0) -> Path | None:
+    """The checkpoint to continue from, of those written `since` (time.time); damaged ones are named, passed over, and put
+    aside as NAME.damaged, so that none takes the place of a sound one. None where there is none at all.
 
     Raises ConfigError where there are some and none is sound: to begin again would write over them.
     """
     damaged = []
     for path in (folder / name for name in CONTINUED_FROM):
-        if not path.is_file():
+        if not path.is_file() or path.stat().st_mtime < since:
             continue
         try:
             read_checkpoint("checkpoint", path)
