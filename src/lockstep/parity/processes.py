@@ -57,6 +57,7 @@ class Processes:
         if not on_gpu:
             self._context.set_forkserver_preload([_JOBS])
         self._ranks: dict[str, list[tuple[Any, Connection]]] = {}
+        self._threads = max(1, len(cores()) // sum(group.world_size for group in groups.values()))  # all train at once
 
     def __enter__(self) -> "Processes":
         return self
@@ -92,7 +93,7 @@ class Processes:
             home = Path(mkdtemp(prefix=f"{name}-", dir=self.folder))
             for rank in range(self.groups[name].world_size):
                 ours, theirs = self._context.Pipe()
-                process = self._context.Process(target=_serve, args=(theirs, self.groups[name], rank, home))
+                process = self._context.Process(target=_serve, args=(theirs, self.groups[name], rank, home, self._threads))
                 process.start()
                 theirs.close()
                 self._ranks[name].append((process, ours))
@@ -130,7 +131,7 @@ def _error(failures: list[tuple[str, Any]]) -> Exception:
     return SideFailed(side, [said for name, said in failures if name == side])
 
 
-def _serve(connection: Any, group: Group, rank: int, home: Path) -> None:
+def _serve(connection: Any, group: Group, rank: int, home: Path, threads: int) -> None:
     """A rank: its jobs come by the connection; it ends when that is closed, or the parent is gone."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _redirect(home / f"rank{rank}.log")
@@ -138,7 +139,7 @@ def _serve(connection: Any, group: Group, rank: int, home: Path) -> None:
     use_loopback(os.environ)
     with contextlib.suppress(EOFError):
         try:
-            _join(group, rank, home)
+            _join(group, rank, home, threads)
             while True:
                 job = connection.recv()
                 connection.send((False, getattr(importlib.import_module(_JOBS), job.function)(*job.arguments)))
@@ -164,12 +165,12 @@ def _redirect(log: Path) -> None:
         os.dup2(file.fileno(), 2)
 
 
-def _join(group: Group, rank: int, home: Path) -> None:
+def _join(group: Group, rank: int, home: Path, threads: int) -> None:
     """Sets the devices and makes the process group, which Lightning then uses."""
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(max(1, len(cores()) // group.world_size))
+    torch.set_num_threads(threads)
     if group.accelerator == "gpu":
         torch.cuda.set_device(group.device_ids[rank] if group.device_ids else rank)
     if group.world_size > 1:
