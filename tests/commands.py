@@ -15,11 +15,13 @@ TIMEOUT = 150  # seconds
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment less what other launchers have set, with the tests' own modules importable."""
+    """This process's environment less what other launchers have set, with the tests' own modules importable; one thread a
+    process, on whose number sums depend."""
     own = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "TORCHELASTIC_", "PL_"))}
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         own.pop(name, None)
-    return own | {MARK: uuid.uuid4().hex, "PYTHONPATH": str(ROOT / "tests"), "GLOO_SOCKET_IFNAME": "lo"} | more
+    fixed = {"PYTHONPATH": str(ROOT / "tests"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    return own | fixed | {MARK: uuid.uuid4().hex} | more
 
 
 def python(*arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, **env: str) -> subprocess.CompletedProcess[str]:

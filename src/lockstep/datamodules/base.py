@@ -130,7 +130,7 @@ class DataModule(LightningDataModule):
         loop: Any = self.trainer.fit_loop
         within = loop.epoch_progress.current.started > loop.epoch_progress.current.completed
         batches = loop.epoch_loop.batch_progress.current.completed if within else 0
-        order = self._order()
+        order = self.order()
         consumed = min(batches * order["samples_per_batch"], self.samples_per_epoch)
         return {"epoch": self.trainer.current_epoch, "consumed": consumed} | order
 
@@ -138,7 +138,7 @@ class DataModule(LightningDataModule):
         """Raises ConfigError where a run would continue within an epoch in another order, or in other global batches."""
         if self.trainer is None or self.trainer.state.fn != "fit":
             return
-        now = self._order()
+        now = self.order()
         if state_dict["consumed"]:
             for name, key in (("seed", "seed"), ("length", "datamodule"), ("global_batch_size", "datamodule.global_batch_size")):
                 if now[name] != state_dict[name]:
@@ -157,7 +157,8 @@ class DataModule(LightningDataModule):
         # Lightning asks for loaders that can go on; here it is the sampler that does
         warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch ended")
 
-    def _order(self) -> dict[str, int]:
+    def order(self) -> dict[str, int]:
+        """What decides which samples an epoch's batches have, and how many, over all processes."""
         samples_per_batch = self._batch_size() * self._world_size
         return {
             "seed": self.seed,
