@@ -15,7 +15,7 @@ told are switched off, one by one, and named if that helps.
     parity.precision=64-true   of both sides; run: the run's own trainer.precision
     parity.against=one         what the run is compared with, its reference:
                                one              one process; accumulated batches in one, where the model has no BatchNorm
-                               ddp              as many processes under the DDP of conf/trainer/default.yaml
+                               ddp              as many processes under DDP with torch's own settings
                                "KEY=VALUE ..."  the run itself with these overrides: another precision, strategy, number of
                                                 devices. If trainer.precision is among them each side keeps its own precision
 
@@ -23,6 +23,7 @@ Exit codes: 0 equal, 3 not equal, 1 a side failed, 2 can't be compared as config
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     overrides = [_quoted(override) for override in parser.parse_args().overrides]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way what is temporary is removed
     try:
         equal = parity(lambda more: compose([*overrides, *more]), say=lambda text: print(text, flush=True))
     except SideFailed as failure:
         print(failure.tracebacks[0], file=sys.stderr)
         say(f"The comparison failed: {failure}")
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(0 if equal else 3)
 
 

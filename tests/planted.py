@@ -24,6 +24,20 @@ class MeanLoss(Classifier):
     def on_train_epoch_end(self) -> None: ...
 
 
+class LogsEveryStep(Classifier):
+    """Its own process's loss at every step, as many do, and batches of the validation beside its mean."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        outputs = super().validation_step(batch, batch_idx)
+        self.log("val/output", outputs.sum(), on_step=True, on_epoch=True, reduce_fx="sum", sync_dist=True)
+        return outputs
+
+
 class MeanOfMeans(Classifier):
     """Its validation loss is the mean over batches and processes."""
 
@@ -107,6 +121,14 @@ class FlipsPerRank(SyntheticImages):
         super().__init__(**loading)
         if self.augment is not None:
             self.augment = flip
+
+
+class AnotherTail(SyntheticImages):
+    """Several processes have a step more in an epoch than one, as with a sampler that fills up."""
+
+    def train_dataloader(self) -> Any:
+        self.drop_last = not dist.is_initialized()
+        return super().train_dataloader()
 
 
 def flip(images: Tensor, _ids: Tensor, _epoch: int) -> Tensor:

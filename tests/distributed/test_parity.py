@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from parity import compose
 
 from lockstep.config import ConfigError
@@ -43,6 +43,8 @@ EQUAL = {
     "augmentation": ("+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "datamodule.standardize=true"),
     "BatchNorm": (*CNN, "trainer.sync_batchnorm=true", "datamodule.drop_last=false"),
     "BatchNorm, accumulated": (*CNN, "trainer.sync_batchnorm=true", "trainer.accumulate_grad_batches=2"),
+    "logged at every step": ("model._target_=planted.LogsEveryStep",),
+    "plain DDP": ("parity.against=ddp",),
     "a strategy's setting": ("parity.against='trainer.strategy.static_graph=true'",),
 }
 
@@ -53,6 +55,20 @@ def test_equal(what: str) -> None:
     assert equal, said
     assert said.endswith("Equal.")
     assert "NOT EQUAL" not in said
+
+
+def test_accumulated_batches_without_a_global_size() -> None:
+    """As of a datamodule of the user's own."""
+
+    def without(more: list[str]) -> DictConfig:
+        cfg = compose([*TINY, "trainer.accumulate_grad_batches=2", "datamodule.batch_size=2", *more])
+        with open_dict(cfg):
+            del cfg.datamodule.global_batch_size
+        return cfg
+
+    said: list[str] = []
+    assert parity(without, said.append), said
+    assert "one process on the CPU; global batch 8 (8 per process)" in said[0]
 
 
 def test_another_precision_is_not_equal_and_no_cause_is_made_up() -> None:
@@ -66,6 +82,31 @@ def test_a_model_that_fails_on_both_sides_is_a_failure_with_its_traceback() -> N
     with pytest.raises(SideFailed, match="ValueError: planted") as failure:
         compared(*TINY, "model.net._target_=planted.Fails")
     assert "in forward" in failure.value.tracebacks[0]
+
+
+def test_a_loss_that_is_not_finite_is_nothing_to_compare() -> None:
+    with pytest.raises(SideFailed, match="the loss is not finite"):
+        compared(*TINY, "model/optimizer=sgd", "model.optimizer.lr=1e300")
+
+
+def test_epochs_of_other_lengths_are_not_equal() -> None:
+    equal, said = compared(*TINY, "datamodule._target_=planted.AnotherTail")
+    assert not equal
+    assert "first in step 2: steps per epoch" in said
+    assert "steps per epoch" in said.split("Not equal", maxsplit=1)[0]
+
+
+def test_a_tail_that_is_not_reached_is_said_to_be_so() -> None:
+    equal, said = compared(*TINY, "datamodule.drop_last=false", "parity.steps=2")
+    assert equal
+    assert "An epoch has more than these 2 steps: what only its last batch would show was not compared." in said
+
+
+def test_a_cause_that_can_not_be_switched_off_is_none() -> None:
+    """Seven samples are less than a batch of eight: none is left without the tail."""
+    equal, said = compared(*TINY, *PLANTED["a loss that averages over an uneven tail"], "datamodule.length=7")
+    assert not equal
+    assert "Why: none of the causes known here." in said
 
 
 def test_what_the_ranks_refuse_is_refused() -> None:

@@ -34,14 +34,16 @@ def without_batches(monkeypatch: pytest.MonkeyPatch, *left_out: int) -> None:
     monkeypatch.setattr(TrainSampler, "__len__", lambda self: length(self) - len(left_out))
 
 
-def test_the_run_stops_and_names_step_and_samples(tmp_path: Path) -> None:
-    poison = Poison(batches=(2,))
-    datamodule, model, trainer = prepared(tmp_path, *NET, extra=[poison])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_run_stops_and_names_step_and_samples(accumulate: int, tmp_path: Path) -> None:
+    poison = Poison(batches=(2 * accumulate,))  # the first of the third step
+    batches = (f"trainer.accumulate_grad_batches={accumulate}", "datamodule.global_batch_size=300")
+    datamodule, model, trainer = prepared(tmp_path, *NET, *batches, extra=[poison])
     with pytest.raises(NonFiniteLoss) as raised:
         trainer.fit(model, datamodule)
     (batch,) = poison.given
     assert str(raised.value) == f"at step 2 the loss is nan, of samples {', '.join(map(str, batch))}"
-    assert len(batch) == 300
+    assert len(batch) == 300 // accumulate
     saved = last(tmp_path)  # from before it
     assert saved["global_step"] == 2
     assert all(tensor.isfinite().all() for tensor in saved["state_dict"].values())
@@ -82,7 +84,7 @@ class OnGpu:
 
 
 def test_a_gpu_is_not_waited_for_at_every_step_but_before_a_checkpoint() -> None:
-    callback, trainer, module = NonFinite(every_n_steps=10), SimpleNamespace(global_step=0), OnGpu()
+    callback, trainer, module = NonFinite(every_n_steps=10), SimpleNamespace(global_step=0, accumulate_grad_batches=1), OnGpu()
 
     def steps(first: int, last: int, bad: int) -> None:
         for step in range(first, last):

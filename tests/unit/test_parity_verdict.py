@@ -1,18 +1,23 @@
 """How far two tensors lie apart, and what of it is tolerated."""
 
 import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from omegaconf import OmegaConf
+from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.parity.causes import Evidence
 from lockstep.parity.compare import Comparison
 from lockstep.parity.observe import difference, differences, fingerprints
 from lockstep.parity.report import verdict
-from lockstep.parity.sides import Difference, Findings, Sides, against
-from lockstep.parity.treatments import NoDropout
+from lockstep.parity.sides import Difference, Findings, Sides, is_reference
+from lockstep.parity.treatments import permute, without_dropout
 
 
 def test_a_difference_is_relative_to_the_largest_value_of_the_first() -> None:
@@ -45,11 +50,47 @@ def test_a_fingerprint_tells_samples_apart_in_any_order() -> None:
     assert len(fingerprints((inputs[:0], torch.arange(0), 1.0))) == 0
 
 
+def test_a_batch_that_can_not_be_permuted_is_an_error_and_not_the_end_of_the_data() -> None:
+    @dataclass
+    class Opaque:
+        inputs: Tensor
+
+    datamodule: Any = SimpleNamespace(train_dataloader=lambda: DataLoader([0, 1], collate_fn=lambda _: Opaque(torch.ones(2))))
+    permute(datamodule, 1)
+    with pytest.raises(TypeError, match=r"^a batch of type Opaque can't be permuted"):
+        next(iter(datamodule.train_dataloader()))
+
+
+def test_a_permutation_keeps_samples_whole() -> None:
+    data = TensorDataset(torch.arange(8), torch.arange(8) * 10)
+    datamodule: Any = SimpleNamespace(train_dataloader=lambda: DataLoader(data, batch_size=8))
+    permute(datamodule, 1)
+    inputs, targets = next(iter(datamodule.train_dataloader()))
+    assert inputs.tolist() != list(range(8))
+    assert sorted(inputs.tolist()) == list(range(8))
+    assert torch.equal(targets, inputs * 10)
+
+
 def test_without_dropout_nothing_is_dropped() -> None:
     x = torch.ones(100)
-    with NoDropout():
+    layers = torch.nn.ModuleDict(
+        {
+            "attention": torch.nn.TransformerEncoderLayer(100, 2, dim_feedforward=8, dropout=0.5, batch_first=True),
+            "recurrence": torch.nn.LSTM(100, 8, num_layers=2, dropout=0.5, batch_first=True),
+        }
+    )
+
+    def outputs() -> list[Tensor]:
+        batch = x.expand(2, 3, 100)
+        attended = functional.scaled_dot_product_attention(batch, batch, batch, None, 0.5)
+        return [layers["attention"](batch), layers["recurrence"](batch)[0], attended]
+
+    assert not all(torch.equal(a, b) for a, b in zip(outputs(), outputs(), strict=True))
+    with without_dropout(layers):
         assert torch.equal(functional.dropout(x, 0.5), x)
         assert torch.equal(torch.nn.AlphaDropout(0.5)(x), x)
+        for a, b in zip(outputs(), outputs(), strict=True):
+            assert torch.equal(a, b)
     assert not torch.equal(functional.dropout(x, 0.5), x)
 
 
@@ -87,6 +128,14 @@ def test_the_rules_of_equality(comparison: Comparison, equal: bool) -> None:
     assert ("NOT EQUAL" in comparison.table()) is not equal
 
 
+def test_samples_and_rates_are_the_same_or_not_whatever_the_precision() -> None:
+    for quantity in ("samples", "learning rate"):
+        comparison = judged(32, weights=0.0, control=0.0)
+        comparison.other.differences.append(Difference(1, quantity, "", 1e-4))
+        assert not comparison.equal
+    assert judged(32, weights=0.0, control=0.0, gradients=1e-4).equal
+
+
 def test_the_first_step_and_parameter_are_named() -> None:
     first = judged(64, weights=1.0, control=0.0, gradients=1e-3).first
     assert first == Difference(2, "gradients", "net.weight", 1e-3)
@@ -103,9 +152,9 @@ def test_a_drift_that_is_the_control_s_too_is_said_to_be_rounding() -> None:
         assert "Why: none of the causes known here" in said(other)
 
 
-def test_what_a_run_is_compared_with() -> None:
-    assert against("one") == []
-    assert against("trainer.precision=32-true trainer.devices=2") == ["trainer.precision=32-true", "trainer.devices=2"]
-    assert against("ddp") == ["trainer.strategy._target_=lockstep.strategies.DDP"]
-    assert against("two") is None
-    assert against(5) is None
+@pytest.mark.parametrize(
+    ("value", "accepted"),
+    [("one", True), ("ddp", True), ("trainer.precision=32-true trainer.devices=2", True), ("two", False), (5, False)],
+)
+def test_what_a_run_is_compared_with(value: object, accepted: bool) -> None:
+    assert is_reference(value) is accepted

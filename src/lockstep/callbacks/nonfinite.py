@@ -11,7 +11,7 @@ from torchmetrics import Metric
 
 from lockstep.config import NamedFailure
 from lockstep.datamodules.batches import Batch
-from lockstep.steps import begins_step
+from lockstep.steps import begins_step, ends_step
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class NonFinite(Callback):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):  # else the batch was left out by the model, or it optimizes by itself
             ids = batch.ids if isinstance(batch, Batch) else None
-            self._seen.append((trainer.global_step - 1, loss.detach(), ids))
+            self._seen.append((trainer.global_step - ends_step(trainer, batch_idx), loss.detach(), ids))
         if self.action == "stop":
             if trainer.global_step % self.every_n_steps == 0 or pl_module.device.type == "cpu":
                 self._look(trainer)

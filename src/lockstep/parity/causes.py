@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from lockstep.config import ConfigError
 from lockstep.parity.compare import Comparison, compare, repeats
 from lockstep.parity.processes import Processes, SideFailed
 from lockstep.parity.sides import LR, NO_DROPOUT, Sides, frozen
@@ -94,7 +95,7 @@ CAUSES = (
     ),
     Cause(
         "a metric that averages means",
-        lambda e: e.differs("validation metrics") and bool(e.fact("validation")),
+        lambda e: e.differs("validation metrics") and e.fact("validation") >= Plan.of(e.sides.other).world_size,
         "batches of unequal size count the same; sum over samples and divide once, as lockstep.models.tally.Tally does",
         _equal_validation_batches,
     ),
@@ -125,7 +126,7 @@ def causes_of(evidence: Evidence, processes: Processes) -> list[Cause]:
     suspects = [cause for cause in CAUSES if cause.is_suspected(evidence)]
     confirmed = _confirmed(suspects, evidence, processes)
     if not confirmed and evidence.comparison is not None and not repeats(_shortened(evidence, []), processes):
-        confirmed = _confirmed([KERNELS], evidence, processes)
+        confirmed = _confirmed([KERNELS], evidence, processes) or _confirmed([*suspects, KERNELS], evidence, processes)
     return confirmed
 
 
@@ -142,7 +143,7 @@ def _confirmed(suspects: Sequence[Cause], evidence: Evidence, processes: Process
 def _equal_without(causes: Sequence[Cause], evidence: Evidence, processes: Processes) -> bool:
     try:
         return compare(_shortened(evidence, causes), processes).equal
-    except SideFailed:
+    except (SideFailed, ConfigError):  # it can't be switched off here
         return False
 
 

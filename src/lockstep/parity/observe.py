@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, ProgressBar
+from lightning.pytorch.callbacks import Checkpoint, DeviceStatsMonitor, EarlyStopping, LearningRateMonitor, ProgressBar
 from omegaconf import DictConfig
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -19,9 +19,11 @@ from torch.utils._pytree import tree_leaves
 
 from lockstep.build import build
 from lockstep.callbacks import NonFinite, Preemption, Watchdog
+from lockstep.callbacks.nonfinite import NonFiniteLoss
+from lockstep.models.task import Task
 from lockstep.parity.exchange import Exchange
 from lockstep.parity.sides import LR, NO_DROPOUT, Difference, Findings, Role
-from lockstep.parity.treatments import NoDropout, freeze, permute
+from lockstep.parity.treatments import freeze, permute, without_dropout
 from lockstep.plan import Plan
 
 Tensors = dict[str, Tensor]
@@ -33,18 +35,20 @@ def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], permutation: int,
     afterwards, and compares the weights it ends with."""
     datamodule, model, trainer = _built(cfg)
     recorder = {"lead": Leader, "follow": Follower, "finish": Finisher}[role](Exchange(*where), LR in treatments)
-    unwanted = (Checkpoint, ProgressBar, EarlyStopping, Preemption, NonFinite, Watchdog)  # what leaves something, or ends it
+    # what leaves something, ends it, or needs a logger
+    unwanted = (Checkpoint, ProgressBar, EarlyStopping, Preemption, NonFinite, Watchdog, LearningRateMonitor, DeviceStatsMonitor)
     kept = [callback for callback in trainer.callbacks if not isinstance(callback, unwanted)]
     trainer.callbacks = [*kept, recorder]
     freeze(model, treatments)
     if permutation:
         permute(datamodule, permutation)
-    with NoDropout() if NO_DROPOUT in treatments else contextlib.nullcontext():
+    with without_dropout(model) if NO_DROPOUT in treatments else contextlib.nullcontext():
         trainer.fit(model, datamodule)
     recorder.facts |= {
         "batchnorm": has_batchnorm(model),
         "sgd": all(isinstance(optimizer, torch.optim.SGD) for optimizer in trainer.optimizers),
         "validation": datamodule.describe()["val"] if hasattr(datamodule, "describe") else 0,
+        "whole epoch": trainer.num_training_batches < cfg.trainer.limit_train_batches,
     }
     return Findings(recorder.differences, recorder.facts)
 
@@ -73,7 +77,9 @@ class Recorder(Callback):
         self._observed: Observed = {}
         self._losses: list[Tensor] = []
         self._samples: list[Tensor] = []
-        self._step = 0
+        self._known: dict[str, Tensor] = {}  # metrics from before a validation
+        self._step = 0  # the trainer's, of which an optimizer each counts where there are several
+        self._number = 0  # of the step
 
     def begins(self, trainer: Trainer, model: LightningModule) -> None:
         """Before a step or validation."""
@@ -99,34 +105,41 @@ class Recorder(Callback):
         rates = self.rates() if self.take_over_rates else None
         for group, rate in zip(optimizer.param_groups, rates or [], strict=False):
             group["lr"] = rate
-        numbers = {f"parameter group {i}": float(group["lr"]) for i, group in enumerate(optimizer.param_groups)}
+        known = self._observed.setdefault("learning rate", {})  # of another optimizer in this step
+        numbers = {f"parameter group {i}": float(group["lr"]) for i, group in enumerate(optimizer.param_groups, len(known))}
         trained = {name: parameter.grad for name, parameter in pl_module.named_parameters() if parameter.requires_grad}
         gradients = {name: gradient for name, gradient in trained.items() if gradient is not None}
         self.facts["unused"] |= len(gradients) < len(trained)
-        self._observed |= {"learning rate": {name: torch.tensor(value) for name, value in numbers.items()}}
-        self._observed["gradients"] = copied(gradients) if trainer.is_global_zero else {}
+        known.update({name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()})
+        self._observed.setdefault("gradients", {}).update(copied(gradients) if trainer.is_global_zero else {})
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-        self._losses.append(loss.detach())
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, Tensor):  # else the model has left the batch out, or optimizes by itself
+            self._losses.append(loss.detach())
         if trainer.global_step == self._step:
             return  # the step's window has further batches
         self._in_step, self._step = False, trainer.global_step
-        total = trainer.strategy.reduce(torch.stack(self._losses).sum(), reduce_op="mean")
+        total = trainer.strategy.reduce(sum(self._losses, torch.zeros((), device=pl_module.device)), reduce_op="mean")
         self._observed["loss"] = copied({"": torch.as_tensor(total)})
         self._observed["samples"] = {"": _gathered(torch.cat(self._samples))}
         if has_batchnorm(pl_module):
             buffers = {name: buffer for name, buffer in pl_module.named_buffers() if buffer.is_floating_point()}
             self._observed["BatchNorm statistics"] = copied(buffers)
         self.ends(trainer, pl_module, self._observed)
+        self._number += 1
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._known = dict(trainer.callback_metrics)
         self.begins(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        logged = trainer.callback_metrics | {  # which are rounded to float32 where the model knows better
-            name: torch.tensor(value, dtype=torch.float64) for name, value in getattr(pl_module, "results", {}).items()
-        }
+        """Lightning keeps training's metrics among these, and those of single batches beside those of an epoch."""
+        metrics = trainer.callback_metrics
+        batches = {name for name in metrics if name.endswith("_step") and f"{name.removesuffix('_step')}_epoch" in metrics}
+        logged = {name: value for name, value in metrics.items() if value is not self._known.get(name) and name not in batches}
+        if isinstance(pl_module, Task):  # it knows them in float64
+            logged |= {name: torch.tensor(pl_module.results[name]).double() for name in logged.keys() & pl_module.results.keys()}
         self.ends(trainer, pl_module, {"validation metrics": copied(logged)})
 
 
@@ -145,6 +158,8 @@ class Leader(Recorder):
     def ends(self, trainer: Trainer, model: LightningModule, observed: Observed) -> None:
         if "learning rate" in observed:
             self._rates.append([float(rate) for rate in observed["learning rate"].values()])
+        if not all(loss.isfinite() for loss in observed.get("loss", {}).values()):
+            raise NonFiniteLoss(f"at step {trainer.global_step - 1} the loss is not finite: there is nothing to compare")
         if trainer.is_global_zero:
             self.exchange.send({"state": self._before, **observed})
 
@@ -156,18 +171,27 @@ class Leader(Recorder):
 class Follower(Recorder):
     """Makes each of the leader's steps from the leader's state, and notes how far it comes to lie from it."""
 
-    _leader: dict[str, Any]
+    _leader: dict[str, Any] | None = None
+    _is_lost = False  # the leader is in a step where this side validates, or the other way round
 
     def begins(self, trainer: Trainer, model: LightningModule) -> None:
+        if self._is_lost:
+            return
         self._leader = self.exchange.receive()
-        with torch.no_grad():
-            for name, tensor in model.state_dict().items():
-                tensor.copy_(self._leader["state"][name])
+        if self._leader is not None:
+            with torch.no_grad():
+                for name, tensor in model.state_dict().items():
+                    tensor.copy_(self._leader["state"][name])
 
     def rates(self) -> list[float] | None:
-        return [float(rate) for rate in self._leader["learning rate"].values()]
+        return [float(rate) for rate in (self._leader or {}).get("learning rate", {}).values()]
 
     def ends(self, trainer: Trainer, model: LightningModule, observed: Observed) -> None:
+        if self._is_lost:
+            return
+        if self._leader is None or self._leader.keys() - {"state"} != observed.keys():
+            self._loses(trainer)
+            return
         step = max(0, trainer.global_step - 1)
         if trainer.is_global_zero:
             for quantity, found in observed.items():
@@ -177,7 +201,14 @@ class Follower(Recorder):
             self.exchange.acknowledge()
         self.exchange.number += 1
 
+    def _loses(self, trainer: Trainer) -> None:
+        self._is_lost = trainer.should_stop = True
+        self.differences.append(Difference(max(0, trainer.global_step - 1), "steps per epoch", "", math.inf))
+        self.exchange.leave()
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._is_lost and self.exchange.receive() is not None:  # the leader has more to do
+            self._loses(trainer)
         self.exchange.leave()
 
 
@@ -188,7 +219,7 @@ class Finisher(Recorder):
         self._end = self.exchange.ended()
 
     def rates(self) -> list[float] | None:
-        return self._end["rates"][self._step]
+        return self._end["rates"][self._number]
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         ours = copied(dict(pl_module.named_parameters()))

@@ -137,6 +137,7 @@ def _serve(connection: Any, group: Group, rank: int, home: Path, threads: int) -
     _redirect(home / f"rank{rank}.log")
     os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0"}  # Lightning then starts no processes
     use_loopback(os.environ)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic kernels may come later; it is read once
     with contextlib.suppress(EOFError):
         try:
             _join(group, rank, home, threads)

@@ -25,15 +25,23 @@ def parity(compose: Callable[[list[str]], DictConfig], say: Callable[[str], None
     `compose` takes more overrides. Raises ConfigError for what can't be compared so, SideFailed where the reference fails,
     or the other side for a reason that is not known.
     """
-    cfg = compose([])
-    validated(cfg)
-    sides = Sides.of(cfg, compose)
+
+    def checked(more: list[str]) -> DictConfig:
+        cfg = compose(more)
+        validated(cfg)
+        return cfg
+
+    cfg = checked([])
+    sides = Sides.of(cfg, checked)
     with TemporaryDirectory(prefix="lockstep-parity-") as folder, Processes(sides.groups(), Path(folder)) as processes:
-        sides = in_larger_batches(sides, processes)
+        if cfg.parity.against == "one":
+            sides = in_larger_batches(sides, processes)
         say(f"{described(sides.other)}\nagainst {described(sides.reference)}")
         evidence = examine(sides, processes)
         if evidence.comparison is not None:
             say(f"\n{evidence.comparison.table()}\n")
+            if evidence.configured("datamodule.drop_last") is not True and not evidence.fact("whole epoch"):
+                say(f"An epoch has more than these {sides.steps} steps: what only its last batch would show was not compared.")
             if evidence.comparison.equal:
                 say("Equal.")
                 return True
@@ -62,12 +70,13 @@ def verdict(evidence: Evidence, causes: list[Cause]) -> str:
         lines = [f"Not equal, first {first_difference(evidence.comparison)}."]
     else:
         lines = [f"Not equal: {evidence.failure}"]
-    lines += [f"Why: {cause.name}. With it switched off both are equal.\n     {cause.remedy}." for cause in causes]
+    it = "it" if len(causes) == 1 else "all of these"
+    lines += [f"Why: {cause.name}. With {it} switched off both are equal.\n     {cause.remedy}." for cause in causes]
     if causes:
         return "\n".join(lines)
     if evidence.comparison is not None and evidence.comparison.is_drift_of_the_control:
         return "\n".join([*lines, _DRIFT])
-    return "\n".join([*lines, "Why: none of the causes known here; with all of them off they still differ."])
+    return "\n".join([*lines, "Why: none of the causes known here."])
 
 
 def first_difference(comparison: Comparison) -> str:

@@ -24,10 +24,15 @@ def frozen(name: str) -> str:
 
 Role = Literal["lead", "follow", "finish"]
 
+
+def is_reference(value: object) -> bool:
+    return isinstance(value, str) and (value in ("one", "ddp") or all("=" in override for override in value.split()))
+
+
 RULES = {
     "parity.steps": integer(1),
     "parity.precision": one_of("run", *PRECISIONS),
-    "parity.against": Accepts("accepted is one, ddp, or overrides as 'key=value key=value'", lambda v: against(v) is not None),
+    "parity.against": Accepts("accepted is one, ddp, or overrides as 'key=value key=value'", is_reference),
 }
 
 
@@ -49,20 +54,6 @@ class Findings:
     facts: dict[str, Any]
 
 
-def against(value: object) -> list[str] | None:
-    """The overrides that make the reference of the composed run; [] for one process; None if not understood.
-
-    `ddp` is the DDP of conf/trainer/default.yaml with as many processes.
-    """
-    if not isinstance(value, str):
-        return None
-    if value == "one":
-        return []
-    if value == "ddp":
-        return ["trainer.strategy._target_=lockstep.strategies.DDP"]
-    return value.split() if all("=" in override for override in value.split()) else None
-
-
 @dataclass(frozen=True)
 class Sides:
     """The reference, and the other that is to equal it.
@@ -81,16 +72,17 @@ class Sides:
         for key, accepts in RULES.items():
             if not accepts.test(value := OmegaConf.select(cfg, key)):
                 raise refuse(key, value, accepts.words)
-        overrides = against(cfg.parity.against) or []
-        reference = compose(overrides) if overrides else as_one_process(cfg)
-        plan, theirs = Plan.of(cfg), Plan.of(reference)
-        if not overrides and plan.world_size == 1:
+        plan, against = Plan.of(cfg), cfg.parity.against
+        made = {"one": as_one_process, "ddp": as_plain_ddp}.get(against)
+        if made is not None and plan.world_size == 1:
             raise refuse("trainer.devices", cfg.trainer.devices, "one process is the reference; accepted is 2 or more")
+        reference = made(cfg) if made is not None else compose(against.split())
+        theirs = Plan.of(reference)
         if plan.global_batch_size != theirs.global_batch_size:
             sizes = f"{plan.global_batch_size} and {theirs.global_batch_size}"
-            raise refuse("parity.against", cfg.parity.against, f"the sides take {sizes} samples a step; set global_batch_size")
+            raise refuse("parity.against", against, f"the sides take {sizes} samples a step; set global_batch_size")
         # where precisions are what is compared, each side keeps its own
-        own = cfg.parity.precision == "run" or any(override.startswith("trainer.precision=") for override in overrides)
+        own = cfg.parity.precision == "run" or any(override.startswith("trainer.precision=") for override in against.split())
         precision = None if own else cfg.parity.precision
         return cls(*(_to_compare(side, precision) for side in (reference, cfg)), steps=cfg.parity.steps)
 
@@ -107,6 +99,10 @@ class Sides:
         """Of the coarser of both precisions: 64, 32 or 16."""
         return min(_bits(str(side.trainer.precision)) for side in (self.reference, self.other))
 
+    @property
+    def is_same_precision(self) -> bool:
+        return self.reference.trainer.precision == self.other.trainer.precision
+
     def groups(self) -> dict[str, Group]:
         """The processes it takes: the reference's, the other's and those of the control, a copy of the reference."""
         reference, other = _group(self.reference), _group(self.other)
@@ -116,12 +112,20 @@ class Sides:
 def as_one_process(cfg: DictConfig) -> DictConfig:
     """The same training on one process: the same global batches, in as many parts."""
     plan, one = Plan.of(cfg), deepcopy(cfg)
-    one.trainer.devices, one.trainer.num_nodes = 1, 1
+    one.trainer.devices, one.trainer.num_nodes = list(plan.device_ids[:1]) if plan.device_ids else 1, 1
     if "global_batch_size" in one.datamodule:
         one.datamodule.global_batch_size = plan.global_batch_size
     else:
         one.datamodule.batch_size = plan.batch_size * plan.world_size
     return one
+
+
+def as_plain_ddp(cfg: DictConfig) -> DictConfig:
+    """The same training on as many processes, under DDP with torch's own settings."""
+    plain = deepcopy(cfg)
+    kept = {name: cfg.trainer.strategy[name] for name in ("process_group_backend", "timeout")}
+    plain.trainer.strategy = OmegaConf.create({"_target_": "lockstep.strategies.DDP"} | kept)
+    return plain
 
 
 def for_steps(cfg: DictConfig, steps: int, folder: Path) -> DictConfig:
@@ -130,12 +134,13 @@ def for_steps(cfg: DictConfig, steps: int, folder: Path) -> DictConfig:
     cfg.trainer.max_steps = steps
     cfg.trainer.limit_train_batches = steps * cfg.trainer.accumulate_grad_batches
     cfg.run_dir = str(folder)
+    OmegaConf.resolve(cfg)
     return cfg
 
 
 def _to_compare(cfg: DictConfig, precision: Any) -> DictConfig:
-    """Plain values, without what a run leaves behind and what ends it early."""
-    plain: Any = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
+    """Open to any value, without what a run leaves behind and what ends it early."""
+    plain: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     if precision is not None:
         plain.trainer.precision = precision
     plain.ckpt_path, plain.logger = None, {}

@@ -1,10 +1,12 @@
 """What is done to a training, in its ranks, beyond its config."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -12,7 +14,7 @@ from lockstep.counted import seed_of
 from lockstep.parity.sides import frozen
 
 
-def freeze(model: torch.nn.Module, treatments: Set[str]) -> None:
+def freeze(model: nn.Module, treatments: Set[str]) -> None:
     """Parameters that are to be left as they are drawn."""
     for name, parameter in model.named_parameters():
         if frozen(name) in treatments:
@@ -39,16 +41,28 @@ class _PermutedCollate:
     def __call__(self, samples: Any) -> Any:
         batch = self.collate(samples)
         self.batches += 1
-        length = len(next(leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim))
+        length = next((len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), None)
+        if length is None:
+            raise TypeError(f"a batch of type {type(batch).__name__} can't be permuted: torch.utils._pytree sees no tensors")
         order = torch.randperm(length, generator=torch.Generator().manual_seed(seed_of(self.permutation, self.batches)))
         return tree_map(lambda leaf: leaf[order] if isinstance(leaf, Tensor) and leaf.shape[:1] == (length,) else leaf, batch)
 
 
-class NoDropout(TorchFunctionMode):
-    """A context in which torch's dropout functions, and the modules that call them, drop nothing."""
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Nothing is dropped by torch's dropout functions, nor by the modules that call them or drop by themselves."""
+    for module in model.modules():
+        if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+            module.dropout = 0.0
+    with _NoDropout():
+        yield
 
+
+class _NoDropout(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         if "dropout" in getattr(func, "__name__", ""):
             return args[0] if args else kwargs["input"]
+        if func is functional.scaled_dot_product_attention and len(args) > 4:  # query, key, value, attn_mask, dropout_p
+            args = (*args[:4], 0.0, *args[5:])
         return func(*args, **(kwargs | {"dropout_p": 0.0} if "dropout_p" in kwargs else kwargs))
