@@ -3,15 +3,18 @@
     python scripts/accuracy.py SWEEP_DIR [SWEEP_DIR ...]
 
 Each sweep is over seeds and trainer.devices at one global batch. For each number of processes: the mean test accuracy over
-the seeds, its standard error, and how far the mean lies from that of one process.
+the seeds, its standard error, and how far the mean lies from that of one process. Exit code 3 where that is more than a
+standard error.
 """
 
 import argparse
 import math
 import statistics
+import sys
 from collections import defaultdict
 from pathlib import Path
 
+from lockstep.cli import start
 from lockstep.config import refuse
 from lockstep.record import read_json
 
@@ -19,14 +22,18 @@ from lockstep.record import read_json
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", nargs="+", type=Path, metavar="SWEEP_DIR")
+    is_equal = True
     for sweep in parser.parse_args().sweeps:
-        print("| processes | seeds | test/acc | standard error | from one process |\n|---|---|---|---|---|")
         found = accuracies(sweep)
+        print("| processes | seeds | test/acc | standard error | from one process |\n|---|---|---|---|---|")
         one = statistics.mean(found[1])
         for world_size, values in sorted(found.items()):
             mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
             print(f"| {world_size} | {len(values)} | {mean:.5f} | {error:.5f} | {mean - one:+.5f} |")
+            is_equal = is_equal and abs(mean - one) <= error
         print()
+    print(f"The means differ by {'less' if is_equal else 'MORE'} than their standard error.")
+    sys.exit(0 if is_equal else 3)
 
 
 def accuracies(sweep: Path) -> dict[int, list[float]]:
@@ -35,10 +42,10 @@ def accuracies(sweep: Path) -> dict[int, list[float]]:
     for file in sweep.glob("*/metrics.json"):
         content = read_json(file) or {}
         found[content["world_size"]].append(content["metrics"]["test/acc"])
-    if not found[1]:
-        raise refuse("SWEEP_DIR", sweep, "has no finished job of one process")
+    if min(map(len, found.values()), default=0) < 2 or 1 not in found:
+        raise refuse("SWEEP_DIR", sweep, "accepted is a sweep with two seeds or more finished at each of 1 and N processes")
     return found
 
 
 if __name__ == "__main__":
-    main()
+    start(main)
