@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The one server of this process, whoever starts it, imports once and then forks: a fresh interpreter takes seconds.
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["lockstep.parity.observe", "lockstep.batchnorm", "fits"])
     # what Lightning says on any machine that has SLURM
     config.addinivalue_line("filterwarnings", "ignore:The `srun` command is available on your system")
 

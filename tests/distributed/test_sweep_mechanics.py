@@ -88,6 +88,14 @@ def test_more_values_run_only_the_new_jobs_in_any_order(tmp_path: Path) -> None:
     assert names == {"manifest.json", "lock", "multirun.yaml", "results.csv", "results.md"}
 
 
+def test_a_value_given_twice_is_two_jobs(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "seed=0,0")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "sweep" / "manifest.json").read_text())
+    assert [job["status"] for job in manifest["jobs"].values()] == ["finished", "finished"]
+    assert len({job["directory"] for job in manifest["jobs"].values()}) == 2
+
+
 def test_what_can_not_start_is_refused_before_the_first_job(tmp_path: Path) -> None:
     for override, line in {
         "datamodule.batch_size=64,0": "job 1 (trainer.accelerator=cpu datamodule.batch_size=0): datamodule.batch_size=0:",
