@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import multiprocessing
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,9 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and in a shell's background; runs respect that
+            signal.signal(number, handler)
     # The one server of this process, whoever starts it, imports once and then forks: a fresh interpreter takes seconds.
     multiprocessing.get_context("forkserver").set_forkserver_preload(["lockstep.parity.observe", "lockstep.batchnorm", "fits"])
     # what Lightning says on any machine that has SLURM
