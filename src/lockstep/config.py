@@ -276,7 +276,7 @@ def check_checkpoint(key: str, path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-    except Exception as error:  # zipfile raises what it meets: BadZipFile, NotImplementedError, zlib.error, ...
+    except Exception as error:  # zipfile raises what it meets: BadZipFile, zlib.error, RuntimeError, ...
         raise refuse(key, path, f"not a readable checkpoint ({error})") from error
     if damaged is not None:
         raise refuse(key, path, f"the checkpoint is corrupt (at {damaged})")

@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from lockstep.console import aligned
 from lockstep.parity.processes import Job, Processes, SideFailed
-from lockstep.parity.sides import Difference, Findings, Role, Sides, for_steps
+from lockstep.parity.sides import Difference, Findings, Role, Sides, as_one_process, for_steps
 
 # Of one step from identical state, as max|a-b| / max|a|. Calibrated by the control, a permuted batch: over the models of
 # benchmarks/parity.md its gradients differ by up to 4e-14 in float64, and by 1e-5 in float32 where no unit is at its kink.
@@ -173,11 +172,7 @@ def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
     built = for_steps(sides.reference, sides.steps, processes.folder)
     if processes.run({"control": Job("builds_batchnorm", (built,))})["control"]:
         return sides
-    reference = deepcopy(sides.reference)
-    reference.trainer.accumulate_grad_batches = 1
-    if "global_batch_size" not in reference.datamodule:
-        reference.datamodule.batch_size *= one.accumulate_grad_batches
-    return replace(sides, reference=reference)
+    return replace(sides, reference=as_one_process(sides.reference, parts=1))
 
 
 def _train(sides: Sides, processes: Processes, folder: Path, roles: dict[str, tuple[Role, int]]) -> dict[str, Findings]:

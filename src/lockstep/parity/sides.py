@@ -109,14 +109,16 @@ class Sides:
         return {"reference": reference, "other": other, "control": reference}
 
 
-def as_one_process(cfg: DictConfig) -> DictConfig:
-    """The same training on one process: the same global batches, in as many parts."""
+def as_one_process(cfg: DictConfig, parts: int | None = None) -> DictConfig:
+    """The same training on one process: the same global batches, accumulated in so many parts, or in as many as they are."""
     plan, one = Plan.of(cfg), deepcopy(cfg)
+    parts = parts or plan.accumulate_grad_batches
+    one.trainer.accumulate_grad_batches = parts
     one.trainer.devices, one.trainer.num_nodes = list(plan.device_ids[:1]) if plan.device_ids else 1, 1
     if "global_batch_size" in one.datamodule:
         one.datamodule.global_batch_size = plan.global_batch_size
     else:
-        one.datamodule.batch_size = plan.batch_size * plan.world_size
+        one.datamodule.batch_size = plan.global_batch_size // parts
     return one
 
 
