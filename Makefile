@@ -15,7 +15,7 @@ test: lint
 TINY := datamodule=synthetic_images datamodule.length=64 datamodule.val_length=20 datamodule.shape=[3,8,8] datamodule.batch_size=8
 PARITY := $(BIN)/python scripts/parity.py trainer=cpu trainer.devices=2 trainer.sync_batchnorm=true
 parity: .venv/installed
-	$(PARITY) model=linear datamodule=random_regression optimized_metric=val/loss mode=min $(ARGS)
+	$(PARITY) model=linear datamodule=random_regression optimized_metric=val/loss optimized_mode=min $(ARGS)
 	$(PARITY) model=mlp model.net.dropout=0.2 datamodule.drop_last=false $(ARGS)
 	$(PARITY) model=cnn datamodule.drop_last=false parity.steps=25 $(ARGS)
 	$(PARITY) model=resnet18 $(TINY) parity.steps=3 $(ARGS)

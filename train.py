@@ -4,7 +4,7 @@ import hydra
 from omegaconf import DictConfig
 
 from lockstep.cli import command_of_a_rank, start
-from lockstep.run import Run
+from lockstep.runs.run import Run
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
@@ -15,7 +15,7 @@ def main(cfg: DictConfig) -> float | None:
             run.supervise(command_of_a_rank(cfg))  # this same program, once per rank
         else:
             from lockstep.build import build  # torch and Lightning: only in processes that train
-            from lockstep.results import best_checkpoint
+            from lockstep.runs.results import best_checkpoint
 
             datamodule, model, trainer = build(cfg, run.plan)
             trainer.fit(model, datamodule, ckpt_path=cfg.ckpt_path)

@@ -14,12 +14,12 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from lockstep.cli import command_with, start
-from lockstep.config import check
+from lockstep.config.checks import check
+from lockstep.config.overrides import quote
+from lockstep.config.plan import Plan
 from lockstep.launchers.environment import RankZeroFilter, run_id
-from lockstep.overrides import quote
-from lockstep.plan import Plan
-from lockstep.run import Run, will_make
-from lockstep.saved import checkpoint_of, saved_config
+from lockstep.runs.run import Run, will_make
+from lockstep.runs.saved import checkpoint_of, saved_config
 
 
 def main() -> None:

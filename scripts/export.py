@@ -3,13 +3,13 @@
     python scripts/export.py RUN_DIR                     # RUN_DIR/export/best.safetensors
     python scripts/export.py RUN_DIR --checkpoint last --to weights.safetensors
 
-The file holds the tensors under the model's own names, and as its metadata ("recipe", JSON) the config the model is built
+The file holds the tensors under the model's own names, and as its metadata ("model_config", JSON) the config the model is built
 from. In Python:
 
     from safetensors import safe_open
     with safe_open("best.safetensors", framework="pt") as file:
         weights = {name: file.get_tensor(name) for name in file.keys()}
-        recipe = json.loads(file.metadata()["recipe"])
+        model_config = json.loads(file.metadata()["model_config"])
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lockstep import console
 from lockstep.cli import start
-from lockstep.saved import checkpoint_of
+from lockstep.runs.saved import checkpoint_of
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     checkpoint = read_checkpoint("checkpoint", source)
     # copies: two names of one tensor are two tensors in the file
     weights = {name: tensor.clone().contiguous() for name, tensor in checkpoint["state_dict"].items()}
-    about = {"recipe": json.dumps(checkpoint["hyper_parameters"]), "metrics": json.dumps(checkpoint.get("metrics", {}))}
+    about = {"model_config": json.dumps(checkpoint["hyper_parameters"]), "metrics": json.dumps(checkpoint.get("metrics", {}))}
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     save_file(weights, partial, metadata=about | {"format": "pt", "source": str(source)})

@@ -46,9 +46,9 @@ ROOMS = {
     ],
     "parity": [
         "conf/parity.yaml",
-        "scripts/accuracy.py",
+        "benchmarks/accuracy.py",
         "scripts/parity.py",
-        "scripts/parity_table.py",
+        "benchmarks/parity_table.py",
         "tests/cli/test_parity_command.py",
         "tests/distributed/test_parity.py",
         "tests/planted.py",

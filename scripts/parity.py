@@ -32,10 +32,10 @@ import hydra
 from omegaconf import DictConfig
 
 from lockstep.cli import start
+from lockstep.config.overrides import quote
 from lockstep.console import say
-from lockstep.overrides import quote
 from lockstep.parity.processes import SideFailed
-from lockstep.parity.report import parity
+from lockstep.parity.verdict import parity
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 

@@ -17,9 +17,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lockstep.cli import start
-from lockstep.config import ConfigError, refuse
-from lockstep.plan import Plan
-from lockstep.saved import checkpoint_of, saved_config
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError, config_error
+from lockstep.runs.saved import checkpoint_of, saved_config
 
 
 def main() -> None:
@@ -49,10 +49,10 @@ def _images(inputs: Iterator[Path]) -> Iterator[Path]:
 
     for path in inputs:
         if not path.exists():
-            raise refuse("INPUT", path, "no such file or folder")
+            raise config_error("INPUT", path, "no such file or folder")
         found = [path] if path.is_file() else [image for folder in sorted(_folders(path)) for image in find_images(folder)]
         if not found:
-            raise refuse("INPUT", path, f"has no {', '.join(SUFFIXES)} in it")
+            raise config_error("INPUT", path, f"has no {', '.join(SUFFIXES)} in it")
         yield from found
 
 

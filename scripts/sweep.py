@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from lockstep.cli import start
-from lockstep.config import refuse
-from lockstep.overrides import quote
+from lockstep.config.overrides import quote
+from lockstep.errors import config_error
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import COLUMNS, rows_of, show
 from lockstep.sweeps.sweep import PREEMPTED
@@ -25,7 +25,7 @@ def main() -> None:
     arguments = parser.parse_args()
     manifest = Manifest(arguments.sweep_dir)
     if not manifest.jobs:
-        raise refuse("SWEEP_DIR", arguments.sweep_dir, "has no manifest.json; accepted is the directory of a sweep")
+        raise config_error("SWEEP_DIR", arguments.sweep_dir, "has no manifest.json; accepted is the directory of a sweep")
     if arguments.what == "status":
         show(rows_of(manifest, arguments.sweep_dir), COLUMNS)
         return

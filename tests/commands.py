@@ -20,7 +20,7 @@ def environment(**more: str) -> dict[str, str]:
     own = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "TORCHELASTIC_", "PL_"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         own.pop(name, None)
-    fixed = {"PYTHONPATH": str(ROOT / "tests"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    fixed = {"PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT / 'src'}", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     return own | fixed | {MARK: uuid.uuid4().hex} | more
 
 

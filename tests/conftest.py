@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "scripts")]
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / folder) for folder in ("tests", "scripts", "benchmarks", "src")]
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+DATA = ROOT.parent / "shared" / "data"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -17,7 +18,9 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and in a shell's background; runs respect that
             signal.signal(number, handler)
     # The one server of this process, whoever starts it, imports once and then forks: a fresh interpreter takes seconds.
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["lockstep.parity.observe", "lockstep.batchnorm", "fits"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(
+        ["lockstep.parity.observe", "lockstep.trainer.batchnorm", "fits"]
+    )
     # what Lightning says on any machine that has SLURM
     config.addinivalue_line("filterwarnings", "ignore:The `srun` command is available on your system")
 

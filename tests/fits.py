@@ -13,9 +13,9 @@ from omegaconf import DictConfig
 
 from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
+from lockstep.config.overrides import quote
+from lockstep.config.plan import Plan
 from lockstep.launchers.environment import PARENT_PIPE, register_resolvers, this_rank
-from lockstep.overrides import quote
-from lockstep.plan import Plan
 
 torch.set_num_threads(1)  # of these small nets; several tests share the cores
 
@@ -24,15 +24,21 @@ SMALL = (
     "trainer.accelerator=cpu",
     "trainer.max_epochs=3",
     "datamodule.batch_size=300",  # four batches an epoch
-    "callbacks.checkpoint.every_n_steps=1",
+    "guards.checkpoint.every_n_steps=1",
     "callbacks.progress=null",
     "callbacks.pictures=null",
-    "callbacks.watchdog=null",
+    "guards.watchdog=null",
     "trainer.enable_progress_bar=false",
     "logger=csv",
     "trainer.log_every_n_steps=1",
 )
-BARE = ("trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "logger.tensorboard=null", "callbacks=checkpoint")
+BARE = (
+    "trainer.accelerator=cpu",
+    "trainer.enable_progress_bar=false",
+    "logger.tensorboard=null",
+    "guards=checkpoint",
+    "~callbacks",
+)
 
 
 def composed(*overrides: str, run_dir: Path) -> DictConfig:

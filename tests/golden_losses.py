@@ -37,10 +37,18 @@ class Losses(Callback):
 def losses(model: str, folder: Path) -> list[float]:
     """Of the first steps on one process in float64."""
     from lockstep.build import build
-    from lockstep.plan import Plan
+    from lockstep.config.plan import Plan
 
     fixed = ("trainer=cpu", "trainer.precision=64-true", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0")
-    alone = ("logger={}", "callbacks={}", "test=false", "optimized_metric=train/loss", f"model={model}", f"run_dir={folder}")
+    alone = (
+        "~logger",
+        "~guards",
+        "~callbacks",
+        "test=false",
+        "optimized_metric=train/loss",
+        f"model={model}",
+        f"run_dir={folder}",
+    )
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
         cfg = hydra.compose("train", overrides=["name=golden", *fixed, *alone, *MODELS[model]])
     datamodule, module, trainer = build(cfg, Plan.of(cfg))

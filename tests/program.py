@@ -17,8 +17,9 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from lockstep import record
+from lockstep.atomic_files import write_json
 from lockstep.cli import start
+from lockstep.runs import record
 
 STEPS = 5
 HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang", "preempted")
@@ -42,7 +43,7 @@ def main(cfg: DictConfig) -> None:
         save(folder / "checkpoints" / "last.ckpt", f"{step + 1} {total!r}")
     value = math.nan if fatal[1] == "nan" else total
     facts = {"world_size": 1, "lr": cfg.model.optimizer.lr, "samples_per_second": 1.0, "train_time": 1.0, "wall_time": 1.0}
-    record.write_json(folder / "metrics.json", {"metrics": {"val/acc": value}, "optimized_metric": "val/acc", **facts})
+    write_json(folder / "metrics.json", {"metrics": {"val/acc": value}, "optimized_metric": "val/acc", **facts})
     record.write_status(folder, "finished")
     journal(cfg, "finished")
 

@@ -15,14 +15,15 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lockstep.batchnorm import SyncBatchNorm
+from lockstep.callbacks import LastCheckpoint
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config import refuse
+from lockstep.config.plan import Plan
 from lockstep.datamodules.base import DataSpec
+from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.lightning_signals import take_over
-from lockstep.loggers import CSVLogger
-from lockstep.plan import Plan
+from lockstep.trainer.batchnorm import SyncBatchNorm
+from lockstep.trainer.lightning_internals import disable_sigterm_handling
+from lockstep.trainer.loggers import CSVLogger
 
 # Warnings of Lightning that are wrong about our loaders and metrics.
 _NOT_OURS = (
@@ -30,7 +31,7 @@ _NOT_OURS = (
     "The '.*_dataloader' does not have many workers",  # data in memory needs none
     "Checkpoint directory .* exists and is not empty",  # that is how a run is continued
     "The `srun` command is available on your system but is not used",  # a job of one task is a plain machine to us
-    r"It is recommended to use `self\.log",  # a Tally is summed over the ranks before it is logged
+    r"It is recommended to use `self\.log",  # a SampleMean is summed over the ranks before it is logged
     "The number of training batches",  # logging less often than once an epoch is a choice
     r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
 )
@@ -41,8 +42,8 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningMo
     _quieten_lightning()
     datamodule = instantiate(cfg.datamodule, _convert_="all")
     seed_everything(cfg.seed, workers=True, verbose=False)
-    recipe = {"model": OmegaConf.to_container(cfg.model, resolve=True), "spec": _plain_spec(datamodule.spec)}
-    model = build_model(recipe, lr=plan.lr)
+    model_config = {"model": OmegaConf.to_container(cfg.model, resolve=True), "spec": _plain_spec(datamodule.spec)}
+    model = build_model(model_config, lr=plan.lr)
     if cfg.init_from is not None:
         load_weights(model, "init_from", Path(cfg.init_from))
     step = None if cfg.ckpt_path is None else _fitting(model, "ckpt_path", Path(cfg.ckpt_path)).get("global_step")
@@ -57,14 +58,14 @@ def _quieten_lightning() -> None:
         warnings.filterwarnings("ignore", message=message)
 
 
-def build_model(recipe: dict[str, Any], lr: float | None = None) -> LightningModule:
+def build_model(model_config: dict[str, Any], lr: float | None = None) -> LightningModule:
     """From plain containers: {"model": a composed model group, "spec": the fields of a DataSpec}."""
-    spec = _spec(recipe["spec"])
-    parts: Any = OmegaConf.create(recipe["model"])
+    spec = _spec(model_config["spec"])
+    parts: Any = OmegaConf.create(model_config["model"])
     if lr is not None:
         parts.optimizer.lr = lr
     net = _construct(parts.pop("net"), {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs})
-    return _construct(parts, {"net": net, "spec": spec, "recipe": recipe})
+    return _construct(parts, {"net": net, "spec": spec, "model_config": model_config})
 
 
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:
@@ -76,7 +77,8 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     plugins: list[Any] = [_cluster_environment(), _construct(io, {})]
     if sync_batchnorm and plan.world_size > 1:
         plugins.append(SyncBatchNorm(plan.accelerator))
-    callbacks: list[Callback] = _instances(OmegaConf.select(cfg, "callbacks"))
+    callbacks: list[Callback] = [*_instances(OmegaConf.select(cfg, "guards")), *_instances(OmegaConf.select(cfg, "callbacks"))]
+    callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
     if not settings.enable_progress_bar:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
     objects = {
@@ -88,7 +90,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
         "default_root_dir": cfg.run_dir,
     }
     trainer = _construct(settings, objects)
-    take_over(trainer)
+    disable_sigterm_handling(trainer)
     return trainer
 
 
@@ -109,14 +111,14 @@ def _fitting(model: nn.Module, key: str, path: Path) -> dict[str, Any]:
     """The checkpoint, whose weights are those of such a model."""
     checkpoint = read_checkpoint(key, path)
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
-        raise refuse(key, path, "not a Lightning checkpoint: it has no state_dict")
+        raise config_error(key, path, "not a Lightning checkpoint: it has no state_dict")
     theirs, ours = checkpoint["state_dict"], model.state_dict()
     for name in sorted(theirs.keys() | ours.keys()):
         if name not in theirs or name not in ours:
-            raise refuse(key, path, f"of another model: {name} is only in the {'model' if name in ours else 'checkpoint'}")
+            raise config_error(key, path, f"of another model: {name} is only in the {'model' if name in ours else 'checkpoint'}")
         if theirs[name].shape != ours[name].shape:
             shapes = f"{tuple(theirs[name].shape)} there, {tuple(ours[name].shape)} in the model"
-            raise refuse(key, path, f"of another model: {name} is {shapes}")
+            raise config_error(key, path, f"of another model: {name} is {shapes}")
     return checkpoint
 
 

@@ -15,13 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from lockstep import console
-from lockstep.config import ConfigError, check, refuse
+from lockstep.config.checks import check
+from lockstep.config.overrides import config_flags, is_run_dir_given, of_each_run, quote
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import register_resolvers, restarts, this_rank
 from lockstep.launchers.rank import follow_parent
-from lockstep.overrides import config_flags, is_run_dir_given, of_each_run, quote
-from lockstep.plan import Plan
-from lockstep.resume import command_to_continue
-from lockstep.run import discard_made, will_make
+from lockstep.runs.resume import command_to_continue
+from lockstep.runs.run import discard_made, will_make
 
 register_resolvers()
 
@@ -142,7 +143,9 @@ def _check_launch(plan: Plan) -> None:
     """Raises ConfigError where the processes that have been started, or can be started here, are not those planned."""
     rank = this_rank()
     if rank is None and plan.num_nodes > 1:
-        raise refuse("trainer.num_nodes", plan.num_nodes, "several nodes are started by srun or torchrun; accepted here is 1")
+        raise config_error(
+            "trainer.num_nodes", plan.num_nodes, "several nodes are started by srun or torchrun; accepted here is 1"
+        )
     if rank is not None and rank.world_size != plan.world_size:
         raise ConfigError(
             f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}: {rank.started_by} has started "
@@ -157,6 +160,6 @@ def _reserve_directory(config: DictConfig) -> None:
     rank = this_rank()
     is_first = rank is None or rank.global_rank == 0  # the status that another rank finds may be of this very run
     if is_first and not given and (directory / "status.json").exists() and not restarts():
-        raise refuse("hydra.run.dir", directory, "belongs to an earlier run; give another one")
+        raise config_error("hydra.run.dir", directory, "belongs to an earlier run; give another one")
     if (rank is None or rank.started_by != "parent") and not (directory.exists() if given else restarts() > 0):
         will_make(directory)

@@ -1,4 +1,4 @@
-"""scripts/chaos.py in its short form: a run of two processes that is killed again and again ends as if it had not been."""
+"""benchmarks/chaos.py in its short form: a run of two processes that is killed again and again ends as if it had not been."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_killed_again_and_again_and_equal_in_the_end(tmp_path: Path) -> None:
-    done = python(ROOT / "scripts" / "chaos.py", "kills=2", "devices=2", "seed=1", cwd=tmp_path, timeout=230)
+    done = python(ROOT / "benchmarks" / "chaos.py", "kills=2", "devices=2", "seed=1", cwd=tmp_path, timeout=230)
     assert done.returncode == 0, done.stdout + done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("| 2 |"))
     processes, runs, kills, _, _, equal = (cell.strip() for cell in row.strip("|").split("|"))
@@ -20,7 +20,7 @@ def test_a_difference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     import torch
     from chaos import _verdict
 
-    from lockstep.record import write_json
+    from lockstep.atomic_files import write_json
 
     monkeypatch.setattr("chaos.EPOCHS", 1)
     for name, value in (("a", 0.0), ("b", 1e-7)):

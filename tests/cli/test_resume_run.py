@@ -18,7 +18,7 @@ OPTIONS = (
     "trainer.max_epochs=2",
     "datamodule.batch_size=160",
     "model.net.dropout=0.2",
-    "callbacks.checkpoint.every_n_steps=1",
+    "guards.checkpoint.every_n_steps=1",
     "callbacks.pictures=null",
     "trainer.log_every_n_steps=1",
     "logger=many",
@@ -68,7 +68,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole: Path, tmp_path: 
     started = {path.name: path.read_bytes() for path in (run / ".hydra").iterdir()}
     first_log = (run / "train.log").read_text()
 
-    done = train("resume=last", "callbacks.watchdog.seconds=500", cwd=tmp_path)
+    done = train("resume=last", "guards.watchdog.seconds=500", cwd=tmp_path)
     assert done.returncode == 75, done.stderr
     assert (status(run)["status"], status(run)["reason"]) == ("preempted", "preempted by SIGTERM")
     assert list(tmp_path.glob("logs/*/*")) == [run]

@@ -8,10 +8,10 @@ from ranks import in_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lockstep.batchnorm import AllReduceBatchNorm, SyncBatchNorm
 from lockstep.datamodules import Batches, InMemory
-from lockstep.models.tally import Tally
-from lockstep.samplers import EvalSampler, TrainSampler
+from lockstep.datamodules.samplers import EvalSampler, TrainSampler
+from lockstep.models.sample_mean import SampleMean
+from lockstep.trainer.batchnorm import AllReduceBatchNorm, SyncBatchNorm
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def check_all(rank: int, world_size: int) -> dict[str, Any]:
     return {
         "gradients": check_gradients(rank, world_size),
         "batchnorm": check_batchnorm(rank, world_size),
-        "tally": check_tally(rank, world_size),
+        "means": check_sample_mean(rank, world_size),
     }
 
 
@@ -42,7 +42,7 @@ def gradients_of_an_epoch(rank: int, world_size: int, length: int, batch_size: i
     for number, draw in enumerate(sampler, start=1):
         batch = data[draw]
         losses = (model(batch.inputs) - batch.targets).square().sum(dim=1) / 2
-        (losses.sum() * batch.share / accumulate).backward()
+        (losses.sum() * batch.loss_weight / accumulate).backward()
         if number % accumulate == 0 or number == len(sampler):
             assert net.weight.grad is not None
             gradients.append(net.weight.grad.item())
@@ -132,24 +132,24 @@ def values(length: int) -> Tensor:
     return torch.arange(1, length + 1, dtype=torch.float64).square() / 7
 
 
-def check_tally(rank: int, world_size: int) -> dict[int, tuple[float, int, int]]:
+def check_sample_mean(rank: int, world_size: int) -> dict[int, tuple[float, int, int]]:
     """For lengths 1 to 13: the mean over all samples, their count, and the number of batches of this rank."""
     found = {}
     for length in range(1, 14):
         data = Batches(InMemory(values(length), values(length)))
         sampler = EvalSampler(length, 2, rank, world_size)
-        tally = Tally(["loss"])
+        means = SampleMean(["loss"])
         for draw in sampler:
-            tally.update({"loss": data[draw].inputs})
-        mean = tally.compute()["loss"].item()
-        with tally.sync_context():
-            found[length] = (mean, int(tally.count), len(sampler))
+            means.update({"loss": data[draw].inputs})
+        mean = means.compute()["loss"].item()
+        with means.sync_context():
+            found[length] = (mean, int(means.count), len(sampler))
     return found
 
 
 def test_metrics_count_every_sample_once_at_any_length(found: list[dict[str, Any]]) -> None:
     for rank in found:
-        for length, (mean, count, batches) in rank["tally"].items():
+        for length, (mean, count, batches) in rank["means"].items():
             assert mean == pytest.approx(values(length).mean().item(), rel=1e-15)
             assert count == length
             assert batches == -(-length // (2 * len(found)))

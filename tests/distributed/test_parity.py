@@ -6,9 +6,9 @@ import pytest
 from omegaconf import DictConfig, open_dict
 from parity import compose
 
-from lockstep.config import ConfigError
+from lockstep.errors import ConfigError
 from lockstep.parity.processes import SideFailed
-from lockstep.parity.report import parity
+from lockstep.parity.verdict import parity
 
 pytestmark = pytest.mark.slow
 

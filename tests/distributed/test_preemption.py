@@ -20,8 +20,8 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from ranks import in_ranks
 
 from lockstep.checkpointing import differences
-from lockstep.preemption import REQUESTS, Preempted
-from lockstep.samplers import TrainSampler
+from lockstep.datamodules.samplers import TrainSampler
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 
 pytestmark = pytest.mark.slow
 # three epochs of five steps at a global batch of 240
@@ -73,14 +73,14 @@ class Seen(Callback):
 def broken_off(run: Path, *overrides: str, extra: list[Callback], ckpt_path: Path | None = None) -> tuple[int, int]:
     """Trains until Preempted; the signal it was preempted by and the step that was saved."""
     datamodule, model, trainer = prepared(run, *OPTIONS, *overrides, extra=extra)
-    REQUESTS.listen()
+    STOP_SIGNALS.listen()
     try:
         trainer.fit(model, datamodule, ckpt_path=ckpt_path)
     except Preempted as error:
         return error.number, last(run)["global_step"]
     finally:
-        REQUESTS.stop_listening()
-        REQUESTS.received = 0  # who continues is a new process
+        STOP_SIGNALS.stop_listening()
+        STOP_SIGNALS.received = 0  # who continues is a new process
     raise AssertionError("it was not preempted")
 
 
@@ -89,7 +89,7 @@ def broken_off(run: Path, *overrides: str, extra: list[Callback], ckpt_path: Pat
 
 def stop_at_each_moment(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
-    options = (f"trainer.devices={world_size}", "trainer.max_epochs=2", "callbacks.preemption.every_n_steps=4")
+    options = (f"trainer.devices={world_size}", "trainer.max_epochs=2", "guards.preemption.every_n_steps=4")
     run = folder / "run"
     whole, _ = trained(folder / "whole", *OPTIONS, *options)
     nowhere = {"callbacks": None}  # which say where the best checkpoint is
@@ -122,7 +122,7 @@ def test_any_rank_at_any_moment_stops_all_at_one_step(tmp_path: Path) -> None:
 def continue_from_everywhere(rank: int, world_size: int, folder: Path) -> list[str]:
     become_rank(rank, world_size)
     devices = f"trainer.devices={world_size}"
-    noise = ("datamodule.augment={crop: 1, flip: true}", "model/lr_scheduler=cosine", "callbacks.checkpoint.every_n_steps=2")
+    noise = ("datamodule.augment={crop: 1, flip: true}", "model/lr_scheduler=cosine", "guards.checkpoint.every_n_steps=2")
     kept = folder / "kept"
     kept.mkdir(exist_ok=True)
     whole, _ = trained(folder / "run", *OPTIONS, *noise, devices, extra=[KeepAll(kept)])
@@ -145,7 +145,7 @@ def begin(rank: int, world_size: int, run: Path) -> dict[tuple[int, int], list[i
     number, step = broken_off(
         run,
         f"trainer.devices={world_size}",
-        "callbacks.preemption.every_n_steps=1",
+        "guards.preemption.every_n_steps=1",
         extra=[Asked((world_size - 1,), "training"), seen],
     )
     assert (number, step) == (signal.SIGTERM, 7)
@@ -193,7 +193,7 @@ def test_a_run_of_four_goes_on_with_two_or_one(tmp_path: Path, caplog: pytest.Lo
 
 def leave_out(rank: int, world_size: int, folder: Path) -> Any:
     become_rank(rank, world_size)
-    devices, skip = f"trainer.devices={world_size}", "callbacks.nonfinite.action=skip"
+    devices, skip = f"trainer.devices={world_size}", "guards.nonfinite.action=skip"
     few = ("trainer.max_epochs=1", "trainer.sync_batchnorm=false")
     skipped, _ = trained(folder / "skipped", *OPTIONS, *few, devices, skip, extra=[Poison((2,), ranks=(1,))])
     draws, length = TrainSampler.__iter__, TrainSampler.__len__
@@ -234,9 +234,9 @@ def count_collectives(rank: int, world_size: int, folder: Path) -> dict[str, Any
 
     class Handlers(Callback):
         def on_train_batch_start(self, *_: Any) -> None:
-            calls["handlers"] = [signal.getsignal(number) == REQUESTS._receive for number in (signal.SIGTERM, signal.SIGUSR1)]
+            calls["handlers"] = [signal.getsignal(number) == STOP_SIGNALS._receive for number in (signal.SIGTERM, signal.SIGUSR1)]
 
-    REQUESTS.listen()
+    STOP_SIGNALS.listen()
     epochs = ("trainer.max_epochs=1", "datamodule.global_batch_size=30")  # 43 steps
     trained(folder / "run", *OPTIONS, *epochs, f"trainer.devices={world_size}", extra=[Handlers()])
     return calls

@@ -30,10 +30,10 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 from lockstep.launchers.rank import follow_parent, tell_parent
-from lockstep.preemption import Preempted, Requests
+from lockstep.launchers.stop_signals import Preempted, StopSignals
 
 follow_parent()
-requests = Requests()
+requests = StopSignals()
 requests.listen()
 requests.deferred = True
 rank = os.environ["RANK"]
@@ -91,7 +91,7 @@ OPTIONS = (
     "trainer.max_epochs=2",
     "datamodule.batch_size=80",
     "model.net.dropout=0.2",
-    "callbacks.checkpoint.every_n_steps=3",
+    "guards.checkpoint.every_n_steps=3",
     "callbacks.pictures=null",
     "logger=csv",
     "test=false",
@@ -172,7 +172,7 @@ def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(whole: dict[str,
 def test_a_rank_that_hangs_ends_the_run_with_the_stacks_of_all(tmp_path: Path) -> None:
     """Rank one sleeps, rank zero waits for it in a collective."""
     since = time.monotonic()
-    done = train(*OPTIONS, "hydra.run.dir=run", "callbacks.watchdog.seconds=2", fault("hang", 3), cwd=tmp_path)
+    done = train(*OPTIONS, "hydra.run.dir=run", "guards.watchdog.seconds=2", fault("hang", 3), cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert time.monotonic() - since < 100
     reason = status(tmp_path / "run")["reason"]

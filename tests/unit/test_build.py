@@ -13,16 +13,16 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from omegaconf import DictConfig
 
-from lockstep.batchnorm import SyncBatchNorm
 from lockstep.build import build, build_model, build_trainer, load_model
 from lockstep.callbacks import LastCheckpoint
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config import ConfigError
+from lockstep.config.plan import Plan
 from lockstep.datamodules import Digits
-from lockstep.loggers import CSVLogger
+from lockstep.errors import ConfigError
 from lockstep.models import Classifier
-from lockstep.plan import Plan
-from lockstep.strategies import DDP
+from lockstep.trainer.batchnorm import SyncBatchNorm
+from lockstep.trainer.loggers import CSVLogger
+from lockstep.trainer.strategies import DDP
 
 Built = tuple[Digits, Classifier, Any]
 SMALL = ["trainer=cpu", "model.net.hidden=[16]", "logger=csv", "callbacks.pictures=null"]
@@ -135,7 +135,7 @@ def names(objects: list[Any]) -> set[str]:
 
 
 DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog"}
-DEFAULT |= {"CountedRandomness", "Throughput", "LearningRate", "Pictures", "Progress"}
+DEFAULT |= {"CounterBasedRandomness", "Throughput", "LearningRate", "Pictures", "Progress"}
 
 
 def test_the_default_callbacks_are_all_there_is(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_callback_can_be_taken_out(name: str, kind: str, change: str, compose:
 
 
 def test_without_checkpoint_callbacks_nothing_saves(compose: Callable[..., DictConfig]) -> None:
-    trainer = built(compose("trainer=cpu", "callbacks.best_checkpoint=null", "callbacks.checkpoint=null"))[2]
+    trainer = built(compose("trainer=cpu", "callbacks.best_checkpoint=null", "guards.checkpoint=null"))[2]
     assert names(trainer.callbacks) == DEFAULT - {"BestCheckpoint", "LastCheckpoint"}
 
 
@@ -177,7 +177,7 @@ def test_loggers_are_those_of_the_config(option: str, kinds: list[type], compose
 
 def test_a_trainer_that_leaves_nothing_behind(compose: Callable[..., DictConfig]) -> None:
     cfg = compose(*SMALL, "trainer.enable_progress_bar=false")
-    cfg.callbacks, cfg.logger = {}, {}
+    cfg.guards, cfg.callbacks, cfg.logger = {}, {}, {}
     trainer = build_trainer(cfg, Plan.of(cfg))
     assert trainer.loggers == []
     assert not names(trainer.callbacks) & (DEFAULT | {"ModelCheckpoint"})  # pyright: ignore[reportAttributeAccessIssue]
@@ -233,12 +233,12 @@ def test_a_checkpoint_holds_plain_containers_under_lightning_s_keys(name: str, t
     assert checkpoint["metrics"]["val/acc"] == model.results["val/acc"]
 
 
-def test_a_recipe_builds_the_model_again(trained: tuple[Path, Classifier]) -> None:
-    recipe = read_checkpoint("checkpoint", trained[0] / "checkpoints" / "last.ckpt")["hyper_parameters"]
-    again = build_model(recipe, lr=0.125)
+def test_a_model_config_builds_the_model_again(trained: tuple[Path, Classifier]) -> None:
+    model_config = read_checkpoint("checkpoint", trained[0] / "checkpoints" / "last.ckpt")["hyper_parameters"]
+    again = build_model(model_config, lr=0.125)
     assert isinstance(again, Classifier)
     assert again.make_optimizer(again.parameters()).param_groups[0]["lr"] == 0.125
-    assert recipe["model"]["optimizer"]["lr"] == 2e-3  # stays as it was
+    assert model_config["model"]["optimizer"]["lr"] == 2e-3  # stays as it was
 
 
 def test_init_from_takes_only_the_weights(trained: tuple[Path, Classifier], compose: Callable[..., DictConfig]) -> None:

@@ -12,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import cli
 from lockstep.cli import command_with, explain, start
-from lockstep.config import ConfigError, refuse
+from lockstep.config.overrides import quote
+from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import Rank
-from lockstep.overrides import quote
-from lockstep.run import keep_made
+from lockstep.runs.run import keep_made
 
 
 def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -113,7 +113,7 @@ def test_an_override_that_can_not_be_applied_ends_with_one_line_and_code_2(
 @pytest.mark.usefixtures("_full_errors")
 def test_a_refusal_ends_with_its_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     def main() -> None:
-        raise refuse("seed", -1, "accepted is an integer of at least 0")
+        raise config_error("seed", -1, "accepted is an integer of at least 0")
 
     with pytest.raises(SystemExit) as ended:
         start(main)

@@ -9,16 +9,16 @@ import export
 import pytest
 import torch
 
-from lockstep.config import ConfigError
+from lockstep.errors import ConfigError
 
 READER = """
 import json, sys
 from safetensors import safe_open
 with safe_open(sys.argv[1], framework="pt") as file:
     weights = {name: file.get_tensor(name) for name in file.keys()}
-    recipe = json.loads(file.metadata()["recipe"])
+    model_config = json.loads(file.metadata()["model_config"])
 assert not {"lightning", "hydra", "lockstep"} & set(sys.modules)
-print(json.dumps({"weights": {name: tensor.tolist() for name, tensor in weights.items()}, "recipe": recipe}))
+print(json.dumps({"weights": {name: tensor.tolist() for name, tensor in weights.items()}, "model_config": model_config}))
 """
 
 
@@ -42,7 +42,7 @@ def test_read_back_without_lightning_and_hydra(run_dir: Path, monkeypatch: pytes
     read = json.loads(done.stdout)
     square = [[0.0, 1.0], [2.0, 3.0]]
     assert read["weights"] == {"net.a": square, "net.b": square, "net.c": [[0.0, 2.0], [1.0, 3.0]]}
-    assert read["recipe"] == {"spec": {"num_outputs": 2}}
+    assert read["model_config"] == {"spec": {"num_outputs": 2}}
     assert [path.name for path in target.parent.iterdir()] == ["best.safetensors"]
 
 

@@ -8,13 +8,13 @@ from lockstep.callbacks.nonfinite import NonFinite
 from lockstep.callbacks.pictures import Pictures
 from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
-from lockstep.callbacks.randomness import CountedRandomness
+from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.watchdog import Watchdog
 
 __all__ = [
     "EMA",
     "BestCheckpoint",
-    "CountedRandomness",
+    "CounterBasedRandomness",
     "EarlyStopping",
     "LastCheckpoint",
     "LearningRate",

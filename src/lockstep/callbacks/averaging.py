@@ -6,7 +6,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from lockstep.callbacks.checkpoints import last_checkpoint_of
-from lockstep.callbacks.nonfinite import is_left_out
+from lockstep.callbacks.nonfinite import step_was_skipped
 
 
 class EMA(EMAWeightAveraging):
@@ -17,7 +17,7 @@ class EMA(EMAWeightAveraging):
     """
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if is_left_out(trainer):
+        if step_was_skipped(trainer):
             self._latest_update_step = trainer.global_step
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 

@@ -7,7 +7,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
-from lockstep.steps import begins_step
+from lockstep.trainer.steps import begins_step
 
 
 class LastCheckpoint(Checkpoint):
@@ -88,12 +88,12 @@ class LastCheckpoint(Checkpoint):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._is_saving:
-            _settle(checkpoint["loops"]["fit_loop"])
+            _rewind_progress(checkpoint["loops"]["fit_loop"])
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         loop = checkpoint["loops"]["fit_loop"]
         self._logged_step = loop["epoch_loop.state_dict"]["_batches_that_stepped"]
-        _recount(loop["epoch_loop.batch_progress"], checkpoint, getattr(trainer, "datamodule", None))
+        _rescale_progress(loop["epoch_loop.batch_progress"], checkpoint, getattr(trainer, "datamodule", None))
 
 
 def last_checkpoint_of(trainer: Any) -> LastCheckpoint | None:
@@ -106,7 +106,7 @@ def _is_within_epoch(trainer: Trainer) -> bool:
     return progress.started > progress.completed
 
 
-def _settle(loop: dict[str, Any]) -> None:
+def _rewind_progress(loop: dict[str, Any]) -> None:
     """What has been announced and not begun (a batch, and at its first batch an epoch) has not been counted."""
     batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
     within = batches["current"]["completed"] > 0 and epochs["current"]["started"] > epochs["current"]["completed"]
@@ -118,7 +118,7 @@ def _settle(loop: dict[str, Any]) -> None:
     batches["is_last_batch"] = False
 
 
-def _recount(batches: dict[str, Any], checkpoint: dict[str, Any], datamodule: Any) -> None:
+def _rescale_progress(batches: dict[str, Any], checkpoint: dict[str, Any], datamodule: Any) -> None:
     """Counts batches as they are now: with another accumulation a step has another number of them."""
     then = checkpoint.get(type(datamodule).__qualname__, {}).get("samples_per_batch")
     if then and (now := datamodule.order()["samples_per_batch"]) != then:

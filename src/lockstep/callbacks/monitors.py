@@ -10,7 +10,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.datamodules.batches import Batch
-from lockstep.steps import ends_step
+from lockstep.trainer.steps import ends_step
 
 
 def _is_due(trainer: Any) -> bool:

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
-from lockstep.config import NamedFailure
 from lockstep.datamodules.batches import Batch
-from lockstep.steps import begins_step, ends_step
+from lockstep.errors import NamedFailure
+from lockstep.trainer.steps import begins_step, ends_step
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ class NonFinite(Callback):
         self.action, self.every_n_steps = action, every_n_steps
         self._seen: list[tuple[int, Tensor, Tensor | None]] = []  # step, loss, sample ids
         self._before: list[tuple[Tensor, Tensor]] = []  # what a step changes besides the weights, and its value before
-        self._is_left_out = False
-        self.step_left_out: int | None = None  # the latest
+        self._was_skipped = False
+        self.skipped_step: int | None = None  # the latest
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self.action == "skip" and begins_step(trainer, batch_idx):
@@ -52,7 +52,7 @@ class NonFinite(Callback):
             return
         for parameter in pl_module.parameters():
             parameter.grad = None  # an optimizer passes over what has no gradient
-        self._is_left_out, self.step_left_out = True, trainer.global_step
+        self._was_skipped, self.skipped_step = True, trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
@@ -62,8 +62,8 @@ class NonFinite(Callback):
         if self.action == "stop":
             if trainer.global_step % self.every_n_steps == 0 or pl_module.device.type == "cpu":
                 self._look(trainer)
-        elif self._is_left_out:
-            self._is_left_out = False
+        elif self._was_skipped:
+            self._was_skipped = False
             with torch.no_grad():
                 for state, before in self._before:
                     state.copy_(before)
@@ -87,10 +87,10 @@ class NonFinite(Callback):
         return "that of another rank's samples"
 
 
-def is_left_out(trainer: Any) -> bool:
+def step_was_skipped(trainer: Any) -> bool:
     """Has the latest step been left out?"""
     looks = (callback for callback in trainer.callbacks if isinstance(callback, NonFinite))
-    return any(look.step_left_out == trainer.global_step - 1 for look in looks)
+    return any(look.skipped_step == trainer.global_step - 1 for look in looks)
 
 
 def _states(module: LightningModule) -> list[Tensor]:

@@ -6,8 +6,8 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.callbacks.checkpoints import last_checkpoint_of
-from lockstep.preemption import REQUESTS, Preempted
-from lockstep.steps import begins_step
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.trainer.steps import begins_step
 
 
 class Preemption(Callback):
@@ -22,7 +22,7 @@ class Preemption(Callback):
         self._is_overdue = True  # it has been longer than a step since the ranks last asked
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        REQUESTS.deferred = self._is_overdue = True
+        STOP_SIGNALS.deferred = self._is_overdue = True
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_overdue = True
@@ -40,19 +40,19 @@ class Preemption(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training is over and saved; the test is left for later."""
-        if REQUESTS.deferred:
-            REQUESTS.deferred = False
+        if STOP_SIGNALS.deferred:
+            STOP_SIGNALS.deferred = False
             if number := _agree(trainer):
                 raise Preempted(number)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        REQUESTS.deferred = False
+        STOP_SIGNALS.deferred = False
 
 
 def _agree(trainer: Trainer) -> int:
     """The signal that any rank has received, 0 if none has; the same answer on every rank."""
     if trainer.world_size == 1:
-        return REQUESTS.received
-    received = torch.tensor(REQUESTS.received, device=trainer.strategy.root_device)
+        return STOP_SIGNALS.received
+    received = torch.tensor(STOP_SIGNALS.received, device=trainer.strategy.root_device)
     torch.distributed.all_reduce(received, torch.distributed.ReduceOp.MAX)
     return int(received)

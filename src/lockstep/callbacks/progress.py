@@ -10,7 +10,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 
-from lockstep.record import write_json
+from lockstep.atomic_files import write_json
 
 log = logging.getLogger(__name__)
 

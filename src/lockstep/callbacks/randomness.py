@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.counted import seed_of
+from lockstep.counter_rng import seed_of
 
 
-class CountedRandomness(Callback):
+class CounterBasedRandomness(Callback):
     """Seeds torch's generators from (seed, epoch, batch, rank) at every training batch.
 
     Ranks draw differently, and what a batch draws does not depend on what was drawn before it.

@@ -9,10 +9,10 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep import record
 from lockstep.console import say
 from lockstep.launchers.environment import rank_log
 from lockstep.launchers.rank import tell_parent
+from lockstep.runs import record
 
 LAST_WORDS = 3.0  # seconds for the other ranks, which wait for this one, to dump their stacks too
 

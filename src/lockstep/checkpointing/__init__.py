@@ -1,7 +1,14 @@
 """Checkpoints that cannot tear: how they are written, verified, and found again."""
 
-from lockstep.checkpointing.compare import differences
-from lockstep.checkpointing.files import newest_sound, read_checkpoint, write_checkpoint
+from lockstep.checkpointing.differences import differences
+from lockstep.checkpointing.files import latest_valid_checkpoint, read_checkpoint, write_checkpoint
 from lockstep.checkpointing.io import AtomicCheckpointIO, CheckpointError
 
-__all__ = ["AtomicCheckpointIO", "CheckpointError", "differences", "newest_sound", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "AtomicCheckpointIO",
+    "CheckpointError",
+    "differences",
+    "latest_valid_checkpoint",
+    "read_checkpoint",
+    "write_checkpoint",
+]

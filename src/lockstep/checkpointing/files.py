@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from lockstep.config import ConfigError, check_checkpoint, refuse
+from lockstep.config.checks import check_checkpoint
+from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import is_rank_zero
 
 log = logging.getLogger(__name__)
@@ -48,10 +49,10 @@ def read_checkpoint(key: str, path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
-        raise refuse(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
+        raise config_error(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
 
 
-def newest_sound(folder: Path, since: float = 0.0) -> Path | None:
+def latest_valid_checkpoint(folder: Path, since: float = 0.0) -> Path | None:
     """The checkpoint to continue from, of those written `since` (time.time); damaged ones are named, passed over, and put
     aside as NAME.damaged, so that none takes the place of a sound one. None where there is none at all.
 
@@ -73,7 +74,9 @@ def newest_sound(folder: Path, since: float = 0.0) -> Path | None:
             log.warning(f"continuing from {path} instead")
         return path
     if damaged:
-        raise refuse("resume", folder.parent, f"every checkpoint is damaged: {', '.join(damaged)}; move them away to start anew")
+        raise config_error(
+            "resume", folder.parent, f"every checkpoint is damaged: {', '.join(damaged)}; move them away to start anew"
+        )
     return None
 
 

@@ -9,7 +9,7 @@ import torch
 from lightning.fabric.plugins.io import CheckpointIO
 
 from lockstep.checkpointing.files import read_checkpoint, write_checkpoint
-from lockstep.config import ConfigError, NamedFailure
+from lockstep.errors import ConfigError, NamedFailure
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.counted import draw
+from lockstep.counter_rng import random_bits
 
 
 class CropFlip:
@@ -26,12 +26,12 @@ class CropFlip:
         rows = torch.arange(height).expand(n, -1)
         columns = torch.arange(width).expand(n, -1)
         if self.flip:
-            mirrored = draw(self.seed, epoch, ids, 0) % 2 == 1
+            mirrored = random_bits(self.seed, epoch, ids, 0) % 2 == 1
             columns = torch.where(mirrored[:, None], columns.flip(1), columns)
         if self.crop:
             span = 2 * self.crop + 1
-            rows = rows + (draw(self.seed, epoch, ids, 1) % span)[:, None]
-            columns = columns + (draw(self.seed, epoch, ids, 2) % span)[:, None]
+            rows = rows + (random_bits(self.seed, epoch, ids, 1) % span)[:, None]
+            columns = columns + (random_bits(self.seed, epoch, ids, 2) % span)[:, None]
             images = functional.pad(images, [self.crop] * 4)
         return images[
             torch.arange(n)[:, None, None, None],

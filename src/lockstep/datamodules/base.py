@@ -14,11 +14,11 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
-from lockstep.config import refuse
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batch, Batches
-from lockstep.preemption import REQUESTS
-from lockstep.samplers import Draw, EvalSampler, TrainSampler
+from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
+from lockstep.errors import config_error
+from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class DataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         if self.augment is not None and len(self.spec.input_shape) != 3:
-            raise refuse("datamodule.augment", "{...}", f"is for images; this data has shape {self.spec.input_shape}")
+            raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {self.spec.input_shape}")
         self._start = (0, 0)
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()
@@ -142,7 +142,7 @@ class DataModule(LightningDataModule):
         if state_dict["consumed"]:
             for name, key in (("seed", "seed"), ("length", "datamodule"), ("global_batch_size", "datamodule.global_batch_size")):
                 if now[name] != state_dict[name]:
-                    raise refuse(
+                    raise config_error(
                         key,
                         now[name],
                         f"the checkpoint is from within an epoch of {state_dict['length']} samples, in global batches of "
@@ -184,7 +184,9 @@ class DataModule(LightningDataModule):
         if self.folds is None:
             return seeded_split(length, self.val_fraction, self.seed)
         if not 0 <= self.fold < self.folds:
-            raise refuse("datamodule.fold", self.fold, f"accepted is 0 to {self.folds - 1}, for datamodule.folds={self.folds}")
+            raise config_error(
+                "datamodule.fold", self.fold, f"accepted is 0 to {self.folds - 1}, for datamodule.folds={self.folds}"
+            )
         parts = torch.randperm(length, generator=torch.Generator().manual_seed(self.seed)).tensor_split(self.folds)
         rest = torch.cat([part for number, part in enumerate(parts) if number != self.fold])
         return rest.sort().values, parts[self.fold].sort().values
@@ -193,7 +195,7 @@ class DataModule(LightningDataModule):
         sampler = EvalSampler(len(dataset), self._batch_size(), self._rank, self._world_size)
         return self._loader(dataset, sampler, None)
 
-    def _loader(self, dataset: Any, sampler: DistributedSampler[Draw], augment: CropFlip | None) -> DataLoader[Batch]:
+    def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: CropFlip | None) -> DataLoader[Batch]:
         # batch_size=None: the sampler yields whole batches, which the dataset fetches at once
         return DataLoader(
             Batches(dataset, augment),
@@ -221,7 +223,7 @@ class DataModule(LightningDataModule):
             return self.batch_size
         shares = self._world_size * self._accumulate
         if self.global_batch_size % shares:
-            raise refuse("datamodule.global_batch_size", self.global_batch_size, f"accepted is a multiple of {shares}")
+            raise config_error("datamodule.global_batch_size", self.global_batch_size, f"accepted is a multiple of {shares}")
         return self.global_batch_size // shares
 
     def _fit_scaler(self) -> StandardScaler:
@@ -229,7 +231,7 @@ class DataModule(LightningDataModule):
         scaler = StandardScaler()
         train = Batches(self.splits.train)
         for ids in torch.arange(len(train)).split(4096):
-            scaler.partial_fit(as_features(train[Draw(ids, 0, 1.0)].inputs))
+            scaler.partial_fit(as_features(train[BatchIndices(ids, 0, 1.0)].inputs))
         return scaler
 
 
@@ -240,7 +242,7 @@ def _unchanged(batch: Any) -> Any:
 def _outlive_requests(_: int) -> None:
     """In a data worker: a request to stop that reaches the whole process group is for the run, which needs its workers until
     the next step boundary, and ends them. By torch's own handler they would end at once, and fail the run."""
-    if REQUESTS.is_listening:
+    if STOP_SIGNALS.is_listening:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

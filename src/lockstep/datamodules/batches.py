@@ -1,4 +1,4 @@
-"""From a draw of sample ids to a batch of tensors."""
+"""From sample ids to a batch of tensors."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from lockstep.samplers import Draw
+from lockstep.datamodules.samplers import BatchIndices
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -19,13 +19,13 @@ class Batch(NamedTuple):
         inputs: (n, *input_shape), uint8 for images or float; n = 0 on a rank without a sample in a tail.
         targets: (n,) class numbers, or (n, outputs) floats.
         ids: (n,) sample numbers in the split, on the device too.
-        share: of each sample in the step's gradient; see lockstep.samplers.Draw.
+        loss_weight: of each sample in the step's gradient; see lockstep.datamodules.samplers.BatchIndices.
     """
 
     inputs: Tensor
     targets: Tensor
     ids: Tensor
-    share: float
+    loss_weight: float
 
 
 class InMemory(Dataset[tuple[Tensor, Tensor]]):
@@ -46,7 +46,7 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Batches(Dataset[Batch]):
-    """Any dataset of (input, target) pairs, indexed by a Draw.
+    """Any dataset of (input, target) pairs, indexed by a BatchIndices.
 
     Uses `__getitems__` where the dataset has it (a tuple of tensors, or a list of samples as torch's Subset gives),
     and collates single samples otherwise.
@@ -58,11 +58,11 @@ class Batches(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, draw: Draw) -> Batch:
-        inputs, targets = self._fetch(draw.ids)
-        if self.augment is not None and len(draw.ids):
-            inputs = self.augment(inputs, draw.ids, draw.epoch)
-        return Batch(inputs, targets, draw.ids, draw.share)
+    def __getitem__(self, indices: BatchIndices) -> Batch:
+        inputs, targets = self._fetch(indices.ids)
+        if self.augment is not None and len(indices.ids):
+            inputs = self.augment(inputs, indices.ids, indices.epoch)
+        return Batch(inputs, targets, indices.ids, indices.loss_weight)
 
     def _fetch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         wanted = ids.tolist() or [0]  # an empty batch is a batch of one, cut to none: its shape and type are right

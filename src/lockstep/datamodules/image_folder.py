@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
-from lockstep.config import refuse
 from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
 from lockstep.datamodules.images import SUFFIXES, ImageFiles, damage, find_images
+from lockstep.errors import config_error
 
 
 class LabelledFiles(Dataset[tuple[Tensor, Tensor]]):
@@ -49,7 +49,7 @@ class ImageFolder(DataModule):
             for folder in [self.data_dir / name for name in ("train", "val", "test")] if self.is_split else [self.data_dir]:
                 for path, _ in self._files(folder):
                     if problem := damage(path):
-                        raise refuse("datamodule.data_dir", path, f"not a readable image ({problem})")
+                        raise config_error("datamodule.data_dir", path, f"not a readable image ({problem})")
 
     def load(self) -> Splits:
         if not self.is_split:
@@ -76,7 +76,7 @@ class ImageFolder(DataModule):
     def _files(self, folder: Path) -> list[tuple[Path, int]]:
         files = [(path, target) for target, name in enumerate(self.classes) for path in find_images(folder / name)]
         if not files and folder.name != "val":
-            raise refuse("datamodule.data_dir", self.data_dir, f"no {', '.join(SUFFIXES)} in {folder}/CLASS/")
+            raise config_error("datamodule.data_dir", self.data_dir, f"no {', '.join(SUFFIXES)} in {folder}/CLASS/")
         return files
 
 
@@ -84,9 +84,9 @@ def _class_names(folder: Path) -> list[str]:
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
-        raise refuse("datamodule.data_dir", folder, f"not a readable folder ({error})") from error
+        raise config_error("datamodule.data_dir", folder, f"not a readable folder ({error})") from error
     if len(names) < 2:
-        raise refuse(
+        raise config_error(
             "datamodule.data_dir", folder, f"has {len(names)} class folder(s); accepted is one folder per class, two or more"
         )
     return names

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional
 
-from lockstep.config import ConfigError
+from lockstep.errors import ConfigError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 

@@ -9,9 +9,9 @@ import torch
 import torchvision
 from torch import Tensor
 
-from lockstep.config import ConfigError, refuse
 from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.batches import InMemory
+from lockstep.errors import ConfigError, config_error
 
 _SHAPES = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "KMNIST": (1, 28, 28), "CIFAR10": (3, 32, 32)}
 
@@ -27,7 +27,7 @@ class TorchvisionImages(DataModule):
     def __init__(self, dataset: str, data_dir: str, **loading: Any) -> None:
         super().__init__(**loading)
         if dataset not in _SHAPES:
-            raise refuse("datamodule.dataset", dataset, f"accepted is {', '.join(_SHAPES)}")
+            raise config_error("datamodule.dataset", dataset, f"accepted is {', '.join(_SHAPES)}")
         self.dataset, self.data_dir = dataset, Path(data_dir)
         self._class = getattr(torchvision.datasets, dataset)
         self.spec = DataSpec(_SHAPES[dataset], num_outputs=10)
@@ -42,7 +42,7 @@ class TorchvisionImages(DataModule):
         except Exception as error:  # the downloaders of torchvision raise RuntimeError, URLError, OSError, ...
             for folder in ours:
                 shutil.rmtree(folder, ignore_errors=True)
-            raise refuse(
+            raise config_error(
                 "datamodule.data_dir",
                 self.data_dir,
                 f"{self.dataset} is not in {self.data_dir.absolute()} and could not be downloaded ({error}); put torchvision's "
@@ -65,7 +65,7 @@ class TorchvisionImages(DataModule):
         except (ValueError, EOFError, AssertionError, RuntimeError) as error:  # what a truncated or overwritten file raises
             if "download" in str(error).lower():
                 raise
-            raise refuse(
+            raise config_error(
                 "datamodule.data_dir", self.data_dir, f"a file of {self.dataset} there is unreadable ({error})"
             ) from error
         images = torch.as_tensor(numpy.asarray(found.data))

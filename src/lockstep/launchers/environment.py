@@ -13,7 +13,7 @@ from typing import Literal
 
 from omegaconf import OmegaConf
 
-from lockstep.config import ConfigError
+from lockstep.errors import ConfigError
 
 PARENT_PIPE = "LOCKSTEP_PARENT_PIPE"  # a file descriptor that closes when the parent dies
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # the same for a job and its sweep

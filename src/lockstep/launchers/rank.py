@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from signal import SIGKILL
 
+from lockstep.atomic_files import write_json
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, this_rank
-from lockstep.record import write_json
 
 
 def follow_parent() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, RESTARTS
-from lockstep.preemption import PREEMPTED, SIGNALS, Preempted
+from lockstep.launchers.stop_signals import PREEMPTED, SIGNALS, Preempted
 
 POLL = 0.05  # seconds between two looks at the ranks
 LAST_WORDS = 2.0  # seconds the others get to end by themselves once a rank has failed

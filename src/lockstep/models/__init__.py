@@ -2,6 +2,7 @@
 
 from lockstep.models.classifier import Classifier
 from lockstep.models.regressor import Regressor
+from lockstep.models.sample_mean import SampleMean
 from lockstep.models.task import Task
 
-__all__ = ["Classifier", "Regressor", "Task"]
+__all__ = ["Classifier", "Regressor", "SampleMean", "Task"]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.config import refuse
+from lockstep.errors import config_error
 from lockstep.models.task import Task
 
 
@@ -16,16 +16,16 @@ class Classifier(Task):
     def __init__(self, *, label_smoothing: float = 0.0, **task: Any) -> None:
         super().__init__(**task)
         self.label_smoothing = label_smoothing
-        for name in self.train_tally.names:
+        for name in self.train_means.names:
             if name not in ("loss", "acc") and not (name.startswith("top") and name[3:].isdigit()):
-                raise refuse("model.metrics", name, "a classifier measures loss, acc, and topK such as top5")
+                raise config_error("model.metrics", name, "a classifier measures loss, acc, and topK such as top5")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """From logits (n, classes) and class numbers (n,)."""
         loss = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
         values = {"loss": loss}
         with torch.no_grad():
-            for name in self.train_tally.names:
+            for name in self.train_means.names:
                 if name == "acc":
                     values[name] = outputs.argmax(dim=1) == targets
                 elif name.startswith("top"):

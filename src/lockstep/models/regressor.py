@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.config import refuse
+from lockstep.errors import config_error
 from lockstep.models.task import Task
 
 
@@ -14,8 +14,8 @@ class Regressor(Task):
 
     def __init__(self, **task: Any) -> None:
         super().__init__(**task)
-        if unknown := set(self.train_tally.names) - {"loss", "mae"}:
-            raise refuse("model.metrics", sorted(unknown), "a regressor measures loss and mae")
+        if unknown := set(self.train_means.names) - {"loss", "mae"}:
+            raise config_error("model.metrics", sorted(unknown), "a regressor measures loss and mae")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """From outputs and targets, both (n, num_outputs)."""

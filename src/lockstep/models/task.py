@@ -11,19 +11,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from lockstep.counted import draw
+from lockstep.counter_rng import random_bits
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
 from lockstep.models.preprocess import Preprocess
-from lockstep.models.tally import Tally
+from lockstep.models.sample_mean import SampleMean
+from lockstep.models.schedules import TrainingLength
 from lockstep.nets.dropout import Dropout
-from lockstep.schedules import Horizon
-from lockstep.steps import begins_step, ends_step
+from lockstep.trainer.steps import begins_step, ends_step
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
-ScheduleFactory = Callable[[Optimizer, Horizon], dict[str, Any]]
+ScheduleFactory = Callable[[Optimizer, TrainingLength], dict[str, Any]]
 
-_DROPOUT = 1000  # the purpose of layer 0's draws; augmentation has those from 0 on
+_DROPOUT = 1000  # the stream of layer 0's draws; augmentation has those from 0 on
 
 
 class Task(LightningModule):
@@ -32,9 +32,9 @@ class Task(LightningModule):
     Args:
         net: inputs (n, *input_shape) to outputs (n, num_outputs).
         optimizer: called with the parameters.
-        lr_scheduler: called with the optimizer and the Horizon; returns Lightning's scheduler dictionary.
+        lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
         metrics: names that `measure` returns; logged as train/NAME, val/NAME and test/NAME.
-        recipe: plain containers from which `lockstep.build.load_model` builds this model again.
+        model_config: plain containers from which `lockstep.build.load_model` builds this model again.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Task(LightningModule):
         metrics: Sequence[str],
         compile: bool = False,
         channels_last: bool = False,
-        recipe: dict[str, Any] | None = None,
+        model_config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.net = net
         self.spec = spec
         self.preprocess = Preprocess(spec.input_shape)
         self.make_optimizer, self.make_schedule = optimizer, lr_scheduler
-        self.train_tally, self.val_tally, self.test_tally = (Tally(metrics) for _ in range(3))
+        self.train_means, self.val_means, self.test_means = (SampleMean(metrics) for _ in range(3))
         self.dropouts = [module for module in net.modules() if isinstance(module, Dropout) and module.p > 0]
         self.seed = torch.initial_seed()  # the run's, of which the weights were drawn
-        self.recipe = recipe or {}
+        self.model_config = model_config or {}
         self.results: dict[str, float] = {}  # the latest value of each metric, which self.log would round to float32
         self.samples_trained = 0  # by this process, since it started
         self.train_time = 0.0  # seconds from the start of training to its end, validation and checkpoints included
@@ -75,23 +75,23 @@ class Task(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         for layer, dropout in enumerate(self.dropouts):
-            dropout.count(draw(self.seed, self.current_epoch, batch.ids, _DROPOUT + layer))
+            dropout.count(random_bits(self.seed, self.current_epoch, batch.ids, _DROPOUT + layer))
         values = self.measure(self(batch.inputs), batch.targets)
-        self.train_tally.update(values)
+        self.train_means.update(values)
         self.samples_trained += len(batch.ids)
-        loss = values["loss"].sum() * batch.share
+        loss = values["loss"].sum() * batch.loss_weight
         self._log_step(loss.detach(), batch_idx)
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        return self._evaluate(batch, self.val_tally)
+        return self._evaluate(batch, self.val_means)
 
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        return self._evaluate(batch, self.test_tally)
+        return self._evaluate(batch, self.test_means)
 
-    def _evaluate(self, batch: Batch, tally: Tally) -> Tensor:
+    def _evaluate(self, batch: Batch, mean: SampleMean) -> Tensor:
         outputs = self(batch.inputs)
-        tally.update(self.measure(outputs, batch.targets))
+        mean.update(self.measure(outputs, batch.targets))
         return outputs
 
     def _log_step(self, loss: Tensor, batch_idx: int) -> None:
@@ -106,19 +106,19 @@ class Task(LightningModule):
                 logger.log_metrics({"train/loss_step": float(mean)}, step=self.global_step)
 
     def on_train_epoch_end(self) -> None:
-        self._log_epoch("train", self.train_tally)
+        self._log_epoch("train", self.train_means)
 
     def on_validation_epoch_end(self) -> None:
-        self._log_epoch("val", self.val_tally)
+        self._log_epoch("val", self.val_means)
 
     def on_test_epoch_end(self) -> None:
-        self._log_epoch("test", self.test_tally)
+        self._log_epoch("test", self.test_means)
 
-    def _log_epoch(self, stage: str, tally: Tally) -> None:
-        means = {f"{stage}/{name}": value for name, value in tally.compute().items()}
+    def _log_epoch(self, stage: str, mean: SampleMean) -> None:
+        means = {f"{stage}/{name}": value for name, value in mean.compute().items()}
         self.log_dict(means, batch_size=1)
         self.results |= {name: float(value) for name, value in means.items()}
-        tally.reset()
+        mean.reset()
 
     def on_train_start(self) -> None:
         self._started = time.perf_counter()
@@ -135,28 +135,28 @@ class Task(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(self.parameters())
-        return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._horizon())}
+        return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._training_length())}
 
-    def _horizon(self) -> Horizon:
+    def _training_length(self) -> TrainingLength:
         self.trainer.fit_loop.setup_data()  # without an end in epochs, Lightning has not counted the batches yet
         steps = self.trainer.estimated_stepping_batches
         per_epoch = -(-self.trainer.num_training_batches // self.trainer.accumulate_grad_batches)
-        return Horizon(steps=steps, epochs=steps / per_epoch, steps_per_epoch=int(per_epoch))
+        return TrainingLength(steps=steps, epochs=steps / per_epoch, steps_per_epoch=int(per_epoch))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["hyper_parameters"] = self.recipe
+        checkpoint["hyper_parameters"] = self.model_config
         checkpoint["metrics"] = dict(self.results)
         if self.trainer.state.fn == "fit":
-            tally = self.train_tally  # of the epoch so far, a row per rank: adding them up here would round
-            checkpoint["train_tally"] = {"sums": self._rows(tally.sums), "count": self._rows(tally.count)}
+            means = self.train_means  # of the epoch so far, a row per rank: adding them up here would round
+            checkpoint["train_means"] = {"sums": self._rows(means.sums), "count": self._rows(means.count)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.results = dict(checkpoint.get("metrics", {}))
-        rows = checkpoint.get("train_tally")
+        rows = checkpoint.get("train_means")
         if rows is None or self._trainer is None or self.trainer.state.fn != "fit":
             return
         rank, is_same_world = self.global_rank, len(rows["count"]) == self.trainer.world_size
-        for name, state in (("sums", self.train_tally.sums), ("count", self.train_tally.count)):
+        for name, state in (("sums", self.train_means.sums), ("count", self.train_means.count)):
             total = rows[name][rank] if is_same_world else rows[name].sum(dim=0) * int(rank == 0)
             state.copy_(total)
 

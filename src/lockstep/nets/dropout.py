@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from lockstep.counted import mix
+from lockstep.counter_rng import mix
 
 
 class Dropout(nn.Dropout):
@@ -18,7 +18,7 @@ class Dropout(nn.Dropout):
         self.keys: Tensor | None = None
 
     def count(self, keys: Tensor) -> None:
-        """Random integers (n,), int64 on the device, one per sample of the batch: see lockstep.counted.draw."""
+        """Random integers (n,), int64 on the device, one per sample of the batch: see lockstep.counter_rng.random_bits."""
         self.keys = keys
 
     def forward(self, input: Tensor) -> Tensor:

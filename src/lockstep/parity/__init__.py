@@ -4,7 +4,7 @@
     processes.py  the ranks of both, started once for all comparisons
     observe.py    inside the ranks: what each step did, and how far that is from the other side's
     exchange.py   what they tell each other
-    treatments.py what is done to a training beyond its config
+    interventions.py what is done to a training beyond its config
     compare.py    one comparison: the table, the tolerances, the verdict
     causes.py     what may make two sides differ, confirmed by switching it off
 

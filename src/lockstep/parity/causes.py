@@ -6,11 +6,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lockstep.config import ConfigError
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
 from lockstep.parity.compare import Comparison, compare, repeats
 from lockstep.parity.processes import Processes, SideFailed
 from lockstep.parity.sides import LR, NO_DROPOUT, Sides, frozen
-from lockstep.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Cause:
-    """A name, its symptom, what switches it off (values of both configs, a treatment), and what to do about it."""
+    """A name, its symptom, what switches it off (values of both configs, a intervention), and what to do about it."""
 
     name: str
     is_suspected: Callable[[Evidence], bool]
     remedy: str
     switch: Callable[[Evidence], dict[str, Any]] = lambda _: {}
-    treatments: Callable[[Evidence], set[str]] = lambda _: set()
+    interventions: Callable[[Evidence], set[str]] = lambda _: set()
 
 
 def _equal_validation_batches(evidence: Evidence) -> dict[str, Any]:
@@ -72,19 +72,19 @@ CAUSES = (
     Cause(
         "a loss that averages over an uneven tail",
         lambda e: e.configured("datamodule.drop_last") is False and e.differs("gradients", "loss"),
-        "processes with fewer samples count as much; return (losses.sum() * batch.share), or set datamodule.drop_last=true",
+        "processes with fewer samples count as much; return (losses.sum() * batch.loss_weight), or set datamodule.drop_last=true",
         lambda _: {"datamodule.drop_last": True},
     ),
     Cause(
         "dropout drawn per rank",
         lambda e: bool(e.fact("draws")) and e.differs("gradients", "loss"),
         "a sample's mask depends on its process; use lockstep.nets.Dropout, which counts it from the sample",
-        treatments=lambda _: {NO_DROPOUT},
+        interventions=lambda _: {NO_DROPOUT},
     ),
     Cause(
         "augmentation drawn per rank",
         lambda e: e.configured("datamodule.augment") is not None and e.differs("samples"),
-        "a sample's augmentation depends on its process; draw it from (seed, epoch, sample id), see lockstep.counted.draw",
+        "a sample's augmentation depends on its process; draw it from (seed, epoch, id) by lockstep.counter_rng.random_bits",
         lambda _: {"datamodule.augment": None},
     ),
     Cause(
@@ -96,20 +96,20 @@ CAUSES = (
     Cause(
         "a metric that averages means",
         lambda e: e.differs("validation metrics") and e.fact("validation") >= Plan.of(e.sides.other).world_size,
-        "batches of unequal size count the same; sum over samples and divide once, as lockstep.models.tally.Tally does",
+        "batches of unequal size count the same; sum over samples and divide once, as lockstep.models.SampleMean does",
         _equal_validation_batches,
     ),
     Cause(
         "a learning rate scaled by the world size",
         lambda e: e.differs("learning rate"),
         "at one global batch one rate is right; leave the world size out of the optimizer, or scale it by lr_scaling",
-        treatments=lambda _: {LR},
+        interventions=lambda _: {LR},
     ),
     Cause(
         "gradients of rounding alone",
         lambda e: e.differs("gradients") and bool(e.rounding_alone),
         "they change with the order of the samples too: parameters without effect, as a bias before a norm is; leave them out",
-        treatments=lambda e: {frozen(name) for name in e.rounding_alone},
+        interventions=lambda e: {frozen(name) for name in e.rounding_alone},
     ),
 )
 
@@ -151,5 +151,5 @@ def _shortened(evidence: Evidence, without: Sequence[Cause]) -> Sides:
     """The sides with causes switched off, for as many steps as the difference needs to show."""
     steps = evidence.comparison.steps_needed if evidence.comparison is not None else evidence.sides.steps
     overrides = {key: value for cause in without for key, value in cause.switch(evidence).items()}
-    treatments = frozenset(treatment for cause in without for treatment in cause.treatments(evidence))
-    return evidence.sides.changed(overrides, treatments, steps)
+    interventions = frozenset(intervention for cause in without for intervention in cause.interventions(evidence))
+    return evidence.sides.changed(overrides, interventions, steps)

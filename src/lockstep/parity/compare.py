@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from lockstep.console import aligned
-from lockstep.parity.processes import Job, Processes, SideFailed
+from lockstep.parity.processes import Call, Processes, SideFailed
 from lockstep.parity.sides import Difference, Findings, Role, Sides, as_one_process, for_steps
 
 # Of one step from identical state, as max|a-b| / max|a|. Calibrated by the control, a permuted batch: over the models of
@@ -170,7 +170,7 @@ def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
     if one.accumulate_grad_batches == 1 or processes.groups["control"].world_size > 1:
         return sides
     built = for_steps(sides.reference, sides.steps, processes.folder)
-    if processes.run({"control": Job("builds_batchnorm", (built,))})["control"]:
+    if processes.run({"control": Call("builds_batchnorm", (built,))})["control"]:
         return sides
     return replace(sides, reference=as_one_process(sides.reference, parts=1))
 
@@ -181,7 +181,7 @@ def _train(sides: Sides, processes: Processes, folder: Path, roles: dict[str, tu
     jobs = {}
     for name, (role, permutation) in roles.items():
         cfg = for_steps(sides.other if name == "other" else sides.reference, sides.steps, folder)
-        jobs[name] = Job("train", (cfg, role, (folder, followers, name), permutation, sides.treatments))
+        jobs[name] = Call("train", (cfg, role, (folder, followers, name), permutation, sides.interventions))
     return processes.run(jobs)
 
 

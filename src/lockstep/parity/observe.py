@@ -20,29 +20,29 @@ from torch.utils._pytree import tree_leaves
 from lockstep.build import build
 from lockstep.callbacks import NonFinite, Preemption, Watchdog
 from lockstep.callbacks.nonfinite import NonFiniteLoss
+from lockstep.config.plan import Plan
 from lockstep.models.task import Task
 from lockstep.parity.exchange import Exchange
+from lockstep.parity.interventions import freeze, permute, without_dropout
 from lockstep.parity.sides import LR, NO_DROPOUT, Difference, Findings, Role
-from lockstep.parity.treatments import freeze, permute, without_dropout
-from lockstep.plan import Plan
 
 Tensors = dict[str, Tensor]
 Observed = dict[str, Tensors]  # by quantity, by name
 
 
-def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], permutation: int, treatments: frozenset[str]) -> Findings:
+def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], permutation: int, interventions: frozenset[str]) -> Findings:
     """One training of one side, in every rank of it. `lead` and `follow` run at the same time; `finish` trains freely,
     afterwards, and compares the weights it ends with."""
     datamodule, model, trainer = _built(cfg)
-    recorder = {"lead": Leader, "follow": Follower, "finish": Finisher}[role](Exchange(*where), LR in treatments)
+    recorder = {"lead": Leader, "follow": Follower, "finish": Finisher}[role](Exchange(*where), LR in interventions)
     # what leaves something, ends it, or needs a logger
     unwanted = (Checkpoint, ProgressBar, EarlyStopping, Preemption, NonFinite, Watchdog, LearningRateMonitor, DeviceStatsMonitor)
     kept = [callback for callback in trainer.callbacks if not isinstance(callback, unwanted)]
     trainer.callbacks = [*kept, recorder]
-    freeze(model, treatments)
+    freeze(model, interventions)
     if permutation:
         permute(datamodule, permutation)
-    with without_dropout(model) if NO_DROPOUT in treatments else contextlib.nullcontext():
+    with without_dropout(model) if NO_DROPOUT in interventions else contextlib.nullcontext():
         trainer.fit(model, datamodule)
     recorder.facts |= {
         "batchnorm": has_batchnorm(model),

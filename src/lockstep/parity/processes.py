@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
-from lockstep.config import ConfigError
+from lockstep.errors import ConfigError
 from lockstep.launchers.supervisor import LAST_WORDS, cores, use_loopback
 
 
-class Job(NamedTuple):
+class Call(NamedTuple):
     """A function of observe.py by its name: the parent imports no torch."""
 
     function: str
@@ -65,7 +65,7 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, jobs: dict[str, Job]) -> dict[str, Any]:
+    def run(self, jobs: dict[str, Call]) -> dict[str, Any]:
         """One job for all ranks of each group, at the same time; what rank zero of each has returned.
 
         Raises SideFailed for what a rank raises, ConfigError where that is one; the groups then start anew.

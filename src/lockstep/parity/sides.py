@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config import PRECISIONS, Accepts, integer, one_of, refuse
+from lockstep.config.plan import Plan
+from lockstep.config.rules import PRECISIONS, Rule, integer, one_of
+from lockstep.errors import config_error
 from lockstep.parity.processes import Group
-from lockstep.plan import Plan
 
 # What can be done to a training in its processes, beyond its config.
 NO_DROPOUT = "no dropout"
@@ -29,10 +30,10 @@ def is_reference(value: object) -> bool:
     return isinstance(value, str) and (value in ("one", "ddp") or all("=" in override for override in value.split()))
 
 
-RULES = {
+PARITY_RULES = {
     "parity.steps": integer(1),
     "parity.precision": one_of("run", *PRECISIONS),
-    "parity.against": Accepts("accepted is one, ddp, or overrides as 'key=value key=value'", is_reference),
+    "parity.against": Rule("accepted is one, ddp, or overrides as 'key=value key=value'", is_reference),
 }
 
 
@@ -58,41 +59,41 @@ class Findings:
 class Sides:
     """The reference, and the other that is to equal it.
 
-    `steps` optimizer steps; `treatments` are done to both.
+    `steps` optimizer steps; `interventions` are done to both.
     """
 
     reference: DictConfig
     other: DictConfig
     steps: int
-    treatments: frozenset[str] = field(default_factory=frozenset)
+    interventions: frozenset[str] = field(default_factory=frozenset)
 
     @classmethod
     def of(cls, cfg: DictConfig, compose: Callable[[list[str]], DictConfig]) -> "Sides":
         """From the composed run; `compose` composes it again with more overrides."""
-        for key, accepts in RULES.items():
+        for key, accepts in PARITY_RULES.items():
             if not accepts.test(value := OmegaConf.select(cfg, key)):
-                raise refuse(key, value, accepts.words)
+                raise config_error(key, value, accepts.words)
         plan, against = Plan.of(cfg), cfg.parity.against
         made = {"one": as_one_process, "ddp": as_plain_ddp}.get(against)
         if made is not None and plan.world_size == 1:
-            raise refuse("trainer.devices", cfg.trainer.devices, "one process is the reference; accepted is 2 or more")
+            raise config_error("trainer.devices", cfg.trainer.devices, "one process is the reference; accepted is 2 or more")
         reference = made(cfg) if made is not None else compose(against.split())
         theirs = Plan.of(reference)
         if plan.global_batch_size != theirs.global_batch_size:
             sizes = f"{plan.global_batch_size} and {theirs.global_batch_size}"
-            raise refuse("parity.against", against, f"the sides take {sizes} samples a step; set global_batch_size")
+            raise config_error("parity.against", against, f"the sides take {sizes} samples a step; set global_batch_size")
         # where precisions are what is compared, each side keeps its own
         own = cfg.parity.precision == "run" or any(override.startswith("trainer.precision=") for override in against.split())
         precision = None if own else cfg.parity.precision
         return cls(*(_to_compare(side, precision) for side in (reference, cfg)), steps=cfg.parity.steps)
 
-    def changed(self, overrides: dict[str, Any], treatments: frozenset[str], steps: int) -> "Sides":
+    def changed(self, overrides: dict[str, Any], interventions: frozenset[str], steps: int) -> "Sides":
         """With values set on both sides, and for fewer steps."""
         sides = deepcopy(self.reference), deepcopy(self.other)
         for side in sides:
             for key, value in overrides.items():
                 OmegaConf.update(side, key, value, force_add=True)
-        return Sides(*sides, steps=steps, treatments=self.treatments | treatments)
+        return Sides(*sides, steps=steps, interventions=self.interventions | interventions)
 
     @property
     def bits(self) -> int:
@@ -126,7 +127,7 @@ def as_plain_ddp(cfg: DictConfig) -> DictConfig:
     """The same training on as many processes, under DDP with torch's own settings."""
     plain = deepcopy(cfg)
     kept = {name: cfg.trainer.strategy[name] for name in ("process_group_backend", "timeout")}
-    plain.trainer.strategy = OmegaConf.create({"_target_": "lockstep.strategies.DDP"} | kept)
+    plain.trainer.strategy = OmegaConf.create({"_target_": "lockstep.trainer.strategies.DDP"} | kept)
     return plain
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.plan import Plan
+from lockstep.config.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Job:
     width: int
     world_size: int
     optimized_metric: str
-    mode: str
+    optimized_mode: str
     data_dir: str | None
     command: tuple[str, ...]
 

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lockstep.record import read_json, write_json
+from lockstep.atomic_files import read_json, write_json
 
 FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
 

@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from lockstep.atomic_files import read_json
 from lockstep.console import aligned
-from lockstep.record import read_json
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import FINISHED, RUNNING, Manifest
 
@@ -24,7 +24,7 @@ REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 
 
-class Progress:
+class LiveTable:
     """One live table on a terminal; elsewhere a line whenever a job changes its state."""
 
     def __init__(self, manifest: Manifest, directory: Path) -> None:
@@ -119,7 +119,7 @@ def _ranked(manifest: Manifest) -> list[tuple[str, dict[str, Any]]]:
 
     def rank(item: tuple[str, dict[str, Any]]) -> tuple[bool, float]:
         metric = item[1]["metric"]
-        sign = -1 if item[1].get("mode") == "max" else 1
+        sign = -1 if item[1].get("optimized_mode") == "max" else 1
         return metric is None, 0.0 if metric is None else sign * metric
 
     return sorted(manifest.jobs.items(), key=rank)

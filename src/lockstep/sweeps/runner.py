@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.atomic_files import read_json
+from lockstep.config.overrides import quote
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
+from lockstep.launchers.stop_signals import PREEMPTED
 from lockstep.launchers.supervisor import Signals, cores, kill_group, pipe
-from lockstep.overrides import quote
-from lockstep.preemption import PREEMPTED
-from lockstep.record import read_json
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, RUNNING, Manifest, judge_record
 from lockstep.sweeps.pool import Pool
-from lockstep.sweeps.report import Progress
+from lockstep.sweeps.report import LiveTable
 
 POLL = 0.1  # seconds between two looks at the jobs
 GRACE = 12.0  # seconds a job gets to save and end by itself before it is killed
@@ -41,7 +41,7 @@ class Running:
 class Runner:
     """One call of `run` handles one batch; `stopped` says that no more jobs should be handed out."""
 
-    def __init__(self, manifest: Manifest, pools: dict[str, Pool], settings: Any, progress: Progress) -> None:
+    def __init__(self, manifest: Manifest, pools: dict[str, Pool], settings: Any, progress: LiveTable) -> None:
         self.manifest, self.pools, self.settings, self.progress = manifest, pools, settings, progress
         self.stopped: str | None = None
         self._tries: dict[str, int] = {}

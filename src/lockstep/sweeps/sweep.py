@@ -15,17 +15,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.cli import command_of, validated
-from lockstep.config import Accepts, ConfigError, integer, number, one_of, refuse
-from lockstep.locks import hold
-from lockstep.overrides import of_each_run
-from lockstep.plan import Plan, visible_gpus
-from lockstep.preemption import PREEMPTED
-from lockstep.record import git_commit
-from lockstep.run import discard_made, keep_made
+from lockstep.config.overrides import of_each_run
+from lockstep.config.plan import Plan, visible_gpus
+from lockstep.config.rules import Rule, integer, number, one_of
+from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.stop_signals import PREEMPTED
+from lockstep.runs.locks import hold
+from lockstep.runs.record import git_commit
+from lockstep.runs.run import discard_made, keep_made
 from lockstep.sweeps.jobs import Job, directory_name, identity, pool_of
 from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, WAITING, Manifest
 from lockstep.sweeps.pool import Pool
-from lockstep.sweeps.report import Progress, report
+from lockstep.sweeps.report import LiveTable, report
 from lockstep.sweeps.runner import Runner
 
 log = logging.getLogger(__name__)
@@ -55,11 +56,11 @@ class Settings:
             "timeout": number(0.001).or_null(),
             "retries": integer(0),
             "on_failure": one_of("continue", "stop"),
-            "gpus": Accepts("accepted is all, a number, or a list of GPUs", _is_gpus),
+            "gpus": Rule("accepted is all, a number, or a list of GPUs", _is_gpus),
         }
         for name, accepts in rules.items():
             if not accepts.test(getattr(self, name)):
-                raise refuse(f"hydra.launcher.{name}", getattr(self, name), accepts.words)
+                raise config_error(f"hydra.launcher.{name}", getattr(self, name), accepts.words)
 
     def gpu_slots(self) -> tuple[str, ...]:
         """As CUDA_VISIBLE_DEVICES names them: numbers, or the identifiers of GPUs or of their MIG parts."""
@@ -71,7 +72,7 @@ class Settings:
         fits = 0 < self.gpus <= len(every) if isinstance(self.gpus, int) else set(chosen) <= set(every)
         if not fits:
             words = f"accepted is all, a number up to {len(every)}, or a list from [{', '.join(every)}]"
-            raise refuse("hydra.launcher.gpus", self.gpus, words)
+            raise config_error("hydra.launcher.gpus", self.gpus, words)
         return chosen
 
 
@@ -134,7 +135,7 @@ class Sweep:
             width=width,
             world_size=plan.world_size,
             optimized_metric=cfg.optimized_metric,
-            mode=cfg.mode,
+            optimized_mode=cfg.optimized_mode,
             data_dir=OmegaConf.select(cfg, "datamodule.data_dir"),
             command=tuple(command_of([*overrides, *of_each_run(self.config.hydra)], directory)),
         )
@@ -149,10 +150,10 @@ class Sweep:
         finally:
             HydraConfig.instance().set_config(self.config)
         if plan.device_ids is not None:
-            raise refuse("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
+            raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
         pool, width = pool_of(plan)
         if width > len(self._pools[pool].slots):
-            raise refuse("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
+            raise config_error("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
         return cfg, plan
 
     def _key(self, cfg: DictConfig) -> str:
@@ -161,7 +162,9 @@ class Sweep:
         repeat, data_dir = 1, OmegaConf.select(cfg, "datamodule.data_dir")
         while key in self.jobs:
             if self.jobs[key].data_dir != data_dir:
-                raise refuse("datamodule.data_dir", data_dir, "does not tell jobs apart; accepted is a sweep for each folder")
+                raise config_error(
+                    "datamodule.data_dir", data_dir, "does not tell jobs apart; accepted is a sweep for each folder"
+                )
             repeat += 1
             key = f"{base}-{repeat}"
         return key
@@ -178,12 +181,12 @@ class Sweep:
         if manifest.jobs and manifest.git_commit != commit:
             line = f"the sweep was last run with commit {manifest.git_commit}, this is {commit}"
             if self.settings.same_code:
-                raise refuse("hydra.launcher.same_code", "true", line)
+                raise config_error("hydra.launcher.same_code", "true", line)
             log.info(line)
         manifest.settle()
         manifest.git_commit = commit
         manifest.add_command([str(Path(sys.argv[0]).absolute()), *sys.argv[1:]], Path.cwd())
-        self.manifest, self.runner = manifest, Runner(manifest, self._pools, self.settings, Progress(manifest, self.directory))
+        self.manifest, self.runner = manifest, Runner(manifest, self._pools, self.settings, LiveTable(manifest, self.directory))
         return self.manifest, self.runner
 
     def _register(self, job: Job, manifest: Manifest) -> bool:
@@ -200,7 +203,7 @@ class Sweep:
                 "attempts": [],
             }
         directory = str(job.directory.relative_to(self.directory))
-        facts = {"devices": job.world_size, "optimized_metric": job.optimized_metric, "mode": job.mode}
+        facts = {"devices": job.world_size, "optimized_metric": job.optimized_metric, "optimized_mode": job.optimized_mode}
         manifest.update(job.key, overrides=list(job.overrides), directory=directory, command=list(job.command), **facts)
         return True
 

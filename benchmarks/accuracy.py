@@ -1,0 +1,51 @@
+"""The table of benchmarks/accuracy.md: does the number of processes change what a training comes to?
+
+    python benchmarks/accuracy.py SWEEP_DIR [SWEEP_DIR ...]
+
+Each sweep is over seeds and trainer.devices at one global batch. For each number of processes: the mean test accuracy over
+the seeds, its standard error, and how far the mean lies from that of one process. Exit code 3 where that is more than a
+standard error.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from lockstep.atomic_files import read_json
+from lockstep.cli import start
+from lockstep.errors import config_error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweeps", nargs="+", type=Path, metavar="SWEEP_DIR")
+    is_equal = True
+    for sweep in parser.parse_args().sweeps:
+        found = accuracies(sweep)
+        print("| processes | seeds | test/acc | standard error | from one process |\n|---|---|---|---|---|")
+        one = statistics.mean(found[1])
+        for world_size, values in sorted(found.items()):
+            mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
+            print(f"| {world_size} | {len(values)} | {mean:.5f} | {error:.5f} | {mean - one:+.5f} |")
+            is_equal = is_equal and abs(mean - one) <= error
+        print()
+    print(f"The means differ by {'less' if is_equal else 'MORE'} than their standard error.")
+    sys.exit(0 if is_equal else 3)
+
+
+def accuracies(sweep: Path) -> dict[int, list[float]]:
+    """By world size, of the finished jobs of a sweep."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for file in sweep.glob("*/metrics.json"):
+        content = read_json(file) or {}
+        found[content["world_size"]].append(content["metrics"]["test/acc"])
+    if min(map(len, found.values()), default=0) < 2 or 1 not in found:
+        raise config_error("SWEEP_DIR", sweep, "accepted is a sweep with two seeds or more finished at each of 1 and N processes")
+    return found
+
+
+if __name__ == "__main__":
+    start(main)

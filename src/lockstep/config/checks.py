@@ -1,0 +1,120 @@
+"""What can be wrong in a composed config, checked before anything heavy is imported."""
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.config.rules import RULES
+from lockstep.errors import config_error
+
+STAGES = ("train", "val", "test")
+
+
+def check(cfg: DictConfig) -> None:
+    """Raises ConfigError for the first thing that is wrong in the composed config."""
+    _check_missing(cfg)
+    for key, accepts in RULES.items():
+        if _has(cfg, key) and not accepts.test(value := OmegaConf.select(cfg, key)):
+            raise config_error(key, _shown(value), accepts.words)
+    _check_workers(cfg)
+    _check_folds(cfg)
+    for key, metric in _monitored(cfg):
+        _check_metric(cfg, key, metric)
+    _check_data_dir(cfg)
+    if _has_checkpoint(cfg):
+        return  # and goes on from that: what it began with may be gone
+    for key in ("ckpt_path", "init_from"):
+        if (path := OmegaConf.select(cfg, key)) is not None:
+            check_checkpoint(key, Path(path))
+
+
+def _has_checkpoint(cfg: DictConfig) -> bool:
+    """Is this run continued, from a checkpoint of its own?"""
+    run_dir = OmegaConf.select(cfg, "resume")
+    return run_dir is not None and any(Path(run_dir).glob("checkpoints/*.ckpt"))
+
+
+def _has(cfg: DictConfig, key: str) -> bool:
+    parent, _, leaf = key.rpartition(".")
+    node = OmegaConf.select(cfg, parent) if parent else cfg
+    return isinstance(node, DictConfig) and leaf in node
+
+
+def _shown(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return repr(value) if isinstance(value, str) and not value else str(value)
+
+
+def _check_missing(cfg: DictConfig) -> None:
+    for key in sorted(OmegaConf.missing_keys(cfg)):
+        raise config_error(key, "???", "a value is required")
+
+
+def _check_workers(cfg: DictConfig) -> None:
+    if OmegaConf.select(cfg, "datamodule.persistent_workers") and not cfg.datamodule.num_workers:
+        raise config_error("datamodule.persistent_workers", "true", "needs datamodule.num_workers of at least 1")
+
+
+def _check_folds(cfg: DictConfig) -> None:
+    folds = OmegaConf.select(cfg, "datamodule.folds")
+    if folds is not None and (fold := OmegaConf.select(cfg, "datamodule.fold")) >= folds:
+        raise config_error("datamodule.fold", fold, f"accepted is 0 to {folds - 1}, for datamodule.folds={folds}")
+
+
+def _monitored(cfg: DictConfig) -> Iterator[tuple[str, str]]:
+    yield "optimized_metric", cfg.optimized_metric
+    groups = {"model.lr_scheduler": OmegaConf.select(cfg, "model.lr_scheduler")}
+    groups |= {f"callbacks.{name}": cfg.callbacks[name] for name in cfg.get("callbacks") or {}}
+    for name, group in groups.items():
+        if isinstance(group, DictConfig) and group.get("monitor") is not None:
+            yield f"{name}.monitor", group.monitor
+
+
+def _check_metric(cfg: DictConfig, key: str, metric: str) -> None:
+    names = OmegaConf.select(cfg, "model.metrics")
+    if names is None:  # a model of one's own that declares none
+        return
+    declared = [f"{stage}/{name}" for stage in STAGES for name in names]
+    if metric not in declared:
+        raise config_error(key, metric, f"the model declares {', '.join(declared)}")
+    if key == "optimized_metric" and metric.startswith("test/") and not cfg.test:
+        raise config_error(key, metric, "needs test=true")
+    if metric.startswith("val/") and OmegaConf.select(cfg, "trainer.limit_val_batches") == 0:
+        raise config_error(key, metric, "needs validation; trainer.limit_val_batches is 0")
+    if metric.startswith("val/") and not _has_validation(cfg):
+        raise config_error(key, metric, "needs validation; datamodule.val_fraction is 0")
+
+
+def _has_validation(cfg: DictConfig) -> bool:
+    """A part of the training data, unless that is set to none; or a split of the data's own."""
+    if OmegaConf.select(cfg, "datamodule.val_fraction") != 0 or OmegaConf.select(cfg, "datamodule.folds"):
+        return True
+    folder = OmegaConf.select(cfg, "datamodule.data_dir")
+    return "val_length" in cfg.datamodule or (folder is not None and (Path(folder) / "val").is_dir())
+
+
+def _check_data_dir(cfg: DictConfig) -> None:
+    """A folder the user names must exist; the one a download goes to is made by it."""
+    path = OmegaConf.select(cfg, "datamodule.data_dir")
+    if path is not None and OmegaConf.select(cfg, "datamodule.dataset") is None and not Path(path).is_dir():
+        raise config_error(
+            "datamodule.data_dir", path, f"no such folder: {Path(path).absolute()}; accepted is a folder with data"
+        )
+
+
+def check_checkpoint(key: str, path: Path) -> None:
+    """A checkpoint must be there and be a whole zip archive, which is what torch.save writes."""
+    if not path.is_file():
+        raise config_error(
+            key, path, f"no such file: {path.absolute()}; accepted is a checkpoint, RUN_DIR/checkpoints/best.ckpt say"
+        )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except Exception as error:  # zipfile raises what it meets: BadZipFile, zlib.error, RuntimeError, ...
+        raise config_error(key, path, f"not a readable checkpoint ({error})") from error
+    if damaged is not None:
+        raise config_error(key, path, f"the checkpoint is corrupt (at {damaged})")

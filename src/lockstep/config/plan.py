@@ -1,0 +1,116 @@
+"""How many processes a run consists of, on what, and the batch and learning rate that follow."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.errors import config_error
+
+# Present where a driver is: NVIDIA, NVIDIA under WSL, AMD.
+_DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+
+
+def visible_gpus() -> int:
+    """How many GPUs CUDA_VISIBLE_DEVICES leaves, counted without creating a CUDA context."""
+    if not any(Path(file).exists() for file in _DRIVER_FILES):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a composed config amounts to. Batch sizes are in samples, the learning rate is the effective one."""
+
+    accelerator: str
+    devices: int
+    device_ids: tuple[int, ...] | None
+    num_nodes: int
+    world_size: int
+    batch_size: int
+    global_batch_size: int
+    accumulate_grad_batches: int
+    lr: float | None
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> "Plan":
+        """Raises ConfigError where the config asks for devices that are not there or batches that do not divide."""
+        accelerator, devices, device_ids = _devices(cfg.trainer)
+        world_size = devices * cfg.trainer.num_nodes
+        accumulate = cfg.trainer.accumulate_grad_batches
+        batch_size = _batch_size(cfg, world_size * accumulate)
+        global_batch_size = batch_size * world_size * accumulate
+        return cls(
+            accelerator=accelerator,
+            devices=devices,
+            device_ids=device_ids,
+            num_nodes=cfg.trainer.num_nodes,
+            world_size=world_size,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            accumulate_grad_batches=accumulate,
+            lr=_learning_rate(cfg, global_batch_size),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """For the record of the run."""
+        return {key: value for key, value in asdict(self).items() if key != "device_ids"}
+
+    def __str__(self) -> str:
+        kind = {"cpu": "CPU", "gpu": "GPU", "mps": "MPS"}[self.accelerator]
+        if self.world_size == 1:
+            where = f"one process on {'the ' if kind != 'GPU' else 'one '}{kind}"
+        else:
+            backend = "NCCL" if self.accelerator == "gpu" else "gloo"
+            nodes = f" on {self.num_nodes} nodes" if self.num_nodes > 1 else ""
+            where = f"{self.world_size} {kind} processes{nodes}, DDP over {backend}"
+        rate = "" if self.lr is None else f", learning rate {self.lr:g}"
+        parts = f"{self.batch_size} per process"
+        if self.accumulate_grad_batches > 1:
+            parts += f", {self.accumulate_grad_batches} accumulated"
+        return f"{where}; global batch {self.global_batch_size} ({parts}){rate}"
+
+
+def _devices(trainer: DictConfig) -> tuple[str, int, tuple[int, ...] | None]:
+    gpus = visible_gpus() if trainer.accelerator in ("auto", "gpu", "cuda") else 0
+    if trainer.accelerator in ("gpu", "cuda") and gpus == 0:
+        raise config_error("trainer.accelerator", trainer.accelerator, "this machine shows no GPU; accepted is cpu or auto")
+    accelerator = trainer.accelerator if trainer.accelerator in ("cpu", "mps") else ("gpu" if gpus else "cpu")
+    wanted = trainer.devices
+    if OmegaConf.is_list(wanted):
+        if accelerator != "gpu":
+            raise config_error("trainer.devices", wanted, "a list names GPUs, and this run has none; accepted is a number")
+        if max(wanted) >= gpus:
+            raise config_error("trainer.devices", wanted, f"this machine shows {gpus} GPU(s), numbered from 0")
+        return accelerator, len(wanted), tuple(wanted)
+    count = wanted if wanted not in ("auto", -1) else max(gpus, 1)
+    if accelerator == "gpu" and count > gpus:
+        raise config_error("trainer.devices", count, f"this machine shows {gpus} GPU(s); accepted is 1 to {gpus}, or trainer=cpu")
+    if accelerator == "mps" and count > 1:
+        raise config_error("trainer.devices", count, "MPS is one device; accepted is 1, or trainer=cpu")
+    return accelerator, count, None
+
+
+def _batch_size(cfg: DictConfig, shares: int) -> int:
+    wanted = OmegaConf.select(cfg, "datamodule.global_batch_size")
+    if wanted is None:
+        return cfg.datamodule.batch_size
+    if wanted % shares:
+        raise config_error(
+            "datamodule.global_batch_size",
+            wanted,
+            f"does not divide by world size * trainer.accumulate_grad_batches = {shares}; accepted is a multiple of {shares}",
+        )
+    return wanted // shares
+
+
+def _learning_rate(cfg: DictConfig, global_batch_size: int) -> float | None:
+    """Linear: Goyal et al. 2017, arXiv:1706.02677. Square root: Krizhevsky 2014, arXiv:1404.5997."""
+    lr = OmegaConf.select(cfg, "model.optimizer.lr")
+    if lr is None:
+        return None
+    ratio = global_batch_size / cfg.base_batch_size
+    return lr * {"none": 1.0, "linear": ratio, "sqrt": ratio**0.5}[cfg.lr_scaling]

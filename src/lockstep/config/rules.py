@@ -1,0 +1,159 @@
+"""What each key of the config accepts."""
+
+import datetime
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A test of one value, and the words for what passes it."""
+
+    words: str
+    test: Callable[[Any], bool]
+
+    def or_null(self) -> "Rule":
+        return Rule(f"{self.words}, or null", lambda value: value is None or self.test(value))
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return _is_int(value) or isinstance(value, float)
+
+
+def integer(least: int, most: float = float("inf")) -> Rule:
+    bounds = f"of at least {least}" if most == float("inf") else f"between {least} and {most}"
+    return Rule(f"accepted is an integer {bounds}", lambda v: _is_int(v) and least <= v <= most)
+
+
+def number(least: float, most: float = float("inf")) -> Rule:
+    bounds = f"of at least {least:g}" if most == float("inf") else f"between {least:g} and {most:g}"
+    return Rule(f"accepted is a number {bounds}", lambda v: _is_number(v) and math.isfinite(v) and least <= v <= most)
+
+
+def one_of(*options: object) -> Rule:
+    words = "accepted is " + ", ".join(str(option).lower() if isinstance(option, bool) else str(option) for option in options)
+    return Rule(words, lambda v: any(v == option and isinstance(v, type(option)) for option in options))
+
+
+def _is_devices(value: Any) -> bool:
+    if OmegaConf.is_list(value):
+        return len(value) > 0 and all(_is_int(i) and i >= 0 for i in value) and len(set(value)) == len(value)
+    return value in ("auto", -1) or (_is_int(value) and value >= 1)
+
+
+def _is_duration(value: object) -> bool:
+    try:
+        days, hours, minutes, seconds = (int(part) for part in str(value).split(":"))
+    except ValueError:
+        return False
+    return datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) > datetime.timedelta()
+
+
+YES_NO = one_of(True, False)
+TEXT = Rule("accepted is text", lambda v: isinstance(v, str) and v != "")
+LIMIT = Rule(
+    "accepted is a number of batches, or a fraction between 0.0 and 1.0",
+    lambda v: (_is_int(v) and v >= 0) or (isinstance(v, float) and 0 <= v <= 1),
+)
+PRECISIONS = ("32-true", "32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true", "64", 16, 32, 64)
+
+# Checked where the key is present: a datamodule or model of one's own may lack any of them.
+RULES: dict[str, Rule] = {
+    "name": TEXT,
+    "seed": integer(0, 2**32 - 1),  # numpy's bounds
+    "test": YES_NO,
+    "resume": TEXT.or_null(),
+    "max_restarts": integer(0),
+    "ckpt_path": TEXT.or_null(),
+    "init_from": TEXT.or_null(),
+    "optimized_metric": TEXT,
+    "optimized_mode": one_of("max", "min"),
+    "lr_scaling": one_of("none", "linear", "sqrt"),
+    "base_batch_size": integer(1),
+    "trainer.accelerator": one_of("auto", "cpu", "gpu", "cuda", "mps"),
+    "trainer.devices": Rule("accepted is a number of at least 1, auto, or a list of GPU ids", _is_devices),
+    "trainer.num_nodes": integer(1),
+    "trainer.precision": one_of(*PRECISIONS),
+    "trainer.max_epochs": integer(-1).or_null(),
+    "trainer.max_steps": integer(-1),
+    "trainer.max_time": Rule("accepted is a time as DD:HH:MM:SS", _is_duration).or_null(),
+    "trainer.accumulate_grad_batches": integer(1),
+    "trainer.gradient_clip_val": number(0).or_null(),
+    "trainer.gradient_clip_algorithm": one_of("norm", "value"),
+    "trainer.check_val_every_n_epoch": integer(1).or_null(),
+    "trainer.limit_train_batches": LIMIT,
+    "trainer.limit_val_batches": LIMIT,
+    "trainer.limit_test_batches": LIMIT,
+    "trainer.val_check_interval": LIMIT,
+    "trainer.strategy": Rule("accepted is a group; override what is in it, trainer.strategy.KEY=VALUE", OmegaConf.is_dict),
+    "trainer.log_every_n_steps": integer(1),
+    "trainer.enable_progress_bar": YES_NO,
+    "trainer.deterministic": one_of(True, False, "warn"),
+    "trainer.benchmark": YES_NO.or_null(),
+    "trainer.sync_batchnorm": YES_NO,
+    "trainer.strategy.process_group_backend": one_of("nccl", "gloo").or_null(),
+    "trainer.strategy.timeout": number(1),
+    "trainer.strategy.gradient_as_bucket_view": YES_NO,
+    "trainer.strategy.find_unused_parameters": YES_NO,
+    "trainer.strategy.static_graph": YES_NO,
+    "trainer.strategy.bucket_cap_mb": number(0.001),
+    "datamodule.data_dir": TEXT,
+    "datamodule.batch_size": integer(1),
+    "datamodule.global_batch_size": integer(1).or_null(),
+    "datamodule.drop_last": YES_NO,
+    "datamodule.shuffle": YES_NO,
+    "datamodule.num_workers": integer(0),
+    "datamodule.pin_memory": YES_NO,
+    "datamodule.persistent_workers": YES_NO,
+    "datamodule.val_fraction": number(0, 0.9),
+    "datamodule.folds": integer(2).or_null(),
+    "datamodule.fold": integer(0),
+    "datamodule.test_fraction": number(0, 0.9),
+    "datamodule.standardize": YES_NO,
+    "datamodule.augment": Rule(
+        "accepted is {crop: PIXELS, flip: true|false}, or null",
+        lambda v: v is None or (OmegaConf.is_dict(v) and {str(key) for key in v} <= {"crop", "flip"}),
+    ),
+    "datamodule.augment.crop": integer(0),
+    "datamodule.augment.flip": YES_NO,
+    "datamodule.size": integer(1),
+    "datamodule.length": integer(1),
+    "datamodule.val_length": integer(1),
+    "datamodule.test_length": integer(1),
+    "datamodule.num_classes": integer(2),
+    "model.metrics": Rule("accepted is a list of names", lambda v: OmegaConf.is_list(v) and all(isinstance(n, str) for n in v)),
+    "model.compile": YES_NO,
+    "model.channels_last": YES_NO,
+    "model.label_smoothing": number(0, 1),
+    "model.net.dropout": number(0, 1),
+    "model.optimizer.lr": number(0),
+    "model.optimizer.weight_decay": number(0),
+    "model.optimizer.momentum": number(0, 1),
+    "model.lr_scheduler.interval": one_of("step", "epoch"),
+    "model.lr_scheduler.frequency": integer(1),
+    "model.lr_scheduler.warmup_steps": integer(0),
+    "model.lr_scheduler.warmup_epochs": integer(0),
+    "model.lr_scheduler.step_size": integer(1),
+    "trainer.checkpoint_io.on_save_error": one_of("fail", "warn"),
+    "trainer.checkpoint_io.async": YES_NO,
+    "guards.checkpoint.every_n_epochs": integer(1).or_null(),
+    "guards.checkpoint.every_n_steps": integer(1).or_null(),
+    "guards.checkpoint.every_n_minutes": number(0.001).or_null(),
+    "guards.preemption.every_n_steps": integer(1),
+    "guards.nonfinite.action": one_of("stop", "skip"),
+    "guards.nonfinite.every_n_steps": integer(1),
+    "guards.watchdog.seconds": number(1),
+    "callbacks.ema.decay": number(0, 1),
+    "callbacks.ema.update_every_n_steps": integer(1),
+    "callbacks.early_stopping.patience": integer(0),
+    "callbacks.progress.refresh_rate": integer(0),
+    "callbacks.pictures.samples": integer(1),
+}

@@ -1,0 +1,114 @@
+"""Which samples each rank takes, batch by batch: the same ones at any world size, each exactly once.
+
+Both samplers are DistributedSamplers, so Lightning leaves their loaders alone and calls `set_epoch`. They yield whole
+batches (one `BatchIndices` each), for a DataLoader with `batch_size=None`: batch k of the epoch is the k-th slice of
+`batch_size * world_size` samples of one global order, and rank r takes every world_size-th of it, from the r-th on.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, DistributedSampler
+
+from lockstep.counter_rng import seed_of
+from lockstep.errors import config_error
+
+
+class BatchIndices(NamedTuple):
+    """One batch of one rank: sample ids (n,), n = 0 where a tail leaves none for this rank; the epoch; and the loss_weight
+    of each sample in the step's gradient, so that `losses.sum() * loss_weight` averages over the global batch."""
+
+    ids: Tensor
+    epoch: int
+    loss_weight: float
+
+
+class _BatchSampler(DistributedSampler[BatchIndices]):
+    def __init__(self, length: int, batch_size: int, rank: int, world_size: int, shuffle: bool, seed: int) -> None:
+        samples = cast("Dataset[BatchIndices]", range(length))  # the parent class only asks its length
+        super().__init__(samples, num_replicas=world_size, rank=rank, shuffle=shuffle, seed=seed)
+        self.length = length
+        self.batch_size = batch_size
+
+    def _indices(self, order: Tensor, batch: int, loss_weight: float) -> BatchIndices:
+        size = self.batch_size * self.num_replicas
+        return BatchIndices(order[batch * size : (batch + 1) * size][self.rank :: self.num_replicas], self.epoch, loss_weight)
+
+
+class TrainSampler(_BatchSampler):
+    """Every rank takes the same number of batches per epoch, reshuffled by (seed, epoch).
+
+    `accumulate` batches make one step over a global batch of batch_size * world_size * accumulate samples.
+    With drop_last the epoch ends with the last whole global batch; else with a smaller one, its samples weighted so
+    that the step is the mean over them although ranks hold unequal numbers.
+    `start` is for a run that continues within an epoch: (epoch, how many samples of its global order are consumed).
+    """
+
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        accumulate: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = True,
+        start: tuple[int, int] = (0, 0),
+    ) -> None:
+        super().__init__(length, batch_size, rank, world_size, shuffle, seed)
+        self.start = start
+        self.set_epoch(start[0])  # data workers may draw before Lightning says which epoch it is (Lightning issue 21938)
+        self.accumulate = accumulate
+        self.global_batch_size = batch_size * world_size * accumulate
+        self.full_batches = length // self.global_batch_size * accumulate
+        self.tail = 0 if drop_last else length % self.global_batch_size
+        if not len(self):
+            raise config_error(
+                "datamodule.batch_size",
+                batch_size,
+                f"the global batch of {self.global_batch_size} is larger than the training split of {length} samples; "
+                f"accepted is at most {length // (world_size * accumulate)}, or datamodule.drop_last=false",
+            )
+
+    def __len__(self) -> int:
+        return self.full_batches + math.ceil(self.tail / (self.batch_size * self.num_replicas))
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Over all ranks."""
+        return self.full_batches // self.accumulate * self.global_batch_size + self.tail
+
+    def __iter__(self) -> Iterator[BatchIndices]:
+        order = self._order()
+        # Lightning divides by `accumulate`, DDP by the world size: both are multiplied back.
+        multiplier = self.num_replicas * self.accumulate
+        epoch, consumed = self.start
+        first = consumed // (self.batch_size * self.num_replicas) if self.epoch == epoch else 0
+        for batch in range(first, len(self)):
+            step_samples = self.global_batch_size if batch < self.full_batches else self.tail
+            yield self._indices(order, batch, loss_weight=multiplier / step_samples)
+
+    def _order(self) -> Tensor:
+        if not self.shuffle:
+            return torch.arange(self.length)
+        return torch.randperm(self.length, generator=torch.Generator().manual_seed(seed_of(self.seed, self.epoch)))
+
+
+class EvalSampler(_BatchSampler):
+    """Every sample exactly once, in order. All ranks take the same number of batches (collectives inside an evaluation
+    step stay matched); where samples run out the last ones are smaller or empty."""
+
+    def __init__(self, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+        super().__init__(length, batch_size, rank, world_size, shuffle=False, seed=0)
+
+    def __len__(self) -> int:
+        return math.ceil(self.length / (self.batch_size * self.num_replicas))
+
+    def __iter__(self) -> Iterator[BatchIndices]:
+        order = torch.arange(self.length)
+        for batch in range(len(self)):
+            yield self._indices(order, batch, loss_weight=1.0)

@@ -1,0 +1,111 @@
+"""Learning rate schedules that know how long training lasts.
+
+Each returns Lightning's scheduler dictionary. Lengths are in the schedule's own interval, steps or epochs; the rate
+changes once every `frequency` of them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+
+from lockstep.errors import config_error
+
+Interval = Literal["step", "epoch"]
+
+
+class TrainingLength(NamedTuple):
+    """How long training lasts: optimizer steps, epochs (both may be infinite), and optimizer steps in one epoch."""
+
+    steps: float
+    epochs: float
+    steps_per_epoch: int
+
+    def length(self, interval: Interval) -> int:
+        total = self.steps if interval == "step" else self.epochs
+        if math.isinf(total):
+            raise config_error(
+                "model.lr_scheduler", "...", "this schedule needs an end: set trainer.max_epochs or trainer.max_steps"
+            )
+        return math.ceil(total)
+
+
+def _entry(scheduler: LRScheduler, interval: Interval, frequency: int, monitor: str | None) -> dict[str, Any]:
+    return {"scheduler": scheduler, "interval": interval, "frequency": frequency, "monitor": monitor}
+
+
+def _factors(
+    optimizer: Optimizer,
+    training: TrainingLength,
+    factor: Callable[[float], float],
+    *,
+    interval: Interval,
+    frequency: int,
+    monitor: str | None,
+    warmup_steps: int,
+    warmup_epochs: int,
+) -> dict[str, Any]:
+    """The base rate times factor(t), t counted in intervals after a linear warm-up from near zero."""
+    warmup = _warmup_length(training, interval, warmup_steps, warmup_epochs)
+
+    # Lightning counts a frequency of steps in batches, and anew in each epoch: here it is counted in steps, through
+    per_call, lightning_frequency = (1, 1) if interval == "step" else (frequency, frequency)
+
+    def at(calls: int) -> float:
+        t = calls * per_call // frequency * frequency
+        return (t + 1) / (warmup + 1) if t < warmup else factor(t - warmup)
+
+    return _entry(LambdaLR(optimizer, at), interval, lightning_frequency, monitor)
+
+
+def _warmup_length(training: TrainingLength, interval: Interval, warmup_steps: int, warmup_epochs: int) -> float:
+    steps = warmup_steps + warmup_epochs * training.steps_per_epoch
+    return steps if interval == "step" else steps / training.steps_per_epoch
+
+
+def constant(optimizer: Optimizer, training: TrainingLength, **when: Any) -> dict[str, Any]:
+    return _factors(optimizer, training, lambda _: 1.0, **when)
+
+
+def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **when: Any) -> dict[str, Any]:
+    """Loshchilov & Hutter 2017, arXiv:1608.03983, without restarts: 1 after the warm-up, min_factor at the end."""
+    warmup = _warmup_length(training, when["interval"], when["warmup_steps"], when["warmup_epochs"])
+    length = max(1.0, training.length(when["interval"]) - warmup)
+
+    def factor(t: float) -> float:
+        return min_factor + (1 - min_factor) * (1 + math.cos(math.pi * min(1.0, t / length))) / 2
+
+    return _factors(optimizer, training, factor, **when)
+
+
+def step(optimizer: Optimizer, training: TrainingLength, step_size: int, gamma: float, **when: Any) -> dict[str, Any]:
+    return _factors(optimizer, training, lambda t: gamma ** (t // step_size), **when)
+
+
+def one_cycle(
+    optimizer: Optimizer, training: TrainingLength, interval: Interval, frequency: int, monitor: str | None, **cycle: Any
+) -> dict[str, Any]:
+    """Smith & Topin 2018, arXiv:1708.07120; the optimizer's learning rate is the highest one."""
+    if frequency != 1:
+        raise config_error("model.lr_scheduler.frequency", frequency, "one_cycle moves at every interval; accepted is 1")
+    total = training.length(interval)
+    highest = [group["lr"] for group in optimizer.param_groups]
+    scheduler = OneCycleLR(optimizer, max_lr=highest, total_steps=total, cycle_momentum="momentum" in optimizer.defaults, **cycle)
+    return _entry(scheduler, interval, frequency, monitor)
+
+
+def plateau(
+    optimizer: Optimizer,
+    _training: TrainingLength,
+    interval: Interval,
+    frequency: int,
+    monitor: str,
+    mode: Literal["min", "max"],
+    gamma: float,
+    patience: int,
+) -> dict[str, Any]:
+    if interval != "epoch":
+        raise config_error("model.lr_scheduler.interval", interval, "a plateau is looked for after an epoch; accepted is epoch")
+    return _entry(ReduceLROnPlateau(optimizer, mode=mode, factor=gamma, patience=patience), interval, frequency, monitor)

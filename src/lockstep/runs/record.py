@@ -1,0 +1,75 @@
+"""What a run leaves behind for other programs: status.json and metrics.json, replaced atomically."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from lockstep.atomic_files import read_json, write_json
+
+Status = Literal["running", "finished", "failed", "preempted"]
+FILES = ("status.json", "metrics.json")  # of a run directory
+_PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
+
+
+def write_status(
+    run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, is_first: bool = False, **facts: int
+) -> None:
+    """Replaces status.json; the time of the first start, and the facts given before, are kept unless this is the first."""
+    path = run_dir / "status.json"
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    kept = {"started": now} | ({} if is_first else read_json(path) or {})
+    content = kept | {"status": status, "reason": reason, "rank": rank, "updated": now} | facts
+    write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
+
+
+def start_of(run_dir: Path) -> float:
+    """When the run was first started, as of time.time(); 0 where it is not known."""
+    said = (read_json(run_dir / "status.json") or {}).get("started")
+    return datetime.fromisoformat(said).timestamp() if said else 0.0
+
+
+def write_failure(run_dir: Path, reason: str | None, rank: int | None) -> None:
+    """Says that the run has failed, unless it is said already: the first reason is the one to know."""
+    if (read_json(run_dir / "status.json") or {}).get("status") == "running":
+        write_status(run_dir, "failed", reason, rank)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, host and commit: what it takes to judge or repeat a number."""
+    return {
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "git_commit": git_commit(),
+        "git_dirty": None if (changes := _git("status", "--porcelain")) is None else changes != "",
+    }
+
+
+def git_commit() -> str | None:
+    """Of the code that runs; None outside a checkout."""
+    return _git("rev-parse", "HEAD")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the code that runs; None outside a checkout or without git."""
+    source = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", *arguments], cwd=source, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,279 @@
+"""The life of one run in one process: its directory, its status, its end and its exit code."""
+
+import contextlib
+import logging
+import math
+import multiprocessing
+import shutil
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from lockstep import console
+from lockstep.atomic_files import read_json, write_json
+from lockstep.config.overrides import is_run_dir_given
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError, NamedFailure
+from lockstep.launchers.environment import rank_log, restarts, this_rank
+from lockstep.launchers.rank import tell_parent
+from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, requeue
+from lockstep.launchers.supervisor import Outcome, supervise
+from lockstep.runs import record
+from lockstep.runs.locks import hold, is_held_here, release
+from lockstep.runs.resume import ADDED, note_added
+
+if TYPE_CHECKING:
+    from lightning import Trainer
+
+log = logging.getLogger(__name__)
+
+# What did not exist before this process, which removes it again when a run can't start as configured.
+_made: dict[Path, list[Path]] = {}
+
+
+class Run:
+    """A context that turns whatever happens in it into status.json and an exit code.
+
+    A run of one process is its own parent. With several, `is_parent` is true in the process that the user started:
+    it only starts and watches the ranks. Under torchrun and srun there is no parent of ours and rank zero writes.
+    Leaves by SystemExit: 1 the run failed, 2 it could not start as configured and left nothing behind, 75 it was
+    preempted. A run that is continued finds its checkpoint in `cfg.ckpt_path`.
+    """
+
+    def __init__(self, cfg: DictConfig, show_config: bool = True) -> None:
+        self.cfg, self.show_config = cfg, show_config
+        self.directory = Path(cfg.run_dir)
+        self.plan = Plan.of(cfg)
+        self.rank = this_rank()
+        self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
+        self.has_parent = self.rank is not None and self.rank.started_by == "parent"
+        self.is_continued = cfg.resume is not None or restarts() > 0
+        self.result: float | None = None
+        self._is_over = False
+        self._started, self._started_at = time.monotonic(), time.time()
+        self._before: dict[str, bytes | None] = {}  # what a continued run has said of itself
+
+    @property
+    def is_owner(self) -> bool:
+        """Does this process write the status and speak to the person: the parent, or rank zero without one."""
+        return not self.has_parent and (self.rank is None or self.rank.global_rank == 0)
+
+    def __enter__(self) -> Self:
+        if self.is_owner:
+            hold(self.directory, "hydra.run.dir" if self.cfg.resume is None else "resume")
+        STOP_SIGNALS.listen()
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def _begin(self) -> None:
+        if self.is_owner:
+            self._before = {name: _content(self.directory / name) for name in (*record.FILES, ADDED)}
+            (self.directory / "metrics.json").unlink(missing_ok=True)  # of an earlier run in a directory that was given
+            size = self.plan.global_batch_size
+            record.write_status(self.directory, "running", is_first=not self.is_continued, global_batch_size=size)
+            if self.cfg.resume is not None:
+                note_added(self.directory, HydraConfig.get().overrides.task)
+            if self.show_config:
+                console.show_config(self.cfg)
+            log.info(str(self.plan))
+        if self.is_continued and not self.is_parent:
+            self._find_checkpoint()
+
+    def _find_checkpoint(self) -> None:
+        """Of a run that is continued its own checkpoint counts: not the one it may have begun with, nor, where it was only
+        started again, one that an earlier run has left in a directory that was given."""
+        from lockstep.checkpointing import latest_valid_checkpoint
+
+        since = 0.0 if self.cfg.resume is not None else record.start_of(self.directory)
+        found = latest_valid_checkpoint(self.directory / "checkpoints", since)
+        if found is None:
+            log.info("There is no checkpoint yet: the run starts from the beginning.")
+        else:
+            log.info(f"Continuing from {found}")
+            self.cfg.ckpt_path, self.cfg.init_from = str(found), None
+
+    def supervise(self, command: list[str]) -> None:
+        """In the parent: runs `command` once per rank, then takes rank zero's record as the result. Starts the ranks again,
+        to continue, when one of them has died, max_restarts times."""
+        outcome = self._supervised(command, 0)
+        for attempt in range(1, self.cfg.max_restarts + 1):
+            if outcome.code != 1 or outcome.is_final:
+                break
+            log.warning(f"{outcome.reason}; restart {attempt} of {self.cfg.max_restarts}")
+            outcome = self._supervised(command, attempt)
+        if outcome.code:
+            self._fail(outcome)
+        self._close(read_json(self.directory / "metrics.json") or {})
+
+    def _supervised(self, command: list[str], attempt: int) -> Outcome:
+        outcome = supervise(command, self.plan.world_size, self.directory / "train.log", restarts() + attempt)
+        if outcome.code == 0 and not (self.directory / "metrics.json").is_file():
+            return Outcome(code=1, reason="the ranks ended without writing metrics.json")
+        return outcome
+
+    def finish(self, trainer: "Trainer") -> None:
+        """In every rank: writes metrics.json from rank zero, then leaves the process group together."""
+        from lockstep.runs.results import facts_of, log_hparams, metrics_of
+
+        metrics = metrics_of(trainer)
+        optimized = self.cfg.optimized_metric
+        if optimized not in metrics:
+            raise RuntimeError(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics))}")
+        facts = facts_of(trainer) | self.plan.facts() | {"seed": self.cfg.seed}
+        result = {
+            "metrics": metrics,
+            "optimized_metric": optimized,
+            "wall_time": time.monotonic() - self._started,
+            **facts,
+            **record.environment(),
+        }
+        if trainer.is_global_zero:
+            log_hparams(trainer, self.cfg, facts, metrics)
+            write_json(self.directory / "metrics.json", result)
+        _leave_process_group(together=True)
+        if self.has_parent:
+            self.result = metrics[optimized]
+        else:
+            self._close(result)
+
+    def _close(self, result: dict[str, Any]) -> None:
+        value = result["metrics"][result["optimized_metric"]]
+        self.result = math.nan if value is None else value
+        if self.is_owner:
+            record.write_status(self.directory, "finished")
+            console.show_result(self.directory, result)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        STOP_SIGNALS.deferred = True  # being asked once more while leaving changes nothing
+        try:
+            if error is not None and not self._is_over:
+                rank = self.rank.global_rank if self.rank else 0
+                self._end(outcome_of(error, rank, self.directory, self._started_at))
+        finally:
+            _end_workers()
+            STOP_SIGNALS.stop_listening()
+            release(self.directory)
+
+    def _end(self, outcome: Outcome) -> None:
+        if tell_parent(outcome.code, outcome.reason or "", outcome.traceback, outcome.signal, outcome.is_final):
+            if outcome.traceback:
+                with (self.directory / rank_log()).open("a") as file:
+                    file.write(outcome.traceback)
+            _leave_process_group(together=False)
+            raise SystemExit(outcome.code)
+        _leave_process_group(together=False)
+        self._fail(outcome)
+
+    def _fail(self, outcome: Outcome) -> None:
+        """Says why once, records it, and leaves. Without a parent any rank may be the one who knows."""
+        self._is_over = True
+        if outcome.code == 2:
+            console.say(outcome.reason or "")
+            if self.is_owner and self.directory in _made:
+                discard_made()
+            elif self.is_owner and self.cfg.resume is not None:
+                self._take_back()
+            elif self.is_owner:  # it was there before: a job's in a sweep, say
+                record.write_status(self.directory, "failed", outcome.reason, outcome.rank)
+        elif outcome.code == PREEMPTED:
+            if self.is_owner:
+                with contextlib.suppress(OSError):  # the disk may be full
+                    record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
+                console.show_preempted(self.directory, outcome.reason or "")
+                if (line := requeue(outcome.signal, self._is_found_again())) is not None:  # which may end this process
+                    console.say(line)
+        else:
+            if outcome.traceback:
+                log.error(outcome.traceback)
+            console.say(f"The run failed: {outcome.reason}. Logs: {self.directory}")
+            with contextlib.suppress(OSError):  # the disk may be full: that is then the reason
+                record.write_failure(self.directory, outcome.reason, outcome.rank)
+        raise SystemExit(outcome.code)
+
+    def _take_back(self) -> None:
+        """A run that could not be continued so is what it was."""
+        for name, content in self._before.items():
+            path = self.directory / name
+            path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
+
+    def _is_found_again(self) -> bool:
+        """Would the same command, started by a requeue, come to the same directory?"""
+        given = HydraConfig.initialized() and is_run_dir_given(HydraConfig.get())  # an evaluation is not composed by Hydra
+        return given or (self.rank is not None and self.rank.started_by == "slurm")
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def outcome_of(error: BaseException, rank: int, directory: Path, since: float = 0.0) -> Outcome:
+    """A ConfigError means that the run could not start, unless it has saved a checkpoint `since` (time.time) then: that is
+    never thrown away."""
+    if isinstance(error, ConfigError):
+        line = str(error).strip().splitlines()[-1].removeprefix("lockstep.errors.ConfigError: ")  # from a data worker
+        has_saved = any(path.stat().st_mtime >= since for path in directory.glob("checkpoints/*.ckpt"))
+        return Outcome(code=1 if has_saved else 2, reason=line, rank=rank, is_final=True)
+    if isinstance(error, Preempted):
+        return Outcome(code=PREEMPTED, reason=str(error), rank=rank, signal=error.number)
+    if isinstance(error, KeyboardInterrupt):
+        return Outcome(code=PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
+    if isinstance(error, SystemExit):
+        return Outcome(code=1, reason="interrupted", rank=rank)
+    if isinstance(error, NamedFailure):
+        return Outcome(code=1, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
+    text = "".join(traceback.format_exception(error))
+    return Outcome(code=1, reason=f"rank {rank}: {type(error).__name__}: {error}", rank=rank, traceback=text)
+
+
+def _leave_process_group(together: bool) -> None:
+    """Without this a process may end with `terminate called without an active exception` although all went well."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        if together:
+            distributed.barrier()
+        distributed.destroy_process_group()
+
+
+def _end_workers() -> None:
+    """Data workers outlive a SIGTERM (see lockstep.datamodules.base), by which Python would end them when it exits."""
+    workers = multiprocessing.active_children()
+    if workers:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes the end of a worker for an accident
+    for worker in workers:
+        worker.kill()
+
+
+def will_make(directory: Path) -> None:
+    """Remembers that this process is about to make a directory, and which folders above it."""
+    _made[directory] = [folder for folder in directory.parents if not folder.exists()]
+
+
+def keep_made() -> None:
+    """From here on there is something in what this process has made."""
+    _made.clear()
+
+
+def discard_made() -> None:
+    """Removes what a run made that could not start, and the folders above that are empty then."""
+    if _made:
+        logging.shutdown()
+    for directory, folders in _made.items():
+        if (directory / "lock").exists() and not is_held_here(directory):  # another run or sweep has come to be there
+            continue
+        release(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+        for folder in folders:
+            with contextlib.suppress(OSError):  # another run has come to be there
+                folder.rmdir()
+    _made.clear()

@@ -1,0 +1,42 @@
+"""A finished run, opened again: its config with changes, its checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.errors import ConfigError, config_error
+
+
+def saved_config(run_dir: Path, overrides: list[str]) -> DictConfig:
+    """The config a run was composed of, with values overridden in Hydra's grammar; groups can't be chosen anew."""
+    path = run_dir / ".hydra" / "config.yaml"
+    if not path.is_file():
+        raise config_error("RUN_DIR", run_dir, f"has no {path.relative_to(run_dir)}; accepted is the directory of a run")
+    cfg: Any = OmegaConf.load(path)
+    cfg.run_dir, cfg.name = str(run_dir), run_dir.parent.name  # were asked of Hydra, which is not running now
+    for override in OverridesParser.create().parse_overrides(overrides):
+        key = override.key_or_group
+        if override.is_delete() or override.is_sweep_override():
+            raise ConfigError(f"{override.input_line}: accepted is key=value")
+        if not override.is_add() and OmegaConf.select(cfg, key, default=cfg) is cfg:
+            raise ConfigError(f"{override.input_line}: unknown key; see {path}")
+        if OmegaConf.is_dict(OmegaConf.select(cfg, key)) and not isinstance(override.value(), dict):
+            raise ConfigError(
+                f"{override.input_line}: a group can't be chosen anew; accepted are values inside it, {key}.NAME=VALUE"
+            )
+        OmegaConf.update(cfg, key, override.value(), force_add=True)
+    return cfg
+
+
+def checkpoint_of(run_dir: Path, wanted: str | None) -> Path:
+    """best, last or a path; by default the best, or the last where none was the best."""
+    folder = run_dir / "checkpoints"
+    if wanted not in (None, "best", "last"):
+        return Path(wanted)
+    names = [wanted] if wanted else ["best", "last"]
+    found = [folder / f"{name}.ckpt" for name in names if (folder / f"{name}.ckpt").is_file()]
+    if not found:
+        raise config_error("RUN_DIR", run_dir, f"has no checkpoint {' or '.join(names)} in {folder}")
+    return found[0]

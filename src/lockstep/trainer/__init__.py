@@ -1,0 +1,1 @@
+"""What conf/trainer composes, and the one file that touches Lightning's private names."""

@@ -1,0 +1,53 @@
+"""With averaged weights it is the average that is validated, saved as state_dict, tested and kept."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from fits import last, prepared
+
+from lockstep.build import load_weights
+from lockstep.callbacks import EMA
+from lockstep.checkpointing import read_checkpoint
+
+OPTIONS = ("callbacks=ema", "callbacks.ema.decay=0.8", "model=cnn", "model.net.width=8", "trainer.max_epochs=2")
+
+
+def test_the_average_is_what_is_trained_for(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, *OPTIONS, "guards.checkpoint.every_n_steps=null")
+    trainer.fit(model, datamodule)
+    saved, best = last(tmp_path), read_checkpoint("best", tmp_path / "checkpoints" / "best.ckpt")
+    name = next(name for name, _ in model.named_parameters())
+    assert not torch.equal(saved["state_dict"][name], saved["current_model_state"][name])
+    assert torch.equal(model.state_dict()[name], saved["state_dict"][name])  # the model is the average now
+
+    # what was validated is what best.ckpt holds: evaluating it again gives its metric
+    again_data, again, evaluator = prepared(tmp_path / "again", "model=cnn", "model.net.width=8")
+    load_weights(again, "checkpoint", tmp_path / "checkpoints" / "best.ckpt")
+    evaluator.validate(again, again_data, verbose=False)
+    assert again.results["val/loss"] == best["metrics"]["val/loss"]
+    assert again.results["val/acc"] == best["metrics"]["val/acc"]
+
+    # tested after the fit, from best.ckpt, by the trainer that has the callback
+    trainer.test(model, datamodule, ckpt_path=tmp_path / "checkpoints" / "best.ckpt", verbose=False)
+    evaluator.test(again, again_data, verbose=False)
+    assert model.results["test/loss"] == again.results["test/loss"]
+
+
+def test_the_average_is_that_of_the_weights_after_each_step(tmp_path: Path) -> None:
+    """It begins as a copy of them after the first step; then 0.8 of it and 0.2 of them."""
+    datamodule, model, trainer = prepared(tmp_path, *OPTIONS, "datamodule.batch_size=400", "trainer.max_epochs=1")
+    parameter = next(model.net.parameters())
+    ema: Any = next(callback for callback in trainer.callbacks if isinstance(callback, EMA))
+    update, weights = ema.on_train_batch_end, []
+
+    def noted(*arguments: Any) -> None:
+        weights.append(parameter.detach().double().clone())
+        update(*arguments)
+
+    ema.on_train_batch_end = noted
+    trainer.fit(model, datamodule)
+    first, second, third = weights
+    average = 0.8 * (0.8 * first + 0.2 * second) + 0.2 * third
+    torch.testing.assert_close(parameter.detach().double(), average, rtol=1e-6, atol=1e-7)
+    assert (parameter - third).abs().max() > 1e-4

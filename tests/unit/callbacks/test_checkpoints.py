@@ -1,0 +1,97 @@
+"""When the checkpoint to continue from is saved: at settled steps and at the end, whatever the best one is."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fits import BARE, last, prepared
+from lightning import LightningModule
+
+from lockstep.callbacks import CounterBasedRandomness, checkpoints
+from lockstep.checkpointing import read_checkpoint
+
+NO_EPOCHS = "guards.checkpoint.every_n_epochs=null"
+
+
+def saves(folder: Path, *overrides: str) -> list[tuple[int, int, int]]:
+    """(epochs finished, steps, batches finished) each time last.ckpt was to be written."""
+    datamodule, model, trainer = prepared(folder, *overrides, base=BARE)
+    found: list[tuple[int, int, int]] = []
+
+    def save_checkpoint(path: Path, **_: Any) -> None:
+        assert path == folder / "checkpoints" / "last.ckpt"
+        found.append((trainer.current_epoch, trainer.global_step, trainer.fit_loop.epoch_loop.batch_progress.total.completed))
+
+    trainer.save_checkpoint = save_checkpoint
+    trainer.fit(model, datamodule)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("epochs", "every", "saved"),
+    [
+        (50, 10, [10, 20, 30, 40, 50]),  # multigpu.py 50 10 of the DDP tutorial, at one step an epoch
+        (25, 10, [10, 20, 25]),  # nothing that was trained is lost
+        (3, 1, [1, 2, 3]),
+    ],
+)
+def test_saved_every_n_epochs_and_at_the_end(epochs: int, every: int, saved: list[int], tmp_path: Path) -> None:
+    options = ("datamodule.batch_size=1200", f"trainer.max_epochs={epochs}", f"guards.checkpoint.every_n_epochs={every}")
+    assert saves(tmp_path, *options) == [(epoch, epoch, epoch) for epoch in saved]
+
+
+def test_saved_between_steps_never_within_an_accumulation(tmp_path: Path) -> None:
+    """Seven batches of 184 of 1293 samples, three to a step: steps of 3, 3 and 1 batches."""
+    options = ("datamodule.batch_size=184", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=3")
+    options += ("trainer.max_epochs=2", "guards.checkpoint.every_n_steps=1")
+    # the 1293 samples are two global batches of 552 and a tail of 189, in two batches of it
+    expected = [(0, 1, 3), (0, 2, 6), (1, 3, 8), (1, 4, 11), (1, 5, 14), (2, 6, 16)]
+    assert saves(tmp_path, *options) == expected
+
+
+def test_saved_once_where_intervals_meet(tmp_path: Path) -> None:
+    options = ("datamodule.batch_size=300", "trainer.max_epochs=2", "guards.checkpoint.every_n_steps=2")
+    assert saves(tmp_path, *options) == [(0, 2, 2), (1, 4, 4), (1, 6, 6), (2, 8, 8)]
+
+
+def test_saved_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which goes on by a minute at each step here: more than 2.5 minutes have passed at every third one."""
+    trainers: list[Any] = []
+    clock = SimpleNamespace(monotonic=lambda: 60.0 * (trainers[0].global_step if trainers else 0))
+    monkeypatch.setattr(checkpoints, "time", clock)
+    datamodule, model, trainer = prepared(
+        tmp_path,
+        "datamodule.batch_size=150",  # eight steps an epoch
+        "trainer.max_epochs=1",
+        NO_EPOCHS,
+        "guards.checkpoint.every_n_minutes=2.5",
+        "+guards.checkpoint.ask_every_n_steps=1",
+        base=BARE,
+    )
+    trainers.append(trainer)
+    found: list[int] = []
+    trainer.save_checkpoint = lambda *_, **__: found.append(trainer.global_step)
+    trainer.fit(model, datamodule)
+    assert found == [3, 6, 8]
+
+
+def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "datamodule.batch_size=300", "trainer.max_epochs=3", base=BARE)
+    trainer.fit(model, datamodule)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"last.ckpt", "previous.ckpt"}
+    assert last(tmp_path)["global_step"] == 12
+    assert read_checkpoint("previous", tmp_path / "checkpoints" / "previous.ckpt")["global_step"] == 8
+
+
+def test_counted_randomness_is_a_function_of_seed_epoch_batch_and_rank() -> None:
+    def draws(seed: int, epoch: int, batch: int, rank: int) -> float:
+        trainer: Any = SimpleNamespace(current_epoch=epoch, global_rank=rank)
+        CounterBasedRandomness(seed).on_train_batch_start(trainer, LightningModule(), None, batch)
+        return torch.rand(()).item()
+
+    keys = [(seed, epoch, batch, rank) for seed in (0, 1) for epoch in (0, 1) for batch in (0, 1, 2) for rank in (0, 1)]
+    first = [draws(*key) for key in keys]
+    assert len(set(first)) == len(keys)
+    assert [draws(*key) for key in reversed(keys)] == first[::-1]

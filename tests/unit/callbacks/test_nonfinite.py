@@ -1,0 +1,110 @@
+"""A loss that is NaN: the run stops and says where, or the step is left out as if it had not been there."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from faults import Poison
+from fits import last, prepared, trained
+from lightning import LightningModule
+
+from lockstep.callbacks import NonFinite
+from lockstep.callbacks.nonfinite import NonFiniteLoss
+from lockstep.checkpointing import differences
+from lockstep.datamodules.samplers import BatchIndices, TrainSampler
+
+NET = ("model=cnn", "model.net.width=8", "trainer.max_epochs=1")  # with BatchNorm
+
+
+def without_batches(monkeypatch: pytest.MonkeyPatch, *left_out: int) -> None:
+    """Takes batches out of every epoch."""
+    draws, length = TrainSampler.__iter__, TrainSampler.__len__
+
+    def some(self: TrainSampler) -> Iterator[BatchIndices]:
+        with pytest.MonkeyPatch.context() as whole:
+            whole.setattr(TrainSampler, "__len__", length)
+            every = list(draws(self))
+        return (draw for number, draw in enumerate(every) if number not in left_out)
+
+    monkeypatch.setattr(TrainSampler, "__iter__", some)
+    monkeypatch.setattr(TrainSampler, "__len__", lambda self: length(self) - len(left_out))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_run_stops_and_names_step_and_samples(accumulate: int, tmp_path: Path) -> None:
+    poison = Poison(batches=(2 * accumulate,))  # the first of the third step
+    batches = (f"trainer.accumulate_grad_batches={accumulate}", "datamodule.global_batch_size=300")
+    datamodule, model, trainer = prepared(tmp_path, *NET, *batches, extra=[poison])
+    with pytest.raises(NonFiniteLoss) as raised:
+        trainer.fit(model, datamodule)
+    (batch,) = poison.given
+    assert str(raised.value) == f"at step 2 the loss is nan, of samples {', '.join(map(str, batch))}"
+    assert len(batch) == 300 // accumulate
+    saved = last(tmp_path)  # from before it
+    assert saved["global_step"] == 2
+    assert all(tensor.isfinite().all() for tensor in saved["state_dict"].values())
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "poisoned", "left_out"),
+    [(1, (1,), (1,)), (1, (0, 3), (0, 3)), (2, (1,), (0, 1))],  # an accumulated step is left out whole
+)
+@pytest.mark.parametrize("more", [(), ("trainer.gradient_clip_val=1.0",), ("callbacks=ema", "callbacks.ema.decay=0.8")])
+def test_a_step_left_out_might_as_well_not_have_been_there(
+    accumulate: int,
+    poisoned: tuple[int, ...],
+    left_out: tuple[int, ...],
+    more: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = (*NET, "guards.nonfinite.action=skip", f"trainer.accumulate_grad_batches={accumulate}", *more)
+    with caplog.at_level(logging.WARNING, "lockstep.callbacks.nonfinite"):
+        skipped, _ = trained(tmp_path / "skipped", *options, extra=[Poison(batches=poisoned)])
+    warnings = [message for message in caplog.messages if "is left out: its gradients are not finite" in message]
+    assert len(warnings) == len(left_out) // accumulate
+    assert warnings[0].startswith("step 0 " if 0 in left_out else "step 1 ")
+    assert ", of samples " in warnings[0]
+    without_batches(monkeypatch, *left_out)
+    absent, _ = trained(tmp_path / "absent", *options)
+    averaged = ("current_model_state", "averaging_state") if "callbacks=ema" in more else ()
+    for part in ("state_dict", "optimizer_states", "metrics", *averaged):
+        assert not differences(skipped[part], absent[part], part)
+    assert skipped["optimizer_states"][0]["state"]  # there is something to be equal
+
+
+class OnGpu:
+    """All that the callback asks a module on a GPU."""
+
+    device = torch.device("cuda")
+
+
+def test_a_gpu_is_not_waited_for_at_every_step_but_before_a_checkpoint() -> None:
+    callback, trainer, module = NonFinite(every_n_steps=10), SimpleNamespace(global_step=0, accumulate_grad_batches=1), OnGpu()
+
+    def steps(first: int, last: int, bad: int) -> None:
+        for step in range(first, last):
+            trainer.global_step = step + 1
+            loss = torch.tensor(float("inf") if step == bad else 1.0)
+            callback.on_train_batch_end(trainer, module, {"loss": loss}, None, step)
+
+    checkpoint: dict[str, Any] = {}
+    steps(0, 20, bad=-1)
+    callback.on_save_checkpoint(trainer, module, checkpoint)
+    steps(20, 29, bad=23)
+    with pytest.raises(NonFiniteLoss, match=r"^at step 23 the loss is inf$"):
+        callback.on_save_checkpoint(trainer, module, checkpoint)
+    with pytest.raises(NonFiniteLoss, match=r"^at step 23 the loss is inf$"):
+        steps(29, 30, bad=-1)
+
+
+@pytest.mark.parametrize("outputs", [None, {}, {"loss": None}])
+def test_a_step_without_a_loss_is_none_to_look_at(outputs: object) -> None:
+    """A model may leave a batch out, or optimize by itself."""
+    trainer: Any = SimpleNamespace(global_step=1, accumulate_grad_batches=1, global_rank=0)
+    NonFinite(every_n_steps=1).on_train_batch_end(trainer, LightningModule(), outputs, None, 0)

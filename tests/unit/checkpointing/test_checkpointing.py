@@ -1,0 +1,375 @@
+"""Checkpoints that cannot tear: whole or not there, verified when they are read, replaced in one step."""
+
+import contextlib
+import logging
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fits import BARE, last, prepared
+
+from lockstep.checkpointing import (
+    AtomicCheckpointIO,
+    CheckpointError,
+    files,
+    io,
+    latest_valid_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from lockstep.errors import ConfigError
+
+
+def content(step: int) -> dict[str, Any]:
+    return {"global_step": step, "state_dict": {"weight": torch.full((64, 64), float(step))}, "names": ["a", "b"]}
+
+
+def step_of(path: Path) -> int:
+    checkpoint = read_checkpoint("checkpoint", path)
+    assert torch.equal(checkpoint["state_dict"]["weight"], torch.full((64, 64), float(checkpoint["global_step"])))
+    return checkpoint["global_step"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Holds last.ckpt of step 2 and previous.ckpt of step 1."""
+    for step in (1, 2):
+        write_checkpoint(content(step), tmp_path / "last.ckpt", keep_as="previous.ckpt")
+    return tmp_path
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
+    assert names(folder) == {"last.ckpt", "previous.ckpt"}
+    assert (step_of(folder / "last.ckpt"), step_of(folder / "previous.ckpt")) == (2, 1)
+    assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip"])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    harm: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twenty-five truncations and twenty-five flipped bits: fifty recoveries, or the file is as good as before."""
+    path, whole = folder / "last.ckpt", (folder / "last.ckpt").read_bytes()
+    expected = torch.load(path, weights_only=True)
+    dice = random.Random(0)
+    places = [i * len(whole) // 25 for i in range(25)] if harm == "cut" else dice.sample(range(len(whole)), 25)
+    recovered = 0
+    for place in places:
+        flipped = bytes([whole[place] ^ 1 << dice.randrange(8)])
+        path.write_bytes(whole[:place] if harm == "cut" else whole[:place] + flipped + whole[place + 1 :])
+        caplog.clear()
+        found = latest_valid_checkpoint(folder)
+        if found == path:  # a bit that nothing depends on: padding, or a time in the archive's directory
+            again = torch.load(path, weights_only=True)
+            assert again["global_step"] == 2
+            assert torch.equal(again["state_dict"]["weight"], expected["state_dict"]["weight"])
+            continue
+        recovered += 1
+        assert found == folder / "previous.ckpt"
+        assert f"checkpoint={path}: " in caplog.messages[0]
+        assert caplog.messages[-1] == f"continuing from {found} instead"
+    assert recovered >= (25 if harm == "cut" else 20)
+
+
+def test_where_nothing_is_sound_a_run_does_not_begin_again_over_it(folder: Path) -> None:
+    for name in ("last.ckpt", "previous.ckpt"):
+        (folder / name).write_bytes(b"PK torn")
+    line = rf"^resume={folder.parent}: every checkpoint is damaged: last.ckpt, previous.ckpt; move them away to start anew$"
+    with pytest.raises(ConfigError, match=line):
+        latest_valid_checkpoint(folder)
+
+
+def test_the_best_one_is_better_than_none(folder: Path) -> None:
+    write_checkpoint(content(7), folder / "best.ckpt")
+    for name in ("last.ckpt", "previous.ckpt"):
+        (folder / name).unlink()
+    assert latest_valid_checkpoint(folder) == folder / "best.ckpt"
+    (folder / "best.ckpt").unlink()
+    assert latest_valid_checkpoint(folder) is None
+
+
+class Runs:
+    """What unpickling would call."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch harmed",)
+
+
+def test_a_checkpoint_made_to_run_code_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    torch.save(content(9) | {"extra": Runs()}, folder / "evil.ckpt")
+    with pytest.raises(ConfigError, match=rf"(?s)^ckpt_path={folder}/evil.ckpt: not a checkpoint .*posix.system"):
+        read_checkpoint("ckpt_path", folder / "evil.ckpt")
+    with pytest.raises(ConfigError, match=r"evil\.ckpt"):  # whatever is asked for
+        AtomicCheckpointIO().load_checkpoint(folder / "evil.ckpt", weights_only=False)
+    (folder / "plain.ckpt").write_bytes(pickle.dumps(Runs()))  # not even an archive
+    with pytest.raises(ConfigError, match=r"plain.ckpt: not a readable checkpoint"):
+        read_checkpoint("ckpt_path", folder / "plain.ckpt")
+    assert "harmed" not in names(folder)
+
+
+def test_what_would_not_load_again_is_not_written(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"last.ckpt: the checkpoint was not written .*; earlier ones are untouched"):
+        AtomicCheckpointIO().save_checkpoint(content(3) | {"extra": Runs()}, folder / "last.ckpt")
+    assert names(folder) == {"last.ckpt", "previous.ckpt"}
+    assert step_of(folder / "last.ckpt") == 2
+
+
+# A disk that is full, a folder that can't be written to, a process that is killed
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoints(folder: Path) -> None:
+    """In a process of its own: files may grow to 10,000 bytes, the checkpoint's are more."""
+    script = f"""
+import logging, resource, signal, torch
+from lockstep.checkpointing import AtomicCheckpointIO
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+logging.basicConfig(format="%(message)s")
+for action in ("warn", "fail"):
+    plugin = AtomicCheckpointIO(action)
+    plugin.save_checkpoint({{"weight": torch.ones(64, 64)}}, {str(folder / "last.ckpt")!r}, {{"keep_as": "previous.ckpt"}})
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    line = f"{folder / 'last.ckpt'}: the checkpoint was not written (File too large); earlier ones are untouched"
+    lines = done.stderr.strip().splitlines()
+    assert lines[0] == line  # the warning, after which the process went on
+    assert lines[-1] == f"lockstep.checkpointing.io.CheckpointError: {line}"
+    assert names(folder) == {"last.ckpt", "previous.ckpt"}
+    assert (step_of(folder / "last.ckpt"), step_of(folder / "previous.ckpt")) == (2, 1)
+
+
+def test_a_read_only_folder_leaves_the_earlier_checkpoints(folder: Path) -> None:
+    """In a child that is not root, which may write anywhere."""
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_uid == os.getuid() and parent != Path("/tmp"):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    folder.chmod(0o555)
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            AtomicCheckpointIO().save_checkpoint(content(3), folder / "last.ckpt", {"keep_as": "previous.ckpt"})
+        except CheckpointError as error:
+            os._exit(42 if "was not written (Permission denied); earlier ones are untouched" in str(error) else 43)
+        except BaseException:
+            os._exit(44)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert step_of(folder / "last.ckpt") == 2
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_kill_between_two_steps_of_a_save_leaves_a_sound_newest(
+    nth: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is the link to what was there, then it becomes previous.ckpt, then last.ckpt the new one."""
+    calls: list[str] = []
+
+    def counted(function: Any) -> Any:
+        def call(*arguments: Any, **more: Any) -> Any:
+            calls.append(function.__name__)
+            if len(calls) == nth:
+                raise KeyboardInterrupt
+            return function(*arguments, **more)
+
+        return call
+
+    monkeypatch.setattr(os, "link", counted(os.link))
+    monkeypatch.setattr(Path, "replace", counted(Path.replace))
+    with pytest.raises(KeyboardInterrupt):
+        write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
+    assert calls == ["link", "replace", "replace"][:nth]
+    assert (latest_valid_checkpoint(folder), step_of(folder / "last.ckpt")) == (folder / "last.ckpt", 2)
+    monkeypatch.undo()
+    for step in (4, 5):  # and what is left does not hinder
+        write_checkpoint(content(step), folder / "last.ckpt", keep_as="previous.ckpt")
+    assert (step_of(folder / "last.ckpt"), step_of(folder / "previous.ckpt")) == (5, 4)
+    assert names(folder) == {"last.ckpt", "previous.ckpt"}
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_damaged_checkpoint_never_takes_the_place_of_the_sound_one(
+    nth: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that went on from previous.ckpt saves for the first time, and is killed at either rename."""
+    (folder / "last.ckpt").write_bytes(b"PK torn")
+    assert latest_valid_checkpoint(folder) == folder / "previous.ckpt"
+    calls: list[int] = []
+    replace = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        calls.append(1)
+        if len(calls) == nth:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with contextlib.suppress(KeyboardInterrupt):
+        write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
+    assert step_of(latest_valid_checkpoint(folder) or Path("nowhere")) in (1, 3)
+
+
+def test_without_links_a_rename_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError("no links on this file system")
+
+    monkeypatch.setattr(os, "link", refused)
+    write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
+    assert (step_of(folder / "last.ckpt"), step_of(folder / "previous.ckpt")) == (3, 2)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> None:
+    """Twenty children that save in a loop, each killed with -9 after a random few milliseconds."""
+    dice = random.Random(1)
+    newest = 2
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            for step in range(newest + 1, newest + 1000):
+                write_checkpoint(content(step), folder / "last.ckpt", keep_as="previous.ckpt")
+            os._exit(0)
+        time.sleep(dice.uniform(0.005, 0.08))
+        os.kill(child, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
+        assert step_of(folder / "last.ckpt") >= newest
+        newest = step_of(folder / "last.ckpt")
+        assert step_of(folder / "previous.ckpt") in (newest - 1, newest)
+    assert newest > 12
+
+
+# In the background
+
+
+class Gate:
+    """Stands in for write_checkpoint: notes what it is given, and lasts until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.open = threading.Semaphore(0), threading.Event()
+        self.running, self.most = 0, 0
+        self.written: list[Any] = []
+        self.error: Exception | None = None
+        monkeypatch.setattr(io, "write_checkpoint", self)
+
+    def __call__(self, checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self.began.release()
+        assert self.open.wait(20)
+        self.running -= 1
+        if self.error is not None:
+            raise self.error
+        self.written.append((checkpoint, path.name, keep_as))
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+def test_what_is_written_in_the_background_is_what_it_was_when_saved(gate: Gate, tmp_path: Path) -> None:
+    plugin = AtomicCheckpointIO(**{"async": True})
+    weight, nested = torch.ones(3), {"sums": [torch.zeros(2)], "count": 1}
+    plugin.save_checkpoint({"weight": weight, "nested": nested}, tmp_path / "last.ckpt", {"keep_as": "previous.ckpt"})
+    assert gate.began.acquire(timeout=20)  # it returns while the write goes on
+    weight.fill_(5)
+    nested["sums"][0].fill_(5)
+    nested["count"] = 5
+    gate.open.set()
+    plugin.teardown()
+    ((written, name, keep_as),) = gate.written
+    assert (name, keep_as) == ("last.ckpt", "previous.ckpt")
+    assert written["weight"].tolist() == [1, 1, 1]
+    assert written["nested"]["sums"][0].tolist() == [0, 0]
+    assert written["nested"]["count"] == 1
+
+
+def test_one_write_is_in_flight_and_removal_waits_for_it(gate: Gate, tmp_path: Path) -> None:
+    plugin = AtomicCheckpointIO(**{"async": True})
+    (tmp_path / "old.ckpt").touch()
+    plugin.save_checkpoint({"n": 1}, tmp_path / "a.ckpt")
+    assert gate.began.acquire(timeout=20)
+    others = [threading.Thread(target=plugin.remove_checkpoint, args=(tmp_path / "old.ckpt",))]
+    others[0].start()
+    time.sleep(0.2)
+    assert (tmp_path / "old.ckpt").exists()
+    assert gate.written == []
+    gate.open.set()
+    others[0].join(20)
+    assert not (tmp_path / "old.ckpt").exists()
+    for n in (2, 3):
+        plugin.save_checkpoint({"n": n}, tmp_path / "a.ckpt")
+    plugin.teardown()
+    assert [checkpoint["n"] for checkpoint, *_ in gate.written] == [1, 2, 3]
+    assert gate.most == 1
+
+
+@pytest.mark.parametrize("how", ["the next save", "wait", "teardown", "load_checkpoint"])
+def test_what_went_wrong_in_the_background_surfaces(how: str, gate: Gate, tmp_path: Path) -> None:
+    plugin = AtomicCheckpointIO(**{"async": True})
+    gate.error = OSError(28, "No space left on device")
+    gate.open.set()
+    plugin.save_checkpoint({"n": 1}, tmp_path / "a.ckpt")
+    later: dict[str, Any] = {
+        "the next save": lambda: plugin.save_checkpoint({"n": 2}, tmp_path / "a.ckpt"),
+        "wait": plugin.wait,
+        "teardown": plugin.teardown,
+        "load_checkpoint": lambda: plugin.load_checkpoint(tmp_path / "a.ckpt"),
+    }
+    with pytest.raises(CheckpointError, match=r"a.ckpt: the checkpoint was not written \(No space left on device\)"):
+        later[how]()
+    plugin.teardown()  # it is said once
+
+
+def test_a_run_that_saves_in_the_background_has_saved_all_at_its_end(tmp_path: Path) -> None:
+    options = ("datamodule.batch_size=300", "trainer.max_epochs=2", "guards.checkpoint.every_n_steps=1")
+    ended = []
+    for choice in ("false", "true"):
+        run = tmp_path / choice
+        datamodule, model, trainer = prepared(run, *options, f"trainer.checkpoint_io.async={choice}", base=BARE)
+        trainer.fit(model, datamodule)
+        ended.append(last(run))
+        assert read_checkpoint("previous", run / "checkpoints" / "previous.ckpt")["global_step"] == 7
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
+    assert torch.equal(ended[0]["state_dict"]["net.layers.1.weight"], ended[1]["state_dict"]["net.layers.1.weight"])
+
+
+def test_training_goes_on_without_a_checkpoint_or_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk is full from the second step to the third."""
+    options = ("datamodule.batch_size=300", "trainer.max_epochs=1", "guards.checkpoint.every_n_steps=1")
+    write = files.write_checkpoint
+
+    def write_unless_full(checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
+        if checkpoint["global_step"] in (2, 3):
+            raise OSError(28, "No space left on device")
+        write(checkpoint, path, keep_as)
+
+    monkeypatch.setattr(io, "write_checkpoint", write_unless_full)
+    with caplog.at_level(logging.WARNING):
+        datamodule, model, trainer = prepared(tmp_path / "warn", *options, "trainer.checkpoint_io.on_save_error=warn", base=BARE)
+        trainer.fit(model, datamodule)
+    assert [message.count("(No space left on device)") for message in caplog.messages] == [1, 1]
+    assert last(tmp_path / "warn")["global_step"] == 4
+    datamodule, model, trainer = prepared(tmp_path / "fail", *options, base=BARE)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        trainer.fit(model, datamodule)
+    assert last(tmp_path / "fail")["global_step"] == 1

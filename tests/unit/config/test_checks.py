@@ -1,0 +1,319 @@
+"""Every kind of refusal, each one line for a person; and that all that is shipped passes."""
+
+import zipfile
+from collections.abc import Callable
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from lockstep.config.checks import check
+from lockstep.config.plan import Plan
+from lockstep.config.rules import RULES
+from lockstep.errors import ConfigError
+
+CONF = Path(__file__).parents[3] / "conf"
+CHOSEN_TOGETHER = ("model", "model/optimizer", "model/lr_scheduler", "datamodule", "trainer", "callbacks", "logger")
+CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
+ABSTRACT = ("model=classifier", "model=regressor", "datamodule=base")  # the files beside them build on these
+# What an option needs beside itself to make sense.
+COMPANIONS = {
+    "model=linear": ["optimized_metric=val/loss", "optimized_mode=min"],
+    "datamodule=image_folder": ["datamodule.data_dir=."],
+}
+COUNTS = [key for key, accepts in RULES.items() if "integer" in accepts.words or "number" in accepts.words]
+
+
+def options(group: str) -> list[str]:
+    found = [f"{group}={file.stem}" for file in sorted((CONF / group).glob("*.yaml"))]
+    return [option for option in found if option not in ABSTRACT]
+
+
+def every_option() -> list[list[str]]:
+    """The first options of all groups, the second ones, ...: composing one config an option would take a minute."""
+    together = zip_longest(*map(options, CHOSEN_TOGETHER))
+    alone = [[option] for group in CHOSEN_ALONE for option in options(group)]
+    return [[option for option in row if option is not None] for row in together] + alone
+
+
+def changed(cfg: DictConfig, **changes: Any) -> DictConfig:
+    for key, value in changes.items():
+        OmegaConf.update(cfg, key, value, force_add=True)
+    return cfg
+
+
+def refusal(cfg: DictConfig) -> str:
+    with pytest.raises(ConfigError) as refused:
+        check(cfg)
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+def test_shipped_config_passes(shipped: DictConfig) -> None:
+    check(shipped)
+
+
+def test_seed_zero_is_a_seed(shipped: DictConfig) -> None:
+    check(changed(shipped, seed=0))
+
+
+@pytest.mark.parametrize("chosen", every_option(), ids=" ".join)
+def test_every_option_passes_and_names_targets_that_exist(
+    chosen: list[str], compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
+    cfg = compose(*chosen, *(override for option in chosen for override in COMPANIONS.get(option, [])))
+    check(cfg)
+    assert Plan.of(cfg).world_size >= 1
+    for target in targets_of(OmegaConf.to_container(cfg, resolve=True)):
+        assert callable(get_object(target))
+
+
+def targets_of(node: Any) -> list[str]:
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+    own = [node["_target_"]] if isinstance(node, dict) and "_target_" in node else []
+    return own + [target for child in children for target in targets_of(child)]
+
+
+@pytest.mark.parametrize(
+    ("option", "missing"),
+    [("model=classifier", "model.net"), ("model=regressor", "model.net"), ("datamodule=base", "datamodule._target_")],
+)
+def test_an_abstract_option_alone_is_refused(option: str, missing: str, compose: Callable[..., DictConfig]) -> None:
+    assert refusal(compose(option)) == f"{missing}=???: a value is required"
+
+
+def test_early_stopping_is_added_beside_the_default_callbacks(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose("callbacks=early_stopping")
+    check(cfg)
+    assert {"early_stopping", "best_checkpoint", "progress"} <= set(cfg.callbacks)
+    assert cfg.callbacks.early_stopping.monitor == "val/acc"
+
+
+def test_the_command_in_the_header_of_early_stopping_composes(compose: Callable[..., DictConfig]) -> None:
+    header = (CONF / "callbacks" / "early_stopping.yaml").read_text().splitlines()[0]
+    override = next(word for word in header.split() if "callbacks=" in word)
+    assert "early_stopping" in compose(override).callbacks
+
+
+@pytest.mark.parametrize("key", RULES)
+def test_every_rule_refuses_what_makes_no_sense_and_says_what_does(key: str, shipped: DictConfig) -> None:
+    nonsense: Any = 5 if key in ("trainer.strategy", "model.metrics") else ["nonsense"]
+    parent, _, name = key.rpartition(".")
+    if OmegaConf.is_dict(node := OmegaConf.select(shipped, parent) if parent else shipped):
+        with open_dict(node):
+            node.pop(name, None)  # a number does not merge into a group
+    message = refusal(changed(shipped, **{key: nonsense}))
+    assert message == f"{key}={nonsense}: {RULES[key].words}"
+    assert "accepted is" in message
+
+
+@pytest.mark.parametrize("key", COUNTS)
+def test_yes_is_not_a_number(key: str, shipped: DictConfig) -> None:
+    """Python's True is an int; a config's true is not 1."""
+    assert refusal(changed(shipped, **{key: True})).startswith(f"{key}=true: accepted is a")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("name", "", "name='': accepted is text"),
+        ("name", None, "name=null: accepted is text"),
+        ("seed", -1, "seed=-1: accepted is an integer between 0 and 4294967295"),
+        ("seed", None, "seed=null: accepted is an integer between 0 and 4294967295"),
+        ("seed", 1.0, "seed=1.0: accepted is an integer between 0 and 4294967295"),
+        ("seed", "7", "seed=7: accepted is an integer between 0 and 4294967295"),
+        ("test", 1, "test=1: accepted is true, false"),
+        ("optimized_mode", "most", "optimized_mode=most: accepted is max, min"),
+        ("lr_scaling", "cubic", "lr_scaling=cubic: accepted is none, linear, sqrt"),
+        ("trainer.accelerator", "tpu", "trainer.accelerator=tpu: accepted is auto, cpu, gpu, cuda, mps"),
+        ("trainer.max_epochs", -2, "trainer.max_epochs=-2: accepted is an integer of at least -1, or null"),
+        ("trainer.max_epochs", 2.5, "trainer.max_epochs=2.5: accepted is an integer of at least -1, or null"),
+        ("trainer.max_time", "1h", "trainer.max_time=1h: accepted is a time as DD:HH:MM:SS, or null"),
+        ("trainer.max_time", "00:00:00:00", "trainer.max_time=00:00:00:00: accepted is a time as DD:HH:MM:SS, or null"),
+        ("trainer.limit_train_batches", 1.5, "trainer.limit_train_batches=1.5: accepted is a number of batches"),
+        ("trainer.limit_train_batches", -1, "trainer.limit_train_batches=-1: accepted is a number of batches"),
+        ("trainer.deterministic", 1, "trainer.deterministic=1: accepted is true, false, warn"),
+        ("trainer.strategy.process_group_backend", "mpi", "trainer.strategy.process_group_backend=mpi: accepted is nccl, gloo"),
+        ("trainer.strategy.timeout", 0, "trainer.strategy.timeout=0: accepted is a number of at least 1"),
+        ("trainer.gradient_clip_val", -0.5, "trainer.gradient_clip_val=-0.5: accepted is a number of at least 0, or null"),
+        ("datamodule.batch_size", 0, "datamodule.batch_size=0: accepted is an integer of at least 1"),
+        ("datamodule.val_fraction", 0.95, "datamodule.val_fraction=0.95: accepted is a number between 0 and 0.9"),
+        ("datamodule.augment", {"crop": -1}, "datamodule.augment.crop=-1: accepted is an integer of at least 0"),
+        ("datamodule.num_classes", 1, "datamodule.num_classes=1: accepted is an integer of at least 2"),
+        ("model.optimizer.lr", float("nan"), "model.optimizer.lr=nan: accepted is a number of at least 0"),
+        ("model.optimizer.lr", "1e-3x", "model.optimizer.lr=1e-3x: accepted is a number of at least 0"),
+        ("model.label_smoothing", 1.5, "model.label_smoothing=1.5: accepted is a number between 0 and 1"),
+        ("model.lr_scheduler.interval", "batch", "model.lr_scheduler.interval=batch: accepted is step, epoch"),
+    ],
+)
+def test_out_of_range_or_of_another_type_is_refused(key: str, value: object, message: str, shipped: DictConfig) -> None:
+    assert refusal(changed(shipped, **{key: value})).startswith(message)
+
+
+@pytest.mark.parametrize("devices", [0, -2, 1.5, "two", "2", None, True, [], [0, 0], [-1], ["0"], [True]])
+def test_devices_that_are_no_number_auto_or_list_of_gpus_are_refused(devices: object, shipped: DictConfig) -> None:
+    message = refusal(changed(shipped, **{"trainer.devices": devices}))
+    assert message.startswith("trainer.devices=")
+    assert message.endswith(": accepted is a number of at least 1, auto, or a list of GPU ids")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("trainer.devices", "auto"),
+        ("trainer.devices", -1),
+        ("trainer.devices", [2, 0]),
+        ("trainer.precision", 16),
+        ("trainer.precision", "bf16-mixed"),
+        ("trainer.max_time", "00:00:00:01"),
+        ("trainer.max_epochs", None),
+        ("trainer.limit_train_batches", 0),
+        ("trainer.limit_train_batches", 3),
+        ("trainer.limit_val_batches", 0.5),
+        ("trainer.deterministic", "warn"),
+        ("trainer.gradient_clip_val", 0),
+        ("datamodule.val_fraction", 0.9),
+        ("model.optimizer.lr", 0),
+        ("datamodule.augment", {"crop": 0, "flip": True}),
+        ("callbacks.pictures", None),
+    ],
+)
+def test_values_on_the_edge_are_accepted(key: str, value: object, shipped: DictConfig) -> None:
+    check(changed(shipped, **{key: value}))
+
+
+def test_rules_for_keys_that_a_config_lacks_are_not_asked(shipped: DictConfig) -> None:
+    """A model or datamodule of one's own need not take what ours take."""
+    with open_dict(shipped):
+        for key in ("batch_size", "val_fraction", "augment", "drop_last"):
+            del shipped.datamodule[key]
+        del shipped.model["label_smoothing"]
+    check(shipped)
+
+
+def test_persistent_workers_without_workers_are_refused(shipped: DictConfig) -> None:
+    message = refusal(changed(shipped, **{"datamodule.persistent_workers": True}))
+    assert message == "datamodule.persistent_workers=true: needs datamodule.num_workers of at least 1"
+    check(changed(shipped, **{"datamodule.num_workers": 1}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("optimized_metric", "val/f1"),
+        ("callbacks.best_checkpoint.monitor", "val_acc"),
+        ("callbacks.early_stopping", {"monitor": "val/auc"}),
+        ("model.lr_scheduler.monitor", "validation/loss"),
+    ],
+)
+def test_a_metric_the_model_does_not_have_is_refused_under_its_key(key: str, value: Any, shipped: DictConfig) -> None:
+    message = refusal(changed(shipped, **{key: value}))
+    declared = "train/loss, train/acc, train/top3, val/loss, val/acc, val/top3, test/loss, test/acc, test/top3"
+    named, metric = (f"{key}.monitor", value["monitor"]) if isinstance(value, dict) else (key, value)
+    assert message == f"{named}={metric}: the model declares {declared}"
+
+
+def test_a_model_that_declares_no_metrics_may_monitor_any(shipped: DictConfig) -> None:
+    with open_dict(shipped):
+        del shipped.model["metrics"]
+    check(changed(shipped, optimized_metric="val/whatever"))
+
+
+def test_a_test_metric_needs_a_test(shipped: DictConfig) -> None:
+    check(changed(shipped, optimized_metric="test/acc"))
+    assert refusal(changed(shipped, test=False)) == "optimized_metric=test/acc: needs test=true"
+
+
+@pytest.mark.parametrize("none", [0, 0.0])
+def test_a_validation_metric_needs_validation(none: float, shipped: DictConfig) -> None:
+    message = refusal(changed(shipped, **{"trainer.limit_val_batches": none}))
+    assert message.startswith(("optimized_metric=val/acc: ", f"trainer.limit_val_batches={none}: "))
+
+
+def test_a_regressor_with_the_metric_of_a_classifier_is_refused(compose: Callable[..., DictConfig]) -> None:
+    message = refusal(compose("model=linear", "datamodule=random_regression"))
+    declared = "train/loss, train/mae, val/loss, val/mae, test/loss, test/mae"
+    assert message == f"optimized_metric=val/acc: the model declares {declared}"
+
+
+def test_a_missing_value_is_named(compose: Callable[..., DictConfig]) -> None:
+    assert refusal(compose("datamodule=image_folder")) == "datamodule.data_dir=???: a value is required"
+
+
+def test_a_data_dir_that_is_no_folder_is_refused(shipped: DictConfig, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    message = refusal(changed(shipped, **{"datamodule.data_dir": str(nowhere)}))
+    assert message == f"datamodule.data_dir={nowhere}: no such folder: {nowhere}; accepted is a folder with data"
+
+
+def test_a_data_dir_to_download_to_need_not_exist(shipped: DictConfig, tmp_path: Path) -> None:
+    check(changed(shipped, **{"datamodule.dataset": "MNIST", "datamodule.data_dir": str(tmp_path / "nowhere")}))
+
+
+def test_a_data_dir_that_is_a_number_is_refused(shipped: DictConfig) -> None:
+    assert refusal(changed(shipped, **{"datamodule.data_dir": 2024})) == "datamodule.data_dir=2024: accepted is text"
+
+
+def test_a_seed_that_numpy_does_not_take_is_refused(shipped: DictConfig) -> None:
+    assert refusal(changed(shipped, seed=2**32)).startswith("seed=4294967296: accepted is an integer")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    path = tmp_path / "some.ckpt"
+    torch.save({"state_dict": {"weight": torch.arange(100.0)}}, path)
+    return path
+
+
+@pytest.mark.parametrize("key", ["ckpt_path", "init_from"])
+def test_a_whole_checkpoint_passes(key: str, checkpoint: Path, shipped: DictConfig) -> None:
+    check(changed(shipped, **{key: str(checkpoint)}))
+
+
+@pytest.mark.parametrize("key", ["ckpt_path", "init_from"])
+def test_a_checkpoint_that_is_not_there_is_refused(key: str, tmp_path: Path, shipped: DictConfig) -> None:
+    for path in (tmp_path / "none.ckpt", tmp_path):  # nothing, and a folder
+        assert refusal(changed(shipped, **{key: str(path)})).startswith(f"{key}={path}: no such file: {path}; accepted is ")
+
+
+def test_a_checkpoint_that_is_no_text_is_refused(shipped: DictConfig) -> None:
+    assert refusal(changed(shipped, ckpt_path=5)) == "ckpt_path=5: accepted is text, or null"
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.99])
+def test_a_truncated_checkpoint_is_refused(part: float, checkpoint: Path, shipped: DictConfig) -> None:
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[: int(len(whole) * part)])
+    message = refusal(changed(shipped, ckpt_path=str(checkpoint)))
+    assert message.startswith(f"ckpt_path={checkpoint}: not a readable checkpoint (")
+
+
+def test_a_checkpoint_with_a_flipped_bit_in_a_tensor_is_refused(checkpoint: Path, shipped: DictConfig) -> None:
+    content = bytearray(checkpoint.read_bytes())
+    content[content.index(torch.arange(100.0).numpy().tobytes()) + 17] ^= 1
+    checkpoint.write_bytes(content)
+    assert refusal(changed(shipped, ckpt_path=str(checkpoint))) == (
+        f"ckpt_path={checkpoint}: the checkpoint is corrupt (at some/data/0)"
+    )
+
+
+def test_a_flipped_bit_in_the_archive_directory_is_refused_or_harmless(checkpoint: Path, shipped: DictConfig) -> None:
+    cfg = changed(shipped, ckpt_path=str(checkpoint))
+    whole = checkpoint.read_bytes()
+    with zipfile.ZipFile(checkpoint) as archive:
+        directory = archive.start_dir
+    for position in (*range(directory + 8, directory + 12), directory + 46):  # flags, method and name of the first entry
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << bit
+            checkpoint.write_bytes(damaged)
+            try:
+                check(cfg)
+            except ConfigError as error:
+                assert str(error).startswith(f"ckpt_path={checkpoint}: ")  # noqa: PT017  either outcome is right

@@ -1,0 +1,213 @@
+"""Devices, batch sizes and the learning rate that follow from a config, on machines with no GPU and with four."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """As if on a machine that shows so many."""
+    monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: request.param)
+
+
+def plan_of(cfg: DictConfig, **changes: Any) -> Plan:
+    for key, value in changes.items():
+        OmegaConf.update(cfg, key.replace("__", "."), value)
+    return Plan.of(cfg)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("gpus", "accelerator", "devices", "kind", "count", "ids"),
+    [
+        (0, "auto", 1, "cpu", 1, None),
+        (0, "auto", 3, "cpu", 3, None),
+        (0, "auto", "auto", "cpu", 1, None),
+        (0, "auto", -1, "cpu", 1, None),
+        (0, "cpu", 8, "cpu", 8, None),
+        (0, "mps", 1, "mps", 1, None),
+        (0, "mps", "auto", "mps", 1, None),
+        (4, "auto", 1, "gpu", 1, None),
+        (4, "auto", "auto", "gpu", 4, None),
+        (4, "auto", -1, "gpu", 4, None),
+        (4, "gpu", 4, "gpu", 4, None),
+        (4, "cuda", 2, "gpu", 2, None),
+        (4, "auto", [3], "gpu", 1, (3,)),
+        (4, "gpu", [2, 0], "gpu", 2, (2, 0)),
+        (4, "cpu", 8, "cpu", 8, None),
+        (4, "cpu", "auto", "cpu", 1, None),
+    ],
+    indirect=["gpus"],
+)
+def test_devices_become_an_accelerator_and_a_number(
+    accelerator: str, devices: object, kind: str, count: int, ids: tuple[int, ...] | None, shipped: DictConfig
+) -> None:
+    plan = plan_of(shipped, trainer__accelerator=accelerator, trainer__devices=devices)
+    assert (plan.accelerator, plan.devices, plan.device_ids, plan.world_size) == (kind, count, ids, count)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("gpus", "accelerator", "devices", "message"),
+    [
+        (0, "gpu", 1, "trainer.accelerator=gpu: this machine shows no GPU; accepted is cpu or auto"),
+        (0, "cuda", "auto", "trainer.accelerator=cuda: this machine shows no GPU; accepted is cpu or auto"),
+        (0, "auto", [0], "trainer.devices=[0]: a list names GPUs, and this run has none; accepted is a number"),
+        (4, "cpu", [0, 1], "trainer.devices=[0, 1]: a list names GPUs, and this run has none; accepted is a number"),
+        (4, "auto", [0, 4], "trainer.devices=[0, 4]: this machine shows 4 GPU(s), numbered from 0"),
+        (4, "auto", 5, "trainer.devices=5: this machine shows 4 GPU(s); accepted is 1 to 4, or trainer=cpu"),
+        (0, "mps", 2, "trainer.devices=2: MPS is one device; accepted is 1, or trainer=cpu"),
+    ],
+    indirect=["gpus"],
+)
+def test_devices_that_are_not_there_are_refused(accelerator: str, devices: object, message: str, shipped: DictConfig) -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_of(shipped, trainer__accelerator=accelerator, trainer__devices=devices)
+    assert str(refused.value) == message
+
+
+def test_gpus_are_not_counted_for_a_run_on_the_cpu(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def count() -> int:
+        raise AssertionError("counting imports torch and asks the driver")
+
+    monkeypatch.setattr("lockstep.config.plan.visible_gpus", count)
+    assert plan_of(shipped, trainer__accelerator="cpu").accelerator == "cpu"
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize("gpus", [4], indirect=True)
+def test_the_world_is_devices_times_nodes(shipped: DictConfig) -> None:
+    plan = plan_of(shipped, trainer__accelerator="gpu", trainer__devices="auto", trainer__num_nodes=3)
+    assert (plan.devices, plan.num_nodes, plan.world_size) == (4, 3, 12)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "devices", "accumulate", "global_batch_size"),
+    [(64, 1, 1, 64), (64, 4, 1, 256), (64, 1, 3, 192), (16, 4, 3, 192)],  # their product
+)
+def test_batch_size_is_per_process(
+    batch_size: int, devices: int, accumulate: int, global_batch_size: int, shipped: DictConfig
+) -> None:
+    plan = plan_of(
+        shipped,
+        trainer__accelerator="cpu",
+        trainer__devices=devices,
+        trainer__accumulate_grad_batches=accumulate,
+        datamodule__batch_size=batch_size,
+    )
+    assert (plan.batch_size, plan.global_batch_size) == (batch_size, global_batch_size)
+    assert plan.accumulate_grad_batches == accumulate
+
+
+@pytest.mark.parametrize(("devices", "accumulate", "batch_size"), [(1, 1, 96), (2, 1, 48), (4, 1, 24), (4, 3, 8), (1, 96, 1)])
+def test_global_batch_size_is_divided(devices: int, accumulate: int, batch_size: int, shipped: DictConfig) -> None:
+    plan = plan_of(
+        shipped,
+        trainer__accelerator="cpu",
+        trainer__devices=devices,
+        trainer__accumulate_grad_batches=accumulate,
+        datamodule__global_batch_size=96,
+    )
+    assert (plan.batch_size, plan.global_batch_size) == (batch_size, 96)
+
+
+def test_global_batch_size_that_does_not_divide_is_refused(shipped: DictConfig) -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_of(
+            shipped,
+            trainer__accelerator="cpu",
+            trainer__devices=5,
+            trainer__accumulate_grad_batches=2,
+            datamodule__global_batch_size=96,
+        )
+    assert str(refused.value) == (
+        "datamodule.global_batch_size=96: does not divide by world size * trainer.accumulate_grad_batches = 10; "
+        "accepted is a multiple of 10"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scaling", "devices", "lr"),
+    [
+        ("none", 1, 0.5),
+        ("none", 4, 0.5),
+        ("linear", 1, 0.5),  # 64 / 64
+        ("linear", 4, 2.0),  # 0.5 * 256 / 64
+        ("sqrt", 1, 0.5),
+        ("sqrt", 4, 1.0),  # 0.5 * (256 / 64) ** 0.5
+    ],
+)
+def test_learning_rate_scales_with_the_global_batch(scaling: str, devices: int, lr: float, shipped: DictConfig) -> None:
+    plan = plan_of(
+        shipped,
+        trainer__accelerator="cpu",
+        trainer__devices=devices,
+        lr_scaling=scaling,
+        base_batch_size=64,
+        model__optimizer__lr=0.5,
+    )
+    assert plan.lr == lr
+
+
+def test_learning_rate_scales_with_accumulation_too(shipped: DictConfig) -> None:
+    plan = plan_of(
+        shipped,
+        trainer__accelerator="cpu",
+        trainer__accumulate_grad_batches=8,
+        lr_scaling="linear",
+        base_batch_size=128,
+        model__optimizer__lr=0.5,
+    )
+    assert plan.lr == 2.0  # 0.5 * (64 * 8) / 128
+
+
+def test_an_optimizer_without_a_learning_rate_has_none(shipped: DictConfig) -> None:
+    with open_dict(shipped):
+        del shipped.model.optimizer["lr"]
+    plan = plan_of(shipped, trainer__accelerator="cpu", lr_scaling="linear")
+    assert plan.lr is None
+    assert "learning rate" not in str(plan)
+
+
+def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None:
+    plan = plan_of(shipped, trainer__accelerator="cpu", trainer__devices=2)
+    assert plan.facts() == {
+        "accelerator": "cpu",
+        "devices": 2,
+        "num_nodes": 1,
+        "world_size": 2,
+        "batch_size": 64,
+        "global_batch_size": 128,
+        "accumulate_grad_batches": 1,
+        "lr": 2e-3,
+    }
+    assert set(plan.facts()) == {field.name for field in dataclasses.fields(Plan)} - {"device_ids"}
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("gpus", "changes", "words"),
+    [
+        (0, {}, "one process on the CPU; global batch 64 (64 per process), learning rate 0.002"),
+        (4, {}, "one process on one GPU; global batch 64 (64 per process), learning rate 0.002"),
+        (
+            4,
+            {"trainer__devices": 2, "trainer__num_nodes": 2, "trainer__accumulate_grad_batches": 3},
+            "4 GPU processes on 2 nodes, DDP over NCCL; global batch 768 (64 per process, 3 accumulated), learning rate 0.002",
+        ),
+        (
+            0,
+            {"trainer__devices": 2},
+            "2 CPU processes, DDP over gloo; global batch 128 (64 per process), learning rate 0.002",
+        ),
+    ],
+    indirect=["gpus"],
+)
+def test_a_plan_in_words(changes: dict[str, Any], words: str, shipped: DictConfig) -> None:
+    assert str(plan_of(shipped, **changes)) == words

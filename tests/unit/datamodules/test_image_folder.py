@@ -1,0 +1,224 @@
+"""Image files in one folder per class."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Subset
+
+from lockstep.datamodules import ImageFolder
+from lockstep.datamodules.images import decode
+from lockstep.errors import ConfigError
+
+
+def write_image(path: Path, size: tuple[int, int] = (12, 10), color: Any = (200, 100, 50), mode: str = "RGB") -> Path:
+    """Size is (width, height)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, color).save(path)
+    return path
+
+
+def write_class(folder: Path, name: str, count: int, suffix: str = ".png", color: Any = (200, 100, 50)) -> None:
+    for i in range(count):
+        write_image(folder / name / f"{i:02}{suffix}", color=color)
+
+
+def write_split(folder: Path, **counts: int) -> Path:
+    """Classes cat (red) and dog (blue), as many of each in every split as asked for."""
+    for split, count in counts.items():
+        write_class(folder / split, "cat", count, color=(255, 0, 0))
+        write_class(folder / split, "dog", count, ".jpg", color=(0, 0, 255))
+    return folder
+
+
+def flat(folder: Path, count: int) -> Path:
+    write_class(folder, "cat", count, color=(255, 0, 0))
+    write_class(folder, "dog", count, color=(0, 0, 255))
+    return folder
+
+
+def ids(split: Any) -> list[int]:
+    assert isinstance(split, Subset)
+    return list(split.indices)
+
+
+def test_split_folders_are_the_splits(tmp_path: Path) -> None:
+    datamodule = ImageFolder(str(write_split(tmp_path, train=4, val=2, test=3)), size=8)
+    datamodule.prepare_data()
+    assert datamodule.describe() == {"train": 8, "val": 4, "test": 6}
+    assert datamodule.spec.input_shape == (3, 8, 8)
+    assert (datamodule.spec.num_outputs, datamodule.spec.class_names) == (2, ("cat", "dog"))
+    for split in (datamodule.splits.train, datamodule.splits.val, datamodule.splits.test):
+        for image, target in split:  # pyright: ignore[reportOptionalIterable]
+            assert image.shape == (3, 8, 8)
+            assert image.dtype == torch.uint8
+            red, _, blue = image.float().mean(dim=(1, 2)).tolist()
+            assert target == (0 if red > blue else 1)
+
+
+def test_without_a_val_folder_validation_is_a_seeded_part_of_train(tmp_path: Path) -> None:
+    folder = str(write_split(tmp_path, train=10, test=2))
+
+    def split(seed: int) -> tuple[list[int], list[int]]:
+        splits = ImageFolder(folder, val_fraction=0.2, seed=seed).splits
+        assert len(splits.test) == 4
+        return ids(splits.train), ids(splits.val)
+
+    train, val = split(0)
+    assert (len(train), len(val)) == (16, 4)
+    assert sorted(train + val) == list(range(20))
+    assert split(0) == (train, val)
+    assert split(1) != (train, val)
+
+
+def test_flat_class_folders_are_split_in_three_with_the_seed(tmp_path: Path) -> None:
+    folder = str(flat(tmp_path, 20))
+
+    def split(seed: int) -> list[list[int]]:
+        splits = ImageFolder(folder, val_fraction=0.25, test_fraction=0.1, seed=seed).splits
+        return [ids(splits.train), ids(splits.val), ids(splits.test)]
+
+    parts = split(0)
+    assert [len(part) for part in parts] == [27, 9, 4]  # a tenth of 40, then a quarter of 36
+    assert sorted(i for part in parts for i in part) == list(range(40))
+    assert split(0) == parts
+    assert split(1) != parts
+
+
+def test_validation_of_flat_class_folders_is_drawn_with_the_seed_too(tmp_path: Path) -> None:
+    """Without a test set the only thing that is drawn."""
+    folder = str(flat(tmp_path, 20))
+    first, again, other = (ids(ImageFolder(folder, test_fraction=0.0, seed=seed).splits.val) for seed in (1, 1, 2))
+    assert len(first) == 4  # a tenth of 40
+    assert first == again != other
+
+
+def test_a_batch_is_loaded(tmp_path: Path) -> None:
+    datamodule = ImageFolder(str(write_split(tmp_path, train=3, test=1)), size=4, batch_size=2, shuffle=False, val_fraction=0)
+    batch = next(iter(datamodule.train_dataloader()))
+    assert batch.inputs.shape == (2, 3, 4, 4)
+    assert batch.targets.tolist() == [0, 0]
+    last = list(datamodule.test_dataloader())[-1]
+    assert last.targets.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("layout", ["flat", "split"])
+def test_no_validation_fraction_is_no_validation_split(layout: str, tmp_path: Path) -> None:
+    folder = flat(tmp_path, 5) if layout == "flat" else write_split(tmp_path, train=5, test=1)
+    datamodule = ImageFolder(str(folder), val_fraction=0.0)
+    assert datamodule.splits.val is None
+    assert datamodule.val_dataloader() == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "color", "expected"),
+    [
+        ("L", 90, (90, 90, 90)),
+        ("1", 1, (255, 255, 255)),
+        ("RGBA", (10, 20, 30, 255), (10, 20, 30)),
+        ("LA", (60, 255), (60, 60, 60)),
+        ("P", 0, (0, 0, 0)),  # the first colour of the default palette
+    ],
+)
+def test_images_of_every_mode_become_rgb(mode: str, color: Any, expected: tuple[int, int, int], tmp_path: Path) -> None:
+    image = decode(write_image(tmp_path / "image.png", mode=mode, color=color), (3, 6, 6))
+    assert image.shape == (3, 6, 6)
+    assert [set(channel.flatten().tolist()) for channel in image] == [{value} for value in expected]
+
+
+def test_colours_become_grey_for_one_channel(tmp_path: Path) -> None:
+    image = decode(write_image(tmp_path / "image.png", color=(255, 0, 0)), (1, 6, 6))
+    assert image.shape == (1, 6, 6)
+    assert set(image.flatten().tolist()) == {76}  # ITU-R 601: 0.299 * 255
+
+
+def test_a_16_bit_grey_image_keeps_its_greys(tmp_path: Path) -> None:
+    levels = numpy.tile(numpy.linspace(1000, 65_000, 8).astype(numpy.uint16), (8, 1))
+    Image.fromarray(levels).save(tmp_path / "image.png")
+    row = decode(tmp_path / "image.png", (3, 8, 8))[0, 0].int()
+    assert (row.diff() > 0).all()
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 20), (20, 40), (8, 9), (3, 50), (16, 16), (333, 17)])
+def test_any_size_becomes_the_square_asked_for(width: int, height: int, tmp_path: Path) -> None:
+    assert decode(write_image(tmp_path / "image.png", size=(width, height)), (3, 16, 16)).shape == (3, 16, 16)
+
+
+def test_the_middle_is_kept(tmp_path: Path) -> None:
+    """24x8, its middle third green: at size 8 nothing is resized and the rest cut off."""
+    image = Image.new("RGB", (24, 8), (255, 0, 0))
+    image.paste((0, 255, 0), (8, 0, 16, 8))
+    image.save(tmp_path / "image.png")
+    decoded = decode(tmp_path / "image.png", (3, 8, 8))
+    assert torch.equal(decoded, torch.tensor([0, 255, 0], dtype=torch.uint8).view(3, 1, 1).expand(3, 8, 8))
+
+
+def test_other_files_are_ignored(tmp_path: Path) -> None:
+    write_split(tmp_path, train=2, val=1, test=1)
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("not an image")
+    (tmp_path / "train" / "readme.md").write_text("not a class")
+    write_image(tmp_path / "train" / "cat" / "upper.PNG")
+    datamodule = ImageFolder(str(tmp_path))
+    datamodule.prepare_data()
+    assert datamodule.describe() == {"train": 5, "val": 2, "test": 2}
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_damaged_file_is_named_before_training(split: str, tmp_path: Path) -> None:
+    write_split(tmp_path, train=2, val=1, test=1)
+    damaged = tmp_path / split / "dog" / "damaged.png"
+    damaged.write_bytes(b"\x89PNG no image")
+    with pytest.raises(ConfigError) as refused:
+        ImageFolder(str(tmp_path)).prepare_data()
+    assert str(damaged) in str(refused.value)
+    assert "not a readable image" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_flipped_bit_in_a_png_is_named_before_training(tmp_path: Path) -> None:
+    flat(tmp_path, 3)
+    damaged = tmp_path / "cat" / "01.png"
+    content = bytearray(damaged.read_bytes())
+    content[content.index(b"IDAT") + 8] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(ConfigError, match=str(damaged)):
+        ImageFolder(str(tmp_path)).prepare_data()
+
+
+def test_without_verification_a_damaged_file_is_named_when_it_is_read(tmp_path: Path) -> None:
+    write_split(tmp_path, train=2, val=1, test=1)
+    damaged = tmp_path / "test" / "cat" / "00.png"
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    datamodule = ImageFolder(str(tmp_path), verify=False)
+    datamodule.prepare_data()
+    with pytest.raises(ConfigError, match=f"{damaged}.*not a readable image"):
+        next(iter(datamodule.test_dataloader()))
+
+
+@pytest.mark.parametrize(("classes", "count"), [([], 0), (["cat"], 1)])
+@pytest.mark.parametrize("inside", ["", "train"])
+def test_fewer_than_two_classes_are_refused(inside: str, classes: list[str], count: int, tmp_path: Path) -> None:
+    folder = tmp_path / inside
+    folder.mkdir(exist_ok=True)
+    for name in classes:
+        write_class(folder, name, 2)
+    with pytest.raises(ConfigError) as refused:
+        ImageFolder(str(tmp_path))
+    message = f"datamodule.data_dir={folder}: has {count} class folder(s); accepted is one folder per class, two or more"
+    assert str(refused.value) == message
+
+
+def test_a_missing_data_dir_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^datamodule.data_dir={tmp_path}/none: not a readable folder"):
+        ImageFolder(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("method", ["prepare_data", "load"])
+def test_a_missing_test_folder_is_refused(method: str, tmp_path: Path) -> None:
+    datamodule = ImageFolder(str(write_split(tmp_path, train=2, val=1)))
+    with pytest.raises(ConfigError) as refused:
+        getattr(datamodule, method)()
+    assert str(refused.value) == f"datamodule.data_dir={tmp_path}: no .jpg, .jpeg, .png in {tmp_path / 'test'}/CLASS/"

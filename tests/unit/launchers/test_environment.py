@@ -1,0 +1,168 @@
+"""Which rank the environment describes, and the names that follow from it."""
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import ConfigError
+from lockstep.launchers.environment import (
+    PARENT_PIPE,
+    Rank,
+    RankZeroFilter,
+    is_rank_zero,
+    output_subdir,
+    rank_in,
+    rank_log,
+    run_id,
+    this_rank,
+)
+
+PARENT = {PARENT_PIPE: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+TORCHRUN_TWO_NODES = {
+    "TORCHELASTIC_RUN_ID": "job7",
+    "RANK": "5",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+}
+SRUN = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "3",
+    "SLURM_NTASKS": "8",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS_PER_NODE": "4",
+    "SLURM_NNODES": "2",
+}
+
+Started = Callable[[dict[str, str]], None]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    """Makes this process one that was started with these variables, and no others of a launcher."""
+    for name in os.environ:
+        if name.startswith(("SLURM_", "TORCHELASTIC_", "LOCKSTEP_")):
+            monkeypatch.delenv(name)
+
+    def start(env: dict[str, str]) -> None:
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        this_rank.cache_clear()
+
+    this_rank.cache_clear()
+    yield start
+    this_rank.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("env", "rank"),
+    [
+        ({}, None),
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, None),  # left over from somebody: nobody we know
+        (PARENT, Rank("parent", global_rank=1, local_rank=1, world_size=4, num_nodes=1)),
+        (TORCHRUN, Rank("torchrun", global_rank=1, local_rank=1, world_size=2, num_nodes=1)),
+        (TORCHRUN_TWO_NODES, Rank("torchrun", global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
+        (SRUN, Rank("slurm", global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
+        (SRUN | {"ENVIRONMENT": "BATCH"}, Rank("slurm", 5, 1, 8, 2)),  # srun inside sbatch
+        (SRUN | PARENT, Rank("parent", 1, 1, 4, 1)),  # our parent inside a job
+        (SRUN | TORCHRUN, Rank("torchrun", 1, 1, 2, 1)),  # torchrun inside a job
+        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, None),  # a job of one task
+        ({"SLURM_JOB_ID": "77", "SLURM_PROCID": "0"}, None),  # sbatch without --ntasks
+        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4"}, None),  # the shell of salloc
+    ],
+)
+def test_rank_of_an_environment(env: dict[str, str], rank: Rank | None) -> None:
+    assert rank_in(env) == rank
+
+
+def test_several_tasks_of_sbatch_without_srun_are_refused() -> None:
+    """The batch script is task 0 of 8 then, and would train alone."""
+    env = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "BATCH"}
+    with pytest.raises(ConfigError) as refused:
+        rank_in(env)
+    assert str(refused.value) == "SLURM_NTASKS=8: inside sbatch, start it with `srun python train.py ...`"
+
+
+def test_several_tasks_without_their_number_per_node_are_refused() -> None:
+    env = {name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"}
+    with pytest.raises(ConfigError) as refused:
+        rank_in(env)
+    assert str(refused.value) == "SLURM_NTASKS=8: give --ntasks-per-node to srun or sbatch, which Lightning needs"
+
+
+def test_the_rank_is_read_once(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning removes variables while a run lasts."""
+    started(PARENT)
+    assert this_rank() == rank_in(PARENT)
+    monkeypatch.delenv(PARENT_PIPE)
+    assert this_rank() == rank_in(PARENT)
+
+
+def test_run_id_of_one_process_is_its_own(started: Started) -> None:
+    started({})
+    ids = {run_id() for _ in range(200)}
+    assert len(ids) == 200  # all within a second or two: 3 random bytes tell them apart
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[0-9a-f]{6}", name) for name in ids)
+
+
+def test_run_id_under_srun_is_the_step(started: Started) -> None:
+    started(SRUN)
+    assert run_id() == "slurm-77.3"
+
+
+def test_run_id_under_torchrun_is_the_agent_that_all_ranks_have_as_parent(started: Started) -> None:
+    started(TORCHRUN)
+    first = run_id()
+    assert re.fullmatch(rf"torchrun-.+-{os.getppid()}-\d+", first)
+    started(TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0"})
+    assert run_id() == first
+
+
+def test_run_id_under_torchrun_on_several_nodes_is_the_rendezvous(started: Started) -> None:
+    started(TORCHRUN_TWO_NODES)
+    assert run_id() == "torchrun-job7"
+
+
+def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> None:
+    started(TORCHRUN_TWO_NODES | {"TORCHELASTIC_RUN_ID": "none"})
+    with pytest.raises(ConfigError, match=r"^torchrun --rdzv-id=none: on several nodes give an id of your own"):
+        run_id()
+
+
+@pytest.mark.parametrize(
+    ("env", "log", "subdir"),
+    [
+        ({}, "train.log", ".hydra"),
+        (PARENT, "train.rank1.log", None),
+        (PARENT | {"RANK": "0"}, "train.log", None),  # the parent has saved the config
+        (TORCHRUN, "train.rank1.log", None),
+        (TORCHRUN | {"RANK": "0"}, "train.log", ".hydra"),
+        (SRUN, "train.rank5.log", None),
+        (SRUN | {"SLURM_PROCID": "0"}, "train.log", ".hydra"),
+    ],
+)
+def test_one_process_saves_the_config_and_each_has_a_log(
+    env: dict[str, str], log: str, subdir: str | None, started: Started, tmp_path: Path
+) -> None:
+    started(env)
+    assert rank_log() == log
+    assert output_subdir(None, str(tmp_path)) == subdir
+    assert output_subdir("run", str(tmp_path)) == subdir  # continued, but nothing was saved the first time
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").touch()
+    assert output_subdir(None, str(tmp_path)) == subdir
+    assert output_subdir("run", str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(("env", "speaks"), [({}, True), (PARENT, False), (PARENT | {"RANK": "0"}, True)])
+def test_only_rank_zero_speaks_on_the_terminal(env: dict[str, str], speaks: bool, started: Started) -> None:
+    started(env)
+    assert is_rank_zero() is speaks
+    assert RankZeroFilter().filter(logging.makeLogRecord({})) is speaks

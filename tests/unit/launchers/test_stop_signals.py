@@ -1,0 +1,132 @@
+"""Being asked to stop by a signal: noted while training, at once otherwise; and who is put back into SLURM's queue."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.launchers.stop_signals import SIGNALS, Preempted, StopSignals, requeue
+
+
+@pytest.fixture
+def requests() -> Iterator[StopSignals]:
+    """Listening in this process, whose own handlers come back."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    requests = StopSignals()
+    requests.listen()
+    yield requests
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def ask(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(0)  # Python runs the handler between two of its instructions
+
+
+@pytest.mark.usefixtures("requests")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_outside_training_it_is_at_once(number: signal.Signals) -> None:
+    with pytest.raises(Preempted, match=rf"^preempted by {number.name}$") as raised:
+        ask(number)
+    assert raised.value.number == number
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_while_training_it_is_noted(number: signal.Signals, requests: StopSignals) -> None:
+    requests.deferred = True
+    ask(number)
+    assert requests.received == number
+
+
+def test_the_first_counts_but_for_the_one_that_asks_for_a_requeue(requests: StopSignals) -> None:
+    requests.deferred = True
+    for number, received in (
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGINT, signal.SIGTERM),
+        (signal.SIGUSR1, signal.SIGUSR1),
+        (signal.SIGTERM, signal.SIGUSR1),
+    ):
+        ask(number)
+        assert requests.received == received
+
+
+def test_the_second_ctrl_c_is_at_once_and_only_that(requests: StopSignals) -> None:
+    requests.deferred = True
+    ask(signal.SIGTERM)
+    ask(signal.SIGTERM)
+    requests.listen()
+    requests.deferred = True
+    ask(signal.SIGINT)
+    with pytest.raises(Preempted):
+        ask(signal.SIGINT)
+
+
+def test_a_program_under_nohup_stays_so(requests: StopSignals) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    requests.listen()
+    ask(signal.SIGHUP)
+    assert requests.received == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_a_data_worker_leaves_it_to_the_process_that_trains(requests: StopSignals) -> None:
+    requests.deferred = True
+    child = os.fork()
+    if child == 0:
+        ask(signal.SIGTERM)
+        os._exit(40 + (requests.received != 0))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 40
+
+
+def test_afterwards_signals_are_python_s_again(requests: StopSignals) -> None:
+    requests.stop_listening()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# The queue
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `scontrol` was called with, a line a call."""
+    program, calls = tmp_path / "scontrol", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n[ "$2" = 13 ] && echo "job 13 can not be" >&2 && exit 1\nexit 0\n')
+    program.chmod(0o755)
+    calls.touch()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return calls
+
+
+def test_only_the_warning_before_a_time_limit_requeues(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert requeue(signal.SIGUSR1, True) is None  # no SLURM
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, 0):
+        assert requeue(number, True) is None
+    assert calls.read_text() == ""
+    assert requeue(signal.SIGUSR1, True) == "SLURM job 12 is requeued"
+    assert calls.read_text() == "requeue 12\n"
+    said = "SLURM job 12 was not requeued: it would begin anew, in another directory; give hydra.run.dir"
+    assert requeue(signal.SIGUSR1, False) == said
+    assert calls.read_text() == "requeue 12\n"
+
+
+def test_a_task_of_an_array_is_requeued_alone(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SLURM_JOB_ID", "15"), ("SLURM_ARRAY_JOB_ID", "14"), ("SLURM_ARRAY_TASK_ID", "3")):
+        monkeypatch.setenv(name, value)
+    assert requeue(signal.SIGUSR1, True) == "SLURM job 14_3 is requeued"
+    assert calls.read_text() == "requeue 14_3\n"
+
+
+def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "13")
+    assert requeue(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"
+    (calls.parent / "scontrol").unlink()
+    monkeypatch.setenv("PATH", str(calls.parent))
+    assert (requeue(signal.SIGUSR1, True) or "").startswith("SLURM job 13 was not requeued: ")

@@ -1,0 +1,51 @@
+"""A directory has one holder, and is free when that process has ended."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import ConfigError
+from lockstep.runs.locks import check_free, hold, release
+
+HOLDER = """
+import sys
+from pathlib import Path
+from lockstep.runs.locks import hold
+
+hold(Path(sys.argv[1]), "key")
+print(flush=True)
+input()
+"""
+
+
+def test_a_directory_has_one_holder(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        for refused in (hold, check_free):
+            with pytest.raises(ConfigError, match=rf"^resume={tmp_path}: is being run by process {other.pid} on "):
+                refused(tmp_path, "resume")
+        other.kill()
+        other.wait()
+    check_free(tmp_path, "resume")
+    hold(tmp_path, "resume")
+    hold(tmp_path, "resume")  # it is ours
+    release(tmp_path)
+    check_free(tmp_path, "resume")
+
+
+def test_a_file_system_without_locks_is_said_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("lockstep.runs.locks.fcntl.lockf", refused)
+    hold(tmp_path, "resume")
+    release(tmp_path)
+    assert "this file system has no locks" in caplog.text

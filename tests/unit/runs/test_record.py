@@ -1,0 +1,160 @@
+"""What a run leaves behind for other programs."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockstep.atomic_files import read_json, write_json
+from lockstep.runs import record
+
+
+def test_json_is_written_and_read_back(tmp_path: Path) -> None:
+    content = {"metrics": {"val/acc": 0.1 + 0.2}, "reason": None, "devices": [0, 1]}
+    write_json(tmp_path / "metrics.json", content)
+    assert read_json(tmp_path / "metrics.json") == content  # floats to the last digit
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.json"]
+
+
+def test_a_file_that_is_not_there_reads_as_none(tmp_path: Path) -> None:
+    assert read_json(tmp_path / "metrics.json") is None
+
+
+def test_the_old_content_stays_when_the_new_one_can_not_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    write_json(path, {"status": "running"})
+    with pytest.raises(TypeError):
+        write_json(path, {"status": "finished", "reason": object()})
+    assert read_json(path) == {"status": "running"}
+
+
+def test_no_partial_file_is_left_when_the_content_can_not_be_written(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "status.json", {"reason": object()})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_diverged_metric_is_still_json(loss: float, tmp_path: Path) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    write_json(tmp_path / "metrics.json", {"metrics": {"val/loss": loss}})
+    json.loads((tmp_path / "metrics.json").read_text(), parse_constant=refuse)
+
+
+def test_a_reader_sees_the_old_content_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "status.json"
+    write_json(path, {"status": "running"})
+    seen: list[Any] = []
+    replace = Path.replace
+
+    def watched(source: Path, target: Path) -> Path:
+        seen.append((read_json(target), json.loads(source.read_text()), source.parent == target.parent))
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    write_json(path, {"status": "finished"})
+    assert seen == [({"status": "running"}, {"status": "finished"}, True)]  # in one file system, so that it is one step
+    assert read_json(path) == {"status": "finished"}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What time it is, to be changed."""
+    now = ["10:00"]
+    monkeypatch.setattr(record.time, "strftime", lambda _: now[0])
+    return now
+
+
+def test_status_keeps_the_time_of_the_start(tmp_path: Path, clock: list[str]) -> None:
+    record.write_status(tmp_path, "running")
+    clock[0] = "11:00"
+    record.write_status(tmp_path, "failed", "rank 1: ValueError: bad", rank=1)
+    status = read_json(tmp_path / "status.json") or {}
+    assert (status["started"], status["updated"]) == ("10:00", "11:00")
+    assert (status["status"], status["reason"], status["rank"]) == ("failed", "rank 1: ValueError: bad", 1)
+
+
+def test_status_keeps_the_facts_of_the_start(tmp_path: Path) -> None:
+    record.write_status(tmp_path, "running", global_batch_size=48)
+    record.write_status(tmp_path, "preempted", "preempted by SIGTERM")
+    status = read_json(tmp_path / "status.json") or {}
+    assert (status["status"], status["global_batch_size"]) == ("preempted", 48)
+    record.write_status(tmp_path, "running", global_batch_size=24)
+    status = read_json(tmp_path / "status.json") or {}
+    assert status["global_batch_size"] == 24
+
+
+@pytest.mark.parametrize(("is_first", "started"), [(True, "12:00"), (False, "10:00")])
+def test_only_a_first_start_is_a_new_one(is_first: bool, started: str, tmp_path: Path, clock: list[str]) -> None:
+    record.write_status(tmp_path, "running")
+    record.write_status(tmp_path, "failed", "boom")
+    clock[0] = "12:00"
+    record.write_status(tmp_path, "running", is_first=is_first)
+    status = read_json(tmp_path / "status.json") or {}
+    assert (status["started"], status["reason"], status["rank"]) == (started, None, None)
+
+
+def test_status_says_who_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "seed=1"])
+    record.write_status(tmp_path, "finished")
+    status = read_json(tmp_path / "status.json") or {}
+    assert list(status) == ["started", "status", "reason", "rank", "updated", "host", "pid", "command"]
+    assert status["command"] == [sys.executable, "train.py", "seed=1"]
+    assert status["started"] == status["updated"]  # it never said it was running
+    assert time.strptime(status["started"], "%Y-%m-%dT%H:%M:%S%z")
+
+
+def pretend_git(monkeypatch: pytest.MonkeyPatch, answers: dict[str, tuple[int, str]]) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[0] == "git"
+        code, output = answers[command[1]]
+        return subprocess.CompletedProcess(command, code, stdout=output)
+
+    replace_run(monkeypatch, run)
+
+
+def replace_run(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    """For git alone: the standard library's platform module runs a program too."""
+    monkeypatch.setattr(record, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
+
+
+@pytest.mark.parametrize(("changes", "dirty"), [("", False), (" M train.py\n", True)])
+def test_environment_has_versions_and_the_commit(changes: str, dirty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_git(monkeypatch, {"rev-parse": (0, "abc123\n"), "status": (0, changes)})
+    environment = record.environment()
+    assert (environment["git_commit"], environment["git_dirty"]) == ("abc123", dirty)
+    assert environment["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert environment["cpu_count"] >= 1
+    wanted = {"lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy"}
+    assert set(environment["versions"]) == wanted
+    assert all(re.match(r"\d+\.\d+", version) for version in environment["versions"].values())
+    json.dumps(environment)
+
+
+def test_outside_a_checkout_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_git(monkeypatch, {"rev-parse": (128, ""), "status": (128, "")})
+    environment = record.environment()
+    assert environment["git_commit"] is environment["git_dirty"] is None
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("git"), subprocess.TimeoutExpired("git", 20)])
+def test_without_git_there_is_no_commit(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise error
+
+    replace_run(monkeypatch, run)
+    environment = record.environment()
+    assert environment["git_commit"] is environment["git_dirty"] is None
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "_PACKAGES", ("no-such-package-at-all",))
+    assert record.environment()["versions"] == {"no-such-package-at-all": None}

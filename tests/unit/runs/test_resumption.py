@@ -1,0 +1,97 @@
+"""A run that is broken off at any step and continued ends where the unbroken one does, bit for bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from fits import KeepAll, last, logged, prepared, trained
+from lightning import Callback, LightningModule, Trainer
+
+from lockstep.checkpointing import differences
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}", "model/lr_scheduler=cosine"),
+        ("trainer.accumulate_grad_batches=2", "datamodule.batch_size=150", "datamodule.drop_last=false"),
+        ("trainer.val_check_interval=2", "model/lr_scheduler=plateau", "model.lr_scheduler.patience=0", "optimized_mode=min"),
+        ("callbacks=ema", "callbacks.ema.decay=0.9", "callbacks.ema.update_starting_at_step=2", "model=cnn", "model.net.width=8"),
+        ("trainer.max_steps=12", "trainer.max_epochs=-1", "model/lr_scheduler=one_cycle", "trainer.check_val_every_n_epoch=2"),
+        ("datamodule.num_workers=2", "datamodule.augment={crop: 1, flip: true}"),
+    ],
+    ids=["dropout", "accumulation", "plateau", "ema", "max_steps", "workers"],
+)
+def test_continuing_from_any_step_changes_nothing(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    kept = run / "kept"
+    kept.mkdir(parents=True)
+    whole, _ = trained(run, *overrides, extra=[KeepAll(kept)])
+    log = logged(run)
+    assert {name for _, name in log} >= {"lr", "train/loss_step", "train/loss", "val/acc"}
+    steps = sorted(kept.iterdir(), key=lambda path: int(path.stem))
+    assert len(steps) >= 10
+    for path in steps if "datamodule.num_workers=2" not in overrides else steps[1::4]:  # workers take seconds to start
+        again, _ = trained(run, *overrides, ckpt_path=path)
+        assert not differences(whole, again), path.name
+        assert logged(run) == log, path.name
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_continued_in_other_batches_it_makes_the_same_steps(before: int, after: int, tmp_path: Path) -> None:
+    """Of 1293 samples in steps of 300, the last of 93; but for the rounding of sums in another order."""
+
+    def batches(accumulate: int) -> tuple[str, ...]:
+        size = ("datamodule.batch_size=null", "datamodule.global_batch_size=300", "datamodule.drop_last=false")
+        return (*size, f"trainer.accumulate_grad_batches={accumulate}", "trainer.max_epochs=2")
+
+    run = tmp_path / "run"
+    kept = run / "kept"
+    kept.mkdir(parents=True)
+    whole, _ = trained(run, *batches(before), extra=[KeepAll(kept)])
+    log = logged(run)
+    for path in sorted(kept.iterdir()):
+        again, _ = trained(run, *batches(after), ckpt_path=path)
+        assert again["global_step"] == whole["global_step"] == 10
+        assert logged(run).keys() == log.keys()
+        for name, weight in whole["state_dict"].items():
+            torch.testing.assert_close(again["state_dict"][name], weight, rtol=1e-4, atol=1e-5)
+
+
+class StopBeforeTheEnd(Callback):
+    """Breaks off where kill -9 might: training is over, nothing has been saved of its end."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        raise ZeroDivisionError
+
+
+def test_a_run_that_had_stopped_early_does_not_train_on(tmp_path: Path) -> None:
+    """A metric that gets no better by 1 stops it after the third epoch, patience 2."""
+    options = ("trainer.max_epochs=9", "callbacks=early_stopping", "callbacks.early_stopping.patience=2")
+    options += ("callbacks.early_stopping.min_delta=1.0", "guards.checkpoint.every_n_steps=null")
+    whole, trainer = trained(tmp_path / "whole", *options)
+    assert (trainer.current_epoch, trainer.global_step) == (3, 12)
+    run = tmp_path / "run"
+    datamodule, model, broken = prepared(run, *options, extra=[StopBeforeTheEnd()])
+    with pytest.raises(ZeroDivisionError):
+        broken.fit(model, datamodule)
+    assert last(run)["global_step"] == 8  # of the end of the second epoch: the third is trained again
+    again, _ = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")
+    assert not differences(whole["state_dict"], again["state_dict"])
+    _, trainer = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")  # it is over
+    assert trainer.global_step == 12
+    assert not differences(again["state_dict"], last(run)["state_dict"])
+
+
+def test_a_run_prolonged_is_the_longer_run(tmp_path: Path) -> None:
+    """Of the averaged weights too: the end of training, where they become the model, is not in the checkpoint."""
+    options = ("callbacks=ema", "callbacks.ema.decay=0.9", "model=cnn", "model.net.width=8")
+    longer, _ = trained(tmp_path / "longer", *options, "trainer.max_epochs=4")
+    run = tmp_path / "run"
+    shorter, _ = trained(run, *options, "trainer.max_epochs=2")
+    assert differences(longer["state_dict"], shorter["state_dict"])
+    prolonged, _ = trained(run, *options, "trainer.max_epochs=4", ckpt_path=run / "checkpoints" / "last.ckpt")
+    for part in ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "metrics", "loops"):
+        assert not differences(longer[part], prolonged[part], part)

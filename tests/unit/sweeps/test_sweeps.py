@@ -1,0 +1,211 @@
+"""Jobs, slots and the manifest, without starting anything but small stand-in processes."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from rich.console import Console
+from sweep import in_directory
+
+from lockstep.errors import ConfigError
+from lockstep.launchers.environment import register_resolvers
+from lockstep.sweeps.jobs import Job, directory_name, identity, varying
+from lockstep.sweeps.manifest import FINISHED, INTERRUPTED, RUNNING, Manifest, judge_record
+from lockstep.sweeps.pool import Pool
+from lockstep.sweeps.report import LiveTable, report, table
+from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.sweep import Settings
+
+CONF = str(Path(__file__).parents[3] / "conf")
+SETTINGS = SimpleNamespace(timeout=None, retries=0, on_failure="continue")
+# a job that writes its record after `seconds`
+PROGRAM = """
+import json, sys, time
+time.sleep(float(sys.argv[2]))
+json.dump({"metrics": {"val/acc": float(sys.argv[3])}, "optimized_metric": "val/acc"}, open(sys.argv[1] + "/metrics.json", "w"))
+"""
+
+
+def config(*overrides: str) -> DictConfig:
+    register_resolvers()
+    with initialize_config_dir(version_base="1.3", config_dir=CONF):
+        return compose("train", overrides=list(overrides))
+
+
+def test_identity_is_what_is_computed_and_not_where_or_in_which_order() -> None:
+    one = identity(config("seed=1", "model.optimizer.lr=0.1"))
+    assert one == identity(config("model.optimizer.lr=0.1", "seed=1"))
+    assert one == identity(config("seed=1", "model.optimizer.lr=0.1", "run_dir=elsewhere"))
+    mnist = ("datamodule=mnist", "seed=1")
+    assert identity(config(*mnist, "datamodule.data_dir=a")) == identity(config(*mnist, "datamodule.data_dir=b"))
+    others = [("seed=2", "model.optimizer.lr=0.1"), ("seed=1", "model.optimizer.lr=0.2"), ("seed=1", "trainer.devices=2")]
+    assert len({one, *(identity(config(*other)) for other in others)}) == 4
+
+
+def test_directories_are_readable() -> None:
+    assert directory_name(["trainer.devices=2", "model.optimizer.lr=0.1"], "abc") == "devices=2_lr=0.1_abc"
+    assert directory_name(["+a.b='x y/z'"], "abc") == "b=_x_y_z_abc"
+    assert len(directory_name([f"k{i}={i}" for i in range(100)], "abc")) <= 84
+    assert directory_name([], "abc") == "abc"
+
+
+def test_what_varies_is_told_apart_from_what_does_not() -> None:
+    jobs = [["lr=1", "seed=0", "trainer=cpu"], ["lr=2", "seed=0", "trainer=cpu"], ["lr=2", "seed=0", "trainer=cpu", "x=1"]]
+    assert varying(jobs) == ["lr", "x"]
+
+
+def job(number: int, width: int, folder: Path, seconds: float = 0.0, metric: float = 0.5, pool: str = "gpu") -> Job:
+    directory = folder / f"job{number}"
+    command = (sys.executable, "-S", "-c", PROGRAM, str(directory), str(seconds), str(metric))
+    return Job(f"key{number}", (f"number={number}",), directory, pool, width, width, "val/acc", "max", None, command)
+
+
+def broken_job(folder: Path) -> Job:
+    command = (sys.executable, "-S", "-c", "raise SystemExit(3)")
+    return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", None, command)
+
+
+def run(jobs: list[Job], slots: int, folder: Path, settings: Any = SETTINGS) -> Manifest:
+    manifest = Manifest(folder)
+    for number, one in enumerate(jobs):
+        entry = {"number": number, "status": "waiting", "reason": None, "metric": None, "attempts": [], "optimized_mode": "max"}
+        facts = {"overrides": list(one.overrides), "directory": one.directory.name, "devices": one.width}
+        manifest.jobs[one.key] = entry | facts | {"optimized_metric": "val/acc"}
+    pools = {"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))}
+    Runner(manifest, pools, settings, LiveTable(manifest, folder)).run(jobs)
+    return Manifest(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", [4, 8])
+def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation(slots: int, tmp_path: Path) -> None:
+    dice = random.Random(slots)
+    widths = dice.sample([1] * 8 + [2] * 6 + [4] * 4, 18)
+    seconds = [dice.uniform(0.5, 1.0) for _ in widths]
+    jobs = [job(i, width, tmp_path, seconds[i]) for i, width in enumerate(widths)]
+    manifest = run(jobs, slots, tmp_path)
+    attempts = {one.key: manifest.jobs[one.key]["attempts"] for one in jobs}
+    assert all(len(found) == 1 and found[0]["code"] == 0 for found in attempts.values())
+    spans = [(*(attempts[one.key][0][name] for name in ("started", "ended")), attempts[one.key][0]["devices"]) for one in jobs]
+    for one, (_, _, devices) in zip(jobs, spans, strict=True):
+        assert len(set(devices)) == one.width
+        assert set(devices) <= set(map(str, range(slots)))
+    for i, (began, ended, devices) in enumerate(spans):
+        for other_began, other_ended, other_devices in spans[:i]:
+            assert not (set(devices) & set(other_devices)) or ended <= other_began or other_ended <= began
+    makespan = max(ended for _, ended, _ in spans) - min(began for began, _, _ in spans)
+    work = sum(width * (ended - began) for width, (began, ended, _) in zip(widths, spans, strict=True))
+    assert makespan <= 1.5 * max(work / slots, max(ended - began for began, ended, _ in spans))
+
+
+def test_a_narrow_job_does_not_overtake_a_wide_one_it_would_delay() -> None:
+    pool = Pool(("0", "1", "2", "3"))
+    wide, narrow = SimpleNamespace(width=4), SimpleNamespace(width=1)
+    pool.take(1)
+    assert pool.choose([narrow, wide]) is None  # a second narrow job would keep the wide one waiting for longer
+    assert pool.choose([narrow]) is narrow
+    three = SimpleNamespace(width=3)
+    pool = Pool(("0", "1", "2", "3"))
+    pool.take(3)
+    assert pool.choose([three, narrow]) is narrow  # the fourth slot is of no use to a job of three
+    assert pool.take(1) == ("3",)
+    assert pool.choose([three, narrow]) is None
+
+
+def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    broken = broken_job(tmp_path)
+    manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, SimpleNamespace(timeout=None, retries=2, on_failure="continue"))
+    assert manifest.jobs["key1"]["status"] == FINISHED
+    assert [attempt["code"] for attempt in manifest.jobs["broken"]["attempts"]] == [3, 3, 3]
+    assert manifest.jobs["broken"]["reason"] == "ended with code 3"
+    assert (tmp_path / "broken" / "attempts" / "2" / "output.log").is_file()
+
+
+def test_on_failure_stop_hands_out_no_more_jobs(tmp_path: Path) -> None:
+    broken = broken_job(tmp_path)
+    settings = SimpleNamespace(timeout=None, retries=0, on_failure="stop")
+    manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, settings)
+    assert (manifest.jobs["broken"]["status"], manifest.jobs["key1"]["status"]) == ("failed", "waiting")
+
+
+def test_jobs_that_ran_when_a_sweep_died_are_judged_by_what_they_left(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    for name, finished in (("a", True), ("b", False)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "status.json").write_text(json.dumps({"status": "finished" if finished else "running"}))
+        (tmp_path / name / "metrics.json").write_text(json.dumps({"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc"}))
+        manifest.jobs[name] = {"status": RUNNING, "directory": name, "metric": None, "attempts": []}
+    manifest.settle()
+    assert [manifest.jobs[name]["status"] for name in "ab"] == [FINISHED, INTERRUPTED]
+    assert [manifest.jobs[name]["metric"] for name in "ab"] == [0.75, None]
+
+
+def test_the_report_ranks_jobs_and_averages_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [job(i, 1, tmp_path, metric=metric) for i, metric in enumerate([0.5, 0.7, 0.2, 0.4])]
+    manifest = run(jobs, 4, tmp_path)
+    for i, one in enumerate(jobs):
+        manifest.jobs[one.key]["overrides"] = [f"model.optimizer.lr={i // 2}", f"seed={i % 2}"]
+    manifest.update("key2", status="failed", metric=None, reason="planted")
+    capsys.readouterr()
+    report(manifest, tmp_path, list(manifest.jobs))
+    rows = (tmp_path / "results.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows[1:]] == ["job1", "job0", "job3", "job2"]
+    text = (tmp_path / "results.md").read_text()
+    assert "| 0 | 2 | 0.6 | 0.141421 |" in text  # of 0.5 and 0.7: the deviation is 0.1 * sqrt(2)
+    assert "| 1 | 1 | 0.4 |  |" in text
+    shown = capsys.readouterr().out
+    assert "planted" in shown
+    assert f"tensorboard --logdir {tmp_path}" in shown
+
+
+def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slots(gpus: Any) -> tuple[str, ...]:
+        return Settings(gpus, jobs=1, timeout=None, retries=0, on_failure="stop", same_code=False, dry_run=False).gpu_slots()
+
+    monkeypatch.setattr("lockstep.sweeps.sweep.visible_gpus", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert (slots("all"), slots(2), slots([3, 1])) == (("0", "1", "2", "3"), ("0", "1"), ("3", "1"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-8932f937,MIG-2fa1")
+    assert slots("all") == ("4", "5", "GPU-8932f937", "MIG-2fa1")
+    with pytest.raises(ConfigError, match=r"hydra.launcher.gpus=5: accepted is all, a number up to 4, or a list from \[4, 5, "):
+        slots(5)
+    with pytest.raises(ConfigError, match=r"hydra.launcher.gpus=\[0\]"):
+        slots([0])
+
+
+def test_what_a_sweep_imports_is_light() -> None:
+    code = "import hydra_plugins.lockstep_launcher, lockstep.cli, lockstep.sweeps.sweep, sys; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "lightning", "sklearn", "numpy"} & set(modules)
+
+
+def test_a_sweep_is_resumed_with_its_overrides_in_one_place() -> None:
+    command = ["train.py", "-m", "seed=0,1", "hydra.sweep.dir=old", "--config-name", "other"]
+    assert in_directory(command, Path("/a b")) == [
+        "train.py",
+        "-m",
+        "hydra.sweep.dir='/a b'",
+        "seed=0,1",
+        "--config-name",
+        "other",
+    ]
+    assert in_directory(["train.py", "seed=0,1", "-m"], Path("/s")) == ["train.py", "hydra.sweep.dir='/s'", "seed=0,1", "-m"]
+
+
+def test_a_reason_that_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    Console(width=60).print(table([("cannot read [/data/x.png]",)], ("reason",)))
+    assert "[/data/x.png]" in capsys.readouterr().out
+
+
+def test_a_job_that_diverged_after_its_best_epoch_has_failed(tmp_path: Path) -> None:
+    record = {"metrics": {"val/acc": 0.9}, "optimized_metric": "val/acc"}
+    assert judge_record(tmp_path, record) == (FINISHED, None, 0.9)
+    (tmp_path / "progress.json").write_text(json.dumps({"metrics": {"train/loss": None, "val/acc": 0.1}}))
+    assert judge_record(tmp_path, record) == ("failed", "train/loss not finite", None)

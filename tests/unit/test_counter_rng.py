@@ -1,0 +1,108 @@
+"""Random numbers counted from what they are for."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from lockstep.counter_rng import mix, random_bits, seed_of
+
+GAMMA = 0x9E3779B97F4A7C15
+# The first outputs of SplitMix64 for the state 1234567, as published with its C code and in Rosetta Code.
+REFERENCE = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+
+
+def signed(x: int) -> int:
+    x %= 2**64
+    return x - 2**64 if x >= 2**63 else x
+
+
+def splitmix(state: int) -> int:
+    """The generator's output after `state`, in Python's integers."""
+    z = (state + GAMMA) % 2**64
+    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) % 2**64
+    z = ((z ^ z >> 27) * 0x94D049BB133111EB) % 2**64
+    return z ^ z >> 31
+
+
+def test_mix_is_splitmix64() -> None:
+    states = torch.tensor([signed(1234567 + k * GAMMA) for k in range(5)])  # the generator adds GAMMA before each output
+    assert [value % 2**64 for value in mix(states).tolist()] == REFERENCE
+    assert [splitmix(1234567 + k * GAMMA) for k in range(5)] == REFERENCE  # and so is this file's own
+
+
+def test_mix_of_the_extremes() -> None:
+    states = [0, -1, 2**63 - 1, -(2**63)]
+    assert mix(torch.tensor(states)).tolist() == [signed(splitmix(state % 2**64)) for state in states]
+
+
+@pytest.mark.parametrize(("seed", "epoch", "stream"), [(0, 0, 0), (7, 3, 2), (2**32 - 1, 1000, 1)])
+def test_draw_is_seed_epoch_id_and_purpose_mixed_in_turn(seed: int, epoch: int, stream: int) -> None:
+    ids = [0, 1, 2, 59_999]
+    key = splitmix((splitmix(seed) + epoch) % 2**64)
+    expected = [splitmix((splitmix((i + key) % 2**64) + stream) % 2**64) >> 1 for i in ids]
+    assert random_bits(seed, epoch, torch.tensor(ids), stream).tolist() == expected
+
+
+def test_draw_is_of_the_sample_not_of_its_batch() -> None:
+    ids = torch.arange(1000)
+    whole = random_bits(1, 2, ids, 0)
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(random_bits(1, 2, ids[order], 0), whole[order])
+    assert torch.equal(torch.cat([random_bits(1, 2, part, 0) for part in ids.split(7)]), whole)
+    assert torch.equal(random_bits(1, 2, ids.view(10, 100), 0), whole.view(10, 100))
+
+
+def test_draw_of_no_samples_is_empty() -> None:
+    assert random_bits(0, 0, torch.empty(0, dtype=torch.int64), 0).tolist() == []
+
+
+def test_draws_are_63_bit_integers_spread_evenly() -> None:
+    values = random_bits(seed=0, epoch=0, ids=torch.arange(100_000), stream=0)
+    assert values.dtype == torch.int64
+    assert values.min() >= 0
+    assert values.unique().numel() == 100_000
+    for bins in (values % 10, values // (2**63 // 10 + 1)):  # the low bits and the high ones
+        counts = torch.bincount(bins, minlength=10).double()
+        chi_squared = float(((counts - 10_000) ** 2 / 10_000).sum())
+        assert chi_squared < 27.9  # 9 degrees of freedom: exceeded once in a thousand seeds
+
+
+def correlation(x: Tensor, y: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([x.double(), y.double()]))[0, 1])
+
+
+def test_draws_of_other_seeds_epochs_samples_and_purposes_have_nothing_in_common() -> None:
+    ids = torch.arange(10_000)
+    base = random_bits(0, 0, ids, 0)
+    others = [
+        random_bits(1, 0, ids, 0),
+        random_bits(0, 1, ids, 0),
+        random_bits(0, 0, ids + 1, 0),
+        random_bits(0, 0, ids, 1),
+        random_bits(0, 0, ids, 2),
+    ]
+    for other in others:
+        assert not (other == base).any()
+        assert abs(correlation(base, other)) < 0.04  # four standard deviations of 1 / sqrt(10,000)
+
+
+def test_seed_of_one_counter_is_the_reference() -> None:
+    assert seed_of(1234567) == REFERENCE[0] >> 1
+
+
+def test_seeds_are_the_same_each_time_and_differ_for_every_combination() -> None:
+    combinations = list(product(range(5), range(100), range(8)))  # seed, step, rank
+    seeds = [seed_of(*counters) for counters in combinations]
+    assert seeds == [seed_of(*counters) for counters in combinations]
+    assert len(set(seeds)) == len(combinations) == 4000
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_order_and_number_of_counters_matter() -> None:
+    assert len({seed_of(1, 2), seed_of(2, 1), seed_of(1), seed_of(2), seed_of(1, 2, 0), seed_of(3), seed_of(0, 3)}) == 7
+
+
+def test_torch_takes_such_a_seed() -> None:
+    torch.Generator().manual_seed(max(seed_of(step) for step in range(1000)))

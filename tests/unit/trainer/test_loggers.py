@@ -1,0 +1,52 @@
+"""What is logged: once, and on where the run goes on."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from fits import logged, trained
+
+from lockstep.trainer.loggers import CSVLogger
+
+
+def rows(folder: Path) -> list[tuple[str, str]]:
+    with (folder / "csv" / "metrics.csv").open(newline="") as file:
+        return [(row["step"], row["loss"]) for row in csv.DictReader(file)]
+
+
+def logger(folder: Path, purge_step: int | None = None) -> CSVLogger:
+    return CSVLogger(save_dir=str(folder), name="csv", version="", purge_step=purge_step)
+
+
+def test_what_came_before_the_checkpoint_is_kept_and_what_came_after_is_logged_anew(tmp_path: Path) -> None:
+    first = logger(tmp_path)
+    for step in range(4):
+        first.log_metrics({"loss": step / 2}, step=step)
+    first.save()
+    again = logger(tmp_path, purge_step=2)
+    assert again.experiment is not None
+    assert rows(tmp_path) == [("0", "0.0"), ("1", "0.5")]  # on disk at once: a kill now loses nothing
+    again.log_metrics({"loss": 7.0, "acc": 1.0}, step=2)
+    again.save()
+    assert rows(tmp_path) == [("0", "0.0"), ("1", "0.5"), ("2", "7.0")]
+
+
+def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "metrics.csv").write_text("loss,step\n0.5,0\n0.25")
+    again = logger(tmp_path, purge_step=5)
+    assert again.experiment is not None
+    assert rows(tmp_path) == [("0", "0.5")]
+
+
+@pytest.mark.parametrize("drop_last", ["true", "false"])
+def test_an_accumulated_step_logs_the_loss_of_the_larger_batch_once(drop_last: str, tmp_path: Path) -> None:
+    options = ("trainer.max_epochs=2", f"datamodule.drop_last={drop_last}")
+    trained(tmp_path / "larger", *options)
+    trained(tmp_path / "accumulated", *options, "datamodule.batch_size=150", "trainer.accumulate_grad_batches=2")
+    larger, accumulated = logged(tmp_path / "larger"), logged(tmp_path / "accumulated")
+    assert accumulated.keys() == larger.keys()
+    losses = [point for point in larger if point[1] == "train/loss_step"]
+    assert len(losses) == 2 * (4 if drop_last == "true" else 5)
+    for point in losses:
+        assert float(accumulated[point]) == pytest.approx(float(larger[point]), rel=1e-5)
