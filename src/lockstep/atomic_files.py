@@ -1,10 +1,18 @@
 """Files that other programs read while they are replaced: the old content or the new, never a part."""
 
 import json
+import logging
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+log = logging.getLogger(__name__)
+
+_PARTIAL = ".partial"
+_named = set[Path]()  # unreadable files that have been named: once is enough for whoever polls
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -14,15 +22,28 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Replaces `path` in one step: a reader sees the old content or the new, never a part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with replacing(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A file to write, which takes the place of `path` when all went well, and is gone otherwise."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
     try:
-        with partial.open("w") as file:
-            file.write(text)
+        with partial.open("w", newline="") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove_partial_files(folder: Path) -> None:
+    """What writers that were killed have left in a folder; nobody else may be writing there."""
+    for path in folder.glob(f".*{_PARTIAL}"):
+        path.unlink(missing_ok=True)
 
 
 def _finite(content: Any) -> Any:
@@ -34,5 +55,17 @@ def _finite(content: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The file's content; None where there is no such file."""
-    return json.loads(path.read_text()) if path.is_file() else None
+    """The file's content; None where there is no such file, or none that can be read: a warning names that one."""
+    try:
+        content = json.loads(path.read_text())
+        if isinstance(content, dict):
+            return content
+        reason = "is not an object"
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        reason = f"is not readable ({error})"
+    if path not in _named:
+        log.warning(f"{path}: {reason}; going on without it")
+        _named.add(path)
+    return None

@@ -52,9 +52,9 @@ def _is_devices(value: Any) -> bool:
 def _is_duration(value: object) -> bool:
     try:
         days, hours, minutes, seconds = (int(part) for part in str(value).split(":"))
-    except ValueError:
+        return datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) > datetime.timedelta()
+    except (ValueError, OverflowError):  # beyond any calendar
         return False
-    return datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) > datetime.timedelta()
 
 
 YES_NO = one_of(True, False)

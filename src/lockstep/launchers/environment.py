@@ -52,7 +52,7 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
         return _from_torch_variables(env, "parent")
     if "TORCHELASTIC_RUN_ID" in env:
         return _from_torch_variables(env, "torchrun")
-    if int(env.get("SLURM_NTASKS", 1)) > 1 and "SLURM_PROCID" in env:
+    if _integer(env, "SLURM_NTASKS", 1) > 1 and "SLURM_PROCID" in env:
         if env.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in env:
             raise ConfigError(f"SLURM_NTASKS={env['SLURM_NTASKS']}: inside sbatch, start it with `srun python train.py ...`")
         if "SLURM_NTASKS_PER_NODE" not in env:
@@ -61,23 +61,34 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
             )
         return Rank(
             started_by="slurm",
-            global_rank=int(env["SLURM_PROCID"]),
-            local_rank=int(env["SLURM_LOCALID"]),
-            world_size=int(env["SLURM_NTASKS"]),
-            num_nodes=int(env.get("SLURM_NNODES", 1)),
+            global_rank=_integer(env, "SLURM_PROCID"),
+            local_rank=_integer(env, "SLURM_LOCALID"),
+            world_size=_integer(env, "SLURM_NTASKS"),
+            num_nodes=_integer(env, "SLURM_NNODES", 1),
         )
     return None
 
 
 def _from_torch_variables(env: Mapping[str, str], started_by: Literal["parent", "torchrun"]) -> Rank:
-    world_size = int(env["WORLD_SIZE"])
+    world_size = _integer(env, "WORLD_SIZE")
     return Rank(
         started_by=started_by,
-        global_rank=int(env["RANK"]),
-        local_rank=int(env["LOCAL_RANK"]),
+        global_rank=_integer(env, "RANK"),
+        local_rank=_integer(env, "LOCAL_RANK"),
         world_size=world_size,
-        num_nodes=world_size // int(env.get("LOCAL_WORLD_SIZE", world_size)),
+        num_nodes=world_size // _integer(env, "LOCAL_WORLD_SIZE", world_size),
     )
+
+
+def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """A variable that torchrun or srun sets. Raises ConfigError where another program has left only some of them."""
+    value = env.get(name, default)
+    try:
+        return int(value)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        launcher = "srun" if name.startswith("SLURM_") else "torchrun"
+        found = " is not set" if value is None else f"={value}: is not a number"
+        raise ConfigError(f"{name}{found}; accepted is the environment of {launcher}, all of it or nothing of it") from None
 
 
 def is_rank_zero() -> bool:
@@ -128,7 +139,7 @@ def rank_log() -> str:
 
 def restarts() -> int:
     """How often these ranks have been started again, in the same run directory: by our parent, torchrun, or a requeue."""
-    return max(int(os.environ.get(name, 0)) for name in (RESTARTS, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+    return max(_integer(os.environ, name, 0) for name in (RESTARTS, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
 
 
 def output_subdir(resume: str | None, run_dir: str) -> str | None:

@@ -4,22 +4,24 @@ import fcntl
 import logging
 import os
 import platform
+import time
 from pathlib import Path
 from typing import TextIO
 
 from lockstep.errors import ConfigError
 
 log = logging.getLogger(__name__)
-_held: dict[Path, TextIO] = {}
+_TRIES, _PAUSE = 4, 0.05  # seconds; somebody who only asks holds a lock for a moment
+_held: dict[Path, TextIO] = {}  # by the resolved path: closing another handle of the same file would give up the lock
 
 
 def hold(directory: Path, key: str) -> None:
     """Holds `directory` until `release`, or until this process ends, however it ends.
 
     A POSIX record lock (fcntl(2)): unlike flock's it is not inherited by data workers, which may outlive a killed run.
-    Raises ConfigError naming the config key and the holder.
+    Raises ConfigError naming the config key and the holder, OSError where no lock file can be made.
     """
-    if directory in _held:
+    if is_held_here(directory):
         return
     file = (directory / "lock").open("a+")
     try:
@@ -30,33 +32,47 @@ def hold(directory: Path, key: str) -> None:
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()}\n")
     file.flush()
-    _held[directory] = file
+    _held[directory.resolve()] = file
 
 
 def release(directory: Path) -> None:
-    if (file := _held.pop(directory, None)) is not None:
+    if (file := _held.pop(directory.resolve(), None)) is not None:
         file.close()
 
 
 def is_held_here(directory: Path) -> bool:
-    return directory in _held
+    return directory.resolve() in _held
 
 
 def check_free(directory: Path, key: str) -> None:
-    """Raises ConfigError if another process holds `directory`."""
+    """Raises ConfigError if another process holds `directory`. Changes nothing, and needs no right to."""
     path = directory / "lock"
-    if directory in _held or not path.is_file():
+    if is_held_here(directory) or not path.is_file():
         return
-    with path.open("r+") as file:
-        _lock(file, directory, key)
+    with path.open() as file:
+        _lock(file, directory, key, fcntl.LOCK_SH)
 
 
-def _lock(file: TextIO, directory: Path, key: str) -> None:
+def is_held(directory: Path) -> bool:
+    """Does a process hold it, this one or another."""
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by fcntl(2)
-        file.seek(0)
-        holder = file.read().strip() or "another process"
-        raise ConfigError(f"{key}={directory}: is being run by {holder}; wait for it or end it") from None
-    except OSError as error:
-        log.warning(f"{directory}: this file system has no locks ({error}); see to it that only one process uses it")
+        check_free(directory, "")
+    except (ConfigError, OSError):
+        return True
+    return is_held_here(directory)
+
+
+def _lock(file: TextIO, directory: Path, key: str, kind: int = fcntl.LOCK_EX) -> None:
+    for attempt in range(_TRIES):
+        try:
+            fcntl.lockf(file, kind | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by fcntl(2)
+            time.sleep(_PAUSE if attempt < _TRIES - 1 else 0.0)
+        except OSError as error:
+            log.warning(f"{directory}: this file system has no locks ({error}); see to it that only one process uses it")
+            return
+        else:
+            return
+    file.seek(0)
+    holder = file.read().strip() or "another process"
+    raise ConfigError(f"{key}={directory}: is being run by {holder}; wait for it or end it")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.atomic_files import read_json, write_json
+from lockstep.runs.locks import is_held
 
 Status = Literal["running", "finished", "failed", "preempted"]
 FILES = ("status.json", "metrics.json")  # of a run directory
@@ -26,6 +27,13 @@ def write_status(
     kept = {"started": now} | ({} if is_first else read_json(path) or {})
     content = kept | {"status": status, "reason": reason, "rank": rank, "updated": now} | facts
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
+
+
+def actual_status(run_dir: Path) -> str | None:
+    """The word of status.json, but interrupted where it says running and no process holds the directory: that one was killed.
+    None where there is no word to be read."""
+    word = (read_json(run_dir / "status.json") or {}).get("status")
+    return "interrupted" if word == "running" and not is_held(run_dir) else word
 
 
 def start_of(run_dir: Path) -> float:

@@ -136,6 +136,7 @@ def test_yes_is_not_a_number(key: str, shipped: DictConfig) -> None:
         ("trainer.max_epochs", 2.5, "trainer.max_epochs=2.5: accepted is an integer of at least -1, or null"),
         ("trainer.max_time", "1h", "trainer.max_time=1h: accepted is a time as DD:HH:MM:SS, or null"),
         ("trainer.max_time", "00:00:00:00", "trainer.max_time=00:00:00:00: accepted is a time as DD:HH:MM:SS, or null"),
+        ("trainer.max_time", "9999999999:00:00:00", "trainer.max_time=9999999999:00:00:00: accepted is a time as DD:HH:MM:SS"),
         ("trainer.limit_train_batches", 1.5, "trainer.limit_train_batches=1.5: accepted is a number of batches"),
         ("trainer.limit_train_batches", -1, "trainer.limit_train_batches=-1: accepted is a number of batches"),
         ("trainer.deterministic", 1, "trainer.deterministic=1: accepted is true, false, warn"),

@@ -97,6 +97,21 @@ def test_several_tasks_without_their_number_per_node_are_refused() -> None:
     assert str(refused.value) == "SLURM_NTASKS=8: give --ntasks-per-node to srun or sbatch, which Lightning needs"
 
 
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "stray"}, "WORLD_SIZE is not set; accepted is the environment of torchrun, all of it"),
+        (TORCHRUN | {"RANK": "x"}, "RANK=x: is not a number; accepted is the environment of torchrun"),
+        ({"SLURM_NTASKS": "abc"}, "SLURM_NTASKS=abc: is not a number; accepted is the environment of srun"),
+        (SRUN | {"SLURM_PROCID": ""}, "SLURM_PROCID=: is not a number; accepted is the environment of srun"),
+    ],
+)
+def test_what_is_left_of_another_launcher_s_environment_is_named(env: dict[str, str], line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        rank_in(env)
+    assert str(refused.value).startswith(line)
+
+
 def test_the_rank_is_read_once(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning removes variables while a run lasts."""
     started(PARENT)

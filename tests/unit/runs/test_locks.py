@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import ConfigError
-from lockstep.runs.locks import check_free, hold, release
+from lockstep.runs.locks import check_free, hold, is_held, release
 
 HOLDER = """
 import sys
@@ -27,13 +27,16 @@ def test_a_directory_has_one_holder(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()
+        assert is_held(tmp_path)
         for refused in (hold, check_free):
             with pytest.raises(ConfigError, match=rf"^resume={tmp_path}: is being run by process {other.pid} on "):
                 refused(tmp_path, "resume")
         other.kill()
         other.wait()
-    check_free(tmp_path, "resume")
+    assert not is_held(tmp_path)
     hold(tmp_path, "resume")
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert is_held(tmp_path / "link")  # by another name; to open the lock file once more would give it up
     hold(tmp_path, "resume")  # it is ours
     release(tmp_path)
     check_free(tmp_path, "resume")

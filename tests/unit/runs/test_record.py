@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.atomic_files import read_json, write_json
+from lockstep.atomic_files import read_json, remove_partial_files, replacing, write_json
 from lockstep.runs import record
+from lockstep.runs.locks import hold, release
 
 
 def test_json_is_written_and_read_back(tmp_path: Path) -> None:
@@ -63,6 +64,43 @@ def test_a_reader_sees_the_old_content_until_the_new_one_is_whole(tmp_path: Path
     write_json(path, {"status": "finished"})
     assert seen == [({"status": "running"}, {"status": "finished"}, True)]  # in one file system, so that it is one step
     assert read_json(path) == {"status": "finished"}
+
+
+@pytest.mark.parametrize("content", [b"", b'{"status": "runn', b"[]", b"3", b"\xff\xfe\x00"])
+def test_what_can_not_be_read_is_named_once_and_reads_as_none(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "status.json"
+    path.write_bytes(content)
+    assert read_json(path) is None
+    assert read_json(path) is None
+    (message,) = caplog.messages
+    assert message.startswith(f"{path}: is not ")
+    assert message.endswith("; going on without it")
+
+
+def test_what_a_killed_writer_has_left_is_removed(tmp_path: Path) -> None:
+    with replacing(tmp_path / "table.csv") as file:
+        file.write("whole\r\n")
+        (partial,) = tmp_path.iterdir()
+    partial.write_text("half")  # as a kill before the rename leaves it
+    remove_partial_files(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"table.csv": b"whole\r\n"}
+
+
+def test_a_run_that_was_killed_is_interrupted(tmp_path: Path) -> None:
+    assert record.actual_status(tmp_path) is None
+    record.write_status(tmp_path, "running")
+    assert record.actual_status(tmp_path) == "interrupted"  # nobody has the directory
+    hold(tmp_path, "hydra.run.dir")
+    try:
+        assert record.actual_status(tmp_path) == "running"
+        record.write_status(tmp_path, "finished")
+        assert record.actual_status(tmp_path) == "finished"
+    finally:
+        release(tmp_path)
+    (tmp_path / "status.json").write_text('{"stat')
+    assert record.actual_status(tmp_path) is None
 
 
 @pytest.fixture
