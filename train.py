@@ -3,7 +3,8 @@
 import hydra
 from omegaconf import DictConfig
 
-from lockstep.cli import command_of_a_rank, start
+from lockstep.cli import start
+from lockstep.launchers.command_line import command_of_a_rank
 from lockstep.runs.run import Run
 
 

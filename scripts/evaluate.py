@@ -13,10 +13,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lockstep.cli import command_with, start
+from lockstep.cli import start
 from lockstep.config.checks import check
 from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
+from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import RankZeroFilter, run_id
 from lockstep.runs.run import Run, will_make
 from lockstep.runs.saved import checkpoint_of, saved_config

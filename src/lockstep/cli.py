@@ -3,7 +3,7 @@
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from lockstep import console
-from lockstep.config.checks import check
-from lockstep.config.overrides import config_flags, is_run_dir_given, of_each_run, quote
-from lockstep.config.plan import Plan
+from lockstep.config.overrides import is_run_dir_given
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import register_resolvers, restarts, this_rank
 from lockstep.launchers.rank import follow_parent
 from lockstep.runs.resume import command_to_continue
 from lockstep.runs.run import discard_made, will_make
+from lockstep.runs.validation import validated
 
 register_resolvers()
 
@@ -81,24 +80,6 @@ def _unknown_key(key: str, siblings: list[str]) -> str:
     return f"{override}: unknown key; {guess}accepted are {', '.join(siblings)}; +{override} adds a new one"
 
 
-def command_of_a_rank(cfg: DictConfig) -> list[str]:
-    """The command line of this run, for a fresh process, in the directory that exists already."""
-    hydra = HydraConfig.get()
-    return command_of([*hydra.overrides.task, *of_each_run(hydra)], Path(cfg.run_dir))
-
-
-def command_of(overrides: Sequence[str], directory: Path) -> list[str]:
-    """The command line of one run of this program, in run mode and in a directory of its own."""
-    script = str(Path(sys.argv[0]).absolute())
-    where = f"hydra.run.dir={quote(str(directory))}"
-    return [sys.executable, script, *config_flags(HydraConfig.get()), *overrides, "hydra.mode=RUN", where]
-
-
-def command_with(*overrides: str) -> list[str]:
-    """The command line of this program and more overrides, for a fresh process."""
-    return [sys.executable, *sys.argv, *overrides]
-
-
 class ValidateConfig(Callback):
     """Called by Hydra before it makes the run's directory."""
 
@@ -113,44 +94,6 @@ class ValidateConfig(Callback):
         except Exception:  # a bug in the check itself: Hydra would only warn, and go on unvalidated
             traceback.print_exc()
             raise SystemExit(1) from None
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        HydraConfig.instance().set_config(config)
-        directory = Path(str(config.hydra.sweep.dir)).absolute()
-        if not directory.exists():
-            will_make(directory)
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        from lockstep.sweeps.sweep import Sweep
-
-        try:
-            Sweep.end()
-        except Exception:  # Hydra would only warn, and end with code 0
-            traceback.print_exc()
-            raise SystemExit(1) from None
-
-
-def validated(config: DictConfig) -> tuple[DictConfig, Plan]:
-    """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so."""
-    cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    check(cfg)
-    plan = Plan.of(cfg)
-    _check_launch(plan)
-    return cfg, plan
-
-
-def _check_launch(plan: Plan) -> None:
-    """Raises ConfigError where the processes that have been started, or can be started here, are not those planned."""
-    rank = this_rank()
-    if rank is None and plan.num_nodes > 1:
-        raise config_error(
-            "trainer.num_nodes", plan.num_nodes, "several nodes are started by srun or torchrun; accepted here is 1"
-        )
-    if rank is not None and rank.world_size != plan.world_size:
-        raise ConfigError(
-            f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}: {rank.started_by} has started "
-            f"{rank.world_size} process(es); accepted is a product of {rank.world_size}"
-        )
 
 
 def _reserve_directory(config: DictConfig) -> None:

@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import cli
-from lockstep.cli import command_with, explain, start
+from lockstep.cli import explain, start
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import Rank
@@ -189,11 +189,6 @@ def read_back(value: str) -> Any:
 def test_a_quoted_path_arrives_in_the_config(compose: Callable[..., DictConfig]) -> None:
     path = "/tmp/a run, it's [1]=x"
     assert compose(f"ckpt_path={quote(path)}").ckpt_path == path
-
-
-def test_this_program_again_with_more_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py", "seed=1"])
-    assert command_with("test=false") == [sys.executable, "train.py", "seed=1", "test=false"]
 
 
 @pytest.mark.parametrize(("rank", "refused"), [(0, True), (1, False)])

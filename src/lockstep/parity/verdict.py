@@ -6,12 +6,12 @@ from tempfile import TemporaryDirectory
 
 from omegaconf import DictConfig
 
-from lockstep.cli import validated
 from lockstep.config.plan import Plan
 from lockstep.parity.causes import Cause, Evidence, causes_of
 from lockstep.parity.compare import Comparison, compare, in_larger_batches
 from lockstep.parity.processes import Processes, SideFailed
 from lockstep.parity.sides import Sides
+from lockstep.runs.validation import validated
 
 _DRIFT = (
     "Why: rounding, which this training amplifies: the control's weights drift as far, by the order of the samples alone.\n"

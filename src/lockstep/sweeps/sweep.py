@@ -14,15 +14,16 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.cli import command_of, validated
 from lockstep.config.overrides import of_each_run
 from lockstep.config.plan import Plan, visible_gpus
 from lockstep.config.rules import Rule, integer, number, one_of
 from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.command_line import command_of
 from lockstep.launchers.stop_signals import PREEMPTED
 from lockstep.runs.locks import hold
 from lockstep.runs.record import git_commit
 from lockstep.runs.run import discard_made, keep_made
+from lockstep.runs.validation import validated
 from lockstep.sweeps.jobs import Job, directory_name, identity, pool_of
 from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, WAITING, Manifest
 from lockstep.sweeps.pool import Pool

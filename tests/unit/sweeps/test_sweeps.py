@@ -180,8 +180,9 @@ def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPa
         slots([0])
 
 
-def test_what_a_sweep_imports_is_light() -> None:
-    code = "import hydra_plugins.lockstep_launcher, lockstep.cli, lockstep.sweeps.sweep, sys; print(*sys.modules)"
+def test_what_a_sweep_imports_is_light_and_below_the_command_line() -> None:
+    code = "import lockstep.sweeps.hydra_callback, lockstep.sweeps.sweep, sys; assert 'lockstep.cli' not in sys.modules;"
+    code += "import hydra_plugins.lockstep_launcher, lockstep.cli; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "lightning", "sklearn", "numpy"} & set(modules)
 

@@ -1,0 +1,31 @@
+"""Can a run start as it is configured, here and now? Asked before any directory exists."""
+
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.config.checks import check
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.environment import this_rank
+
+
+def validated(config: DictConfig) -> tuple[DictConfig, Plan]:
+    """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so."""
+    cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    check(cfg)
+    plan = Plan.of(cfg)
+    _check_launch(plan)
+    return cfg, plan
+
+
+def _check_launch(plan: Plan) -> None:
+    """Raises ConfigError where the processes that have been started, or can be started here, are not those planned."""
+    rank = this_rank()
+    if rank is None and plan.num_nodes > 1:
+        raise config_error(
+            "trainer.num_nodes", plan.num_nodes, "several nodes are started by srun or torchrun; accepted here is 1"
+        )
+    if rank is not None and rank.world_size != plan.world_size:
+        raise ConfigError(
+            f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}: {rank.started_by} has started "
+            f"{rank.world_size} process(es); accepted is a product of {rank.world_size}"
+        )
