@@ -29,6 +29,7 @@ register_resolvers()
 def start(main: Callable[[], Any]) -> None:
     """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises instead of printing and exiting with 1
+    console.survive_lost_output()
     follow_parent()
     try:
         arguments = command_to_continue(sys.argv[1:])

@@ -1,5 +1,9 @@
 """What a person sees on the terminal; plain text where the output is not one."""
 
+import contextlib
+import io
+import os
+import select
 import shlex
 import sys
 from collections.abc import Sequence
@@ -11,6 +15,76 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
+
+PATIENCE = 5.0  # seconds a pipe may be full, because nobody reads it, before lines are dropped
+
+
+def survive_lost_output() -> None:
+    """From now on nothing that this process prints can end it or hold it up: what is printed to a terminal that has closed,
+    a pipe whose reader has gone or sleeps, or a full disk is dropped. The log files in the run's directory have it.
+
+    Streams that are not the process's own, a notebook's say, are left as they are.
+    """
+    _open_closed_descriptors()
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):
+            encoding = getattr(stream, "encoding", None)
+            setattr(sys, name, _Text(_Output(name, descriptor), encoding, "backslashreplace", line_buffering=True))
+
+
+def _open_closed_descriptors() -> None:
+    """Of a process started with `>&-`: otherwise the next file that is opened would be taken for standard output."""
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    while descriptor <= 2:
+        os.set_inheritable(descriptor, True)
+        descriptor = os.open(os.devnull, os.O_RDWR)
+    os.close(descriptor)
+
+
+class _Output(io.RawIOBase):
+    """A file descriptor whose writes always succeed, each within PATIENCE."""
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        self.name, self._descriptor, self._is_read = f"<{name}>", descriptor, True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while rest and self._has_room():
+                rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]  # more could block, by POSIX
+        except OSError:  # EPIPE, EIO of a terminal that has closed, ENOSPC, EBADF
+            self._let_go()
+        return size
+
+    def _has_room(self) -> bool:
+        """Waits once; when nobody reads, then not again before somebody does."""
+        self._is_read = bool(select.select([], [self._descriptor], [], PATIENCE if self._is_read else 0)[1])
+        return self._is_read
+
+    def _let_go(self) -> None:
+        """What is written by C code, by processes started from here, and when Python exits, goes nowhere too."""
+        with contextlib.suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != self._descriptor:
+                os.dup2(nowhere, self._descriptor)
+                os.close(nowhere)
+
+
+class _Text(io.TextIOWrapper):
+    def close(self) -> None:
+        """Not really: others print here too, and would get a ValueError."""
+        self.flush()
 
 
 def say(line: str) -> None:
