@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / folder) for folder in ("tests", "scripts", "benchmarks", "src")]
 
+from warm import PRELOADED  # noqa: E402  found on the path that has just been set
+
 DATA = ROOT.parent / "shared" / "data"
 
 
@@ -17,10 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and in a shell's background; runs respect that
             signal.signal(number, handler)
-    # The one server of this process, whoever starts it, imports once and then forks: a fresh interpreter takes seconds.
-    multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["lockstep.parity.observe", "lockstep.trainer.batchnorm", "fits"]
-    )
+    # The one server of this process, whoever starts it, imports once and then forks: see warm.py.
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
     # what Lightning says on any machine that has SLURM
     config.addinivalue_line("filterwarnings", "ignore:The `srun` command is available on your system")
 

@@ -1,0 +1,105 @@
+"""Command lines in processes forked from one that has imported everything; a fresh interpreter takes six seconds to do so.
+
+What is forked runs the script as `__main__`, in its own session, with the environment, folder and output of a command of its
+own. Only what an interpreter does before the script's first line is not tested so; tests of signals start real ones.
+"""
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+PRELOADED = (
+    "lockstep.parity.observe",
+    "lockstep.callbacks",
+    "lockstep.cli",
+    "torch.utils.tensorboard",
+    "matplotlib.figure",
+    "sklearn.datasets",
+    "fits",
+)
+
+GRACE = 2.0  # seconds
+
+
+class TimedOut(AssertionError):
+    """A command did not end in time; it has been killed."""
+
+
+def run(arguments: list[str], cwd: Path, environment: dict[str, str], timeout: float) -> tuple[int, str, str]:
+    """The exit code of `python ARGUMENTS` (negative for a signal), what it said on stdout, and on stderr."""
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder) / "output", Path(folder) / "errors"
+        context = multiprocessing.get_context("forkserver")
+        process = context.Process(target=_main, args=(arguments, str(cwd), environment, str(output), str(errors)))
+        process.start()
+        process.join(timeout)
+        code, left = process.exitcode, _left_of(process.pid)
+        for survivor in left:
+            os.kill(survivor, signal.SIGKILL)
+        process.join()
+        if code is None:
+            raise TimedOut(f"{' '.join(arguments)}: no end within {timeout:g} s\n{output.read_text()}\n{errors.read_text()}")
+        assert not left, f"left running: {left}"
+        return code, output.read_text(), errors.read_text()
+
+
+def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: str, errors: str) -> None:
+    """In the new process: becomes what `python ARGUMENTS` is when its script begins."""
+    os.setsid()
+    for descriptor, path in ((1, output), (2, errors)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = arguments
+    sys.path[:0] = [str(Path(arguments[0]).resolve().parent), *environment.get("PYTHONPATH", "").split(os.pathsep)]
+    os._exit(_code_of(arguments[0]))
+
+
+def _code_of(script: str) -> int:
+    """Runs the script; its exit code, by the rules of an interpreter."""
+    code = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        if isinstance(left.code, str):
+            print(left.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _left_of(leader: int | None) -> list[int]:
+    """What lives on of a session; what was told to end is given a moment."""
+    deadline = time.monotonic() + GRACE
+    while (left := _of_session(leader)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def _of_session(leader: int | None) -> list[int]:
+    """The living processes of a session, by proc(5); zombies are none."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] not in "ZX":
+            found.append(int(path.parent.name))
+    return found
