@@ -3,7 +3,7 @@ PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: train test parity lint lock
+.PHONY: train test parity lint reference lock
 
 train: .venv/installed
 	$(BIN)/python train.py $(ARGS)
@@ -25,6 +25,10 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+
+# The page of every key, from conf/.
+reference: .venv/installed
+	$(BIN)/python docs/make_reference.py
 
 # Made again only when the lock or the package's own declaration changes.
 .venv/installed: requirements.lock pyproject.toml

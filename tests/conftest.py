@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / folder) for folder in ("tests", "scripts", "benchmarks", "src")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("tests", "scripts", "benchmarks", "docs", "src")]
 
 from warm import PRELOADED  # noqa: E402  found on the path that has just been set
 

@@ -1,0 +1,24 @@
+"""docs/reference.md: every key of conf/ with its default and meaning."""
+
+from make_reference import CONF, GROUPS, PAGE, keys, reference
+
+
+def test_the_page_is_what_conf_says_today() -> None:
+    assert PAGE.read_text() == reference(), "run `make reference`"
+
+
+def test_every_key_says_what_it_means() -> None:
+    rows = [line for line in reference().splitlines() if line.startswith("| `")]
+    assert len(rows) > 150
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_every_file_of_a_group_is_on_the_page() -> None:
+    options = [f"### {group}={file.stem}\n" for group in GROUPS for file in (CONF / group).glob("*.yaml")]
+    assert len(options) > 40
+    assert [option for option in options if option not in reference()] == []
+
+
+def test_a_nested_key_has_its_full_name_and_the_comment_beside_it() -> None:
+    found = {key: (default, meaning) for key, default, meaning in keys(CONF / "trainer" / "default.yaml", "trainer")}
+    assert found["trainer.strategy.timeout"] == ("1800", "seconds until a collective gives up")
