@@ -3,6 +3,8 @@
 python docs/make_reference.py            # or: make reference
 """
 
+import functools
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,33 +25,36 @@ def reference() -> str:
     """The whole page."""
     parts = [HEAD, section("train.yaml", CONF / "train.yaml", "")]
     for group in GROUPS:
-        parts.append(f"## {group}\n")
-        for file in sorted((CONF / group).glob("*.yaml")):
-            parts.append(section(f"{group}={file.stem}", file, group.replace("/", ".")))
+        files = sorted((CONF / group).glob("*.yaml"))
+        parts += [f"## {group}\n", *(section(f"{group}={file.stem}", file, group.replace("/", ".")) for file in files)]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def section(title: str, file: Path, prefix: str) -> str:
     """One file: what its first lines of comment say, and a table of its keys. What a key means is said in one file of a group."""
-    lines = file.read_text().splitlines()
-    said = [
-        line.removeprefix("#").strip() for line in lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
-    ]
-    words = " ".join(line for line in said if line and not line.startswith("@package"))
-    known = {key: meaning for other in sorted(file.parent.glob("*.yaml")) for key, _, meaning in keys(other, prefix) if meaning}
-    rows = [
-        f"| `{key}` | `{default}` | {escaped(meaning or known.get(key, ''))} |" for key, default, meaning in keys(file, prefix)
-    ]
+    comment = itertools.takewhile(lambda line: line.startswith("#"), file.read_text().splitlines())
+    said = [line.removeprefix("#").strip() for line in comment if not line.startswith("# @package")]
+    rows = [row(key, default, meaning or said_elsewhere(key, file, prefix)) for key, default, meaning in keys(file, prefix)]
     table = ["| key | default | meaning |", "|---|---|---|", *rows] if rows else []
-    return "\n".join([f"### {title}\n", escaped(words), "", *table, ""])
+    return "\n".join([f"### {title}\n", escaped(" ".join(filter(None, said))), "", *table, ""])
 
 
-def keys(file: Path, prefix: str) -> Iterator[tuple[str, str, str]]:
+def row(key: str, default: str, meaning: str) -> str:
+    return f"| `{key}` | `{default}` | {escaped(meaning)} |"
+
+
+def said_elsewhere(key: str, file: Path, prefix: str) -> str:
+    """What another file of the same folder says of the key."""
+    others = (keys(other, prefix) for other in sorted(file.parent.glob("*.yaml")))
+    return next((meaning for values in others for name, _, meaning in values if name == key and meaning), "")
+
+
+@functools.cache
+def keys(file: Path, prefix: str) -> list[tuple[str, str, str]]:
     """Each value of a YAML file: its key, the value as it is written, and the comment beside it."""
     text = file.read_text()
-    root = yaml.compose(text)
-    if isinstance(root, yaml.MappingNode):
-        yield from _values(root, prefix, text.splitlines())
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    return list(_values(root, prefix, text.splitlines())) if isinstance(root, yaml.MappingNode) else []
 
 
 def _values(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[tuple[str, str, str]]:
