@@ -41,6 +41,8 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningMo
     """The three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
     _quieten_lightning()
     datamodule = instantiate(cfg.datamodule, _convert_="all")
+    if cfg.test and not getattr(datamodule, "has_test", True):
+        raise config_error("test", "true", "this data has no test split; accepted is test=false")
     seed_everything(cfg.seed, workers=True, verbose=False)
     model_config = {"model": OmegaConf.to_container(cfg.model, resolve=True), "spec": _plain_spec(datamodule.spec)}
     model = build_model(model_config, lr=plan.lr)
@@ -64,6 +66,9 @@ def build_model(model_config: dict[str, Any], lr: float | None = None) -> Lightn
     parts: Any = OmegaConf.create(model_config["model"])
     if lr is not None:
         parts.optimizer.lr = lr
+    for metric in (parts.get("torchmetrics") or {}).values():
+        if "num_classes" in inspect.signature(get_object(metric["_target_"])).parameters:
+            metric.setdefault("num_classes", spec.num_outputs)
     net = _construct(parts.pop("net"), {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs})
     return _construct(parts, {"net": net, "spec": spec, "model_config": model_config})
 

@@ -7,9 +7,11 @@ import torch
 from ranks import in_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torchmetrics.classification import MulticlassAUROC, MulticlassCalibrationError, MulticlassF1Score
 
 from lockstep.datamodules import Batches, InMemory
 from lockstep.datamodules.samplers import EvalSampler, TrainSampler
+from lockstep.models.epoch_metrics import EpochMetrics
 from lockstep.models.sample_mean import SampleMean
 from lockstep.trainer.batchnorm import AllReduceBatchNorm, SyncBatchNorm
 
@@ -27,6 +29,7 @@ def check_all(rank: int, world_size: int) -> dict[str, Any]:
         "gradients": check_gradients(rank, world_size),
         "batchnorm": check_batchnorm(rank, world_size),
         "means": check_sample_mean(rank, world_size),
+        "metrics": check_epoch_metrics(rank, world_size),
     }
 
 
@@ -153,3 +156,23 @@ def test_metrics_count_every_sample_once_at_any_length(found: list[dict[str, Any
             assert mean == pytest.approx(values(length).mean().item(), rel=1e-15)
             assert count == length
             assert batches == -(-length // (2 * len(found)))
+
+
+def check_epoch_metrics(rank: int, world_size: int) -> dict[int, dict[str, float]]:
+    """For lengths 3 to 13, a metric that adds up counts and two that keep every sample; of 3 samples, rank 3 has none."""
+    scores = torch.rand(13, 3, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
+    metrics = EpochMetrics({"f1": MulticlassF1Score(3), "auroc": MulticlassAUROC(3), "ece": MulticlassCalibrationError(3)})
+    found = {}
+    for length in range(3, 14):
+        for draw in EvalSampler(length, 2, rank, world_size):
+            metrics.update(scores[draw.ids], draw.ids % 3)
+        found[length] = {name: float(value) for name, value in metrics.compute().items()}
+        metrics.reset()
+    return found
+
+
+def test_other_metrics_are_those_of_one_process_at_any_length(found: list[dict[str, Any]]) -> None:
+    alone = check_epoch_metrics(0, 1)
+    for rank in found:
+        for length, values in rank["metrics"].items():
+            assert values == pytest.approx(alone[length], rel=1e-6)

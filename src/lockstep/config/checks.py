@@ -78,6 +78,7 @@ def _check_metric(cfg: DictConfig, key: str, metric: str) -> None:
     if names is None:  # a model of one's own that declares none
         return
     declared = [f"{stage}/{name}" for stage in STAGES for name in names]
+    declared += [f"{stage}/{name}" for stage in STAGES[1:] for name in OmegaConf.select(cfg, "model.torchmetrics") or {}]
     if metric not in declared:
         raise config_error(key, metric, f"the model declares {', '.join(declared)}")
     if key == "optimized_metric" and metric.startswith("test/") and not cfg.test:

@@ -130,6 +130,10 @@ RULES: dict[str, Rule] = {
     "datamodule.test_length": integer(1),
     "datamodule.num_classes": integer(2),
     "model.metrics": Rule("accepted is a list of names", lambda v: OmegaConf.is_list(v) and all(isinstance(n, str) for n in v)),
+    "model.torchmetrics": Rule(
+        "accepted is {NAME: {_target_: torchmetrics....}}, or null",
+        lambda v: v is None or (OmegaConf.is_dict(v) and all(OmegaConf.is_dict(m) and "_target_" in m for m in v.values())),
+    ),
     "model.compile": YES_NO,
     "model.channels_last": YES_NO,
     "model.label_smoothing": number(0, 1),

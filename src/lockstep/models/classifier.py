@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.errors import config_error
+from lockstep.errors import ConfigError, config_error
 from lockstep.models.task import Task
 
 
@@ -16,12 +16,19 @@ class Classifier(Task):
     def __init__(self, *, label_smoothing: float = 0.0, **task: Any) -> None:
         super().__init__(**task)
         self.label_smoothing = label_smoothing
+        if type(self).measure is not Classifier.measure:
+            return  # a subclass may measure more
         for name in self.train_means.names:
             if name not in ("loss", "acc") and not (name.startswith("top") and name[3:].isdigit()):
                 raise config_error("model.metrics", name, "a classifier measures loss, acc, and topK such as top5")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """From logits (n, classes) and class numbers (n,)."""
+        """From logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""
+        if targets.ndim != 1 or targets.is_floating_point():
+            raise ConfigError(
+                f"datamodule: its targets have the shape {tuple(targets.shape)} and the type {targets.dtype}; "
+                "accepted by a classifier are class numbers, integers of shape (n,)"
+            )
         loss = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
         values = {"loss": loss}
         with torch.no_grad():
@@ -31,6 +38,10 @@ class Classifier(Task):
                 elif name.startswith("top"):
                     values[name] = _in_top(outputs, targets, int(name[3:]))
         return values
+
+    def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities, not logits: torchmetrics guesses batch by batch which of the two it has been given."""
+        return outputs.softmax(dim=1, dtype=torch.promote_types(outputs.dtype, torch.float32)), targets
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.errors import config_error
+from lockstep.errors import ConfigError, config_error
 from lockstep.models.task import Task
 
 
@@ -14,16 +14,31 @@ class Regressor(Task):
 
     def __init__(self, **task: Any) -> None:
         super().__init__(**task)
-        if unknown := set(self.train_means.names) - {"loss", "mae"}:
+        unknown = set(self.train_means.names) - {"loss", "mae"}
+        if unknown and type(self).measure is Regressor.measure:
             raise config_error("model.metrics", sorted(unknown), "a regressor measures loss and mae")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """From outputs and targets, both (n, num_outputs)."""
-        error = outputs - targets.to(outputs.dtype)
+        """From outputs (n, num_outputs) and targets of that shape, or (n,) for one output. Raises ConfigError for others."""
+        error = outputs - _shaped_as(outputs, targets).to(outputs.dtype)
         return {"loss": error.square().mean(dim=1), "mae": error.detach().abs().mean(dim=1)}
+
+    def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return outputs, _shaped_as(outputs, targets)
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor:
         """Outputs (n, num_outputs) of inputs (n, *input_shape)."""
         self.eval()
         return self(inputs.to(self.device))
+
+
+def _shaped_as(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The targets in the outputs' shape: by broadcasting, (n,) and (n, 1) would give the error of every pair of samples."""
+    wanted = tuple(outputs.shape)
+    if tuple(targets.shape) not in (wanted, wanted[:-1] if wanted[-1:] == (1,) else wanted):
+        raise ConfigError(
+            f"datamodule: its targets have the shape {tuple(targets.shape)} and the model's outputs {wanted}; "
+            "accepted by a regressor are targets of the outputs' shape, or (n,) for a single output"
+        )
+    return targets.reshape(wanted)

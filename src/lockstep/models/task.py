@@ -2,18 +2,21 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lockstep.counter_rng import random_bits
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
+from lockstep.errors import config_error
+from lockstep.models.epoch_metrics import EpochMetrics
 from lockstep.models.preprocess import Preprocess
 from lockstep.models.sample_mean import SampleMean
 from lockstep.models.schedules import TrainingLength
@@ -34,6 +37,7 @@ class Task(LightningModule):
         optimizer: called with the parameters.
         lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
         metrics: names that `measure` returns; logged as train/NAME, val/NAME and test/NAME.
+        torchmetrics: further metrics by name, for what is no mean over samples; logged as val/NAME and test/NAME.
         model_config: plain containers from which `lockstep.build.load_model` builds this model again.
     """
 
@@ -44,16 +48,20 @@ class Task(LightningModule):
         optimizer: OptimizerFactory,
         lr_scheduler: ScheduleFactory,
         metrics: Sequence[str],
+        torchmetrics: Mapping[str, Metric] | None = None,
         compile: bool = False,
         channels_last: bool = False,
         model_config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        if twice := sorted({*metrics} & {*(torchmetrics or {})}):
+            raise config_error("model.torchmetrics", twice, "accepted is a name that model.metrics has not")
         self.net = net
         self.spec = spec
         self.preprocess = Preprocess(spec.input_shape)
         self.make_optimizer, self.make_schedule = optimizer, lr_scheduler
         self.train_means, self.val_means, self.test_means = (SampleMean(metrics) for _ in range(3))
+        self.val_metrics, self.test_metrics = (EpochMetrics(torchmetrics or {}) for _ in range(2))
         self.dropouts = [module for module in net.modules() if isinstance(module, Dropout) and module.p > 0]
         self.seed = torch.initial_seed()  # the run's, of which the weights were drawn
         self.model_config = model_config or {}
@@ -70,13 +78,17 @@ class Task(LightningModule):
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """From outputs (n, num_outputs) and targets to one (n,) tensor per metric; "loss" is the one trained on."""
 
+    def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """What torchmetrics are updated with: predictions and targets."""
+        return outputs, targets
+
     def forward(self, inputs: Tensor) -> Tensor:
         return self.net(self.preprocess(inputs).contiguous(memory_format=self.memory_format))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         for layer, dropout in enumerate(self.dropouts):
             dropout.count(random_bits(self.seed, self.current_epoch, batch.ids, _DROPOUT + layer))
-        values = self.measure(self(batch.inputs), batch.targets)
+        values = self._measured(self(batch.inputs), batch.targets)
         self.train_means.update(values)
         self.samples_trained += len(batch.ids)
         loss = values["loss"].sum() * batch.loss_weight
@@ -84,15 +96,24 @@ class Task(LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        return self._evaluate(batch, self.val_means)
+        return self._evaluate(batch, self.val_means, self.val_metrics)
 
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        return self._evaluate(batch, self.test_means)
+        return self._evaluate(batch, self.test_means, self.test_metrics)
 
-    def _evaluate(self, batch: Batch, mean: SampleMean) -> Tensor:
+    def _evaluate(self, batch: Batch, means: SampleMean, metrics: EpochMetrics) -> Tensor:
         outputs = self(batch.inputs)
-        mean.update(self.measure(outputs, batch.targets))
+        means.update(self._measured(outputs, batch.targets))
+        if metrics:
+            metrics.update(*self.for_torchmetrics(outputs, batch.targets))
         return outputs
+
+    def _measured(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        values = self.measure(outputs, targets)
+        for name in self.train_means.names:
+            if name not in values:
+                raise config_error("model.metrics", name, f"accepted is what measure returns: {', '.join(values)}")
+        return values
 
     def _log_step(self, loss: Tensor, batch_idx: int) -> None:
         """The loss of one step, over its batches and all ranks. Not by self.log, which costs as much as a small model's step."""
@@ -106,19 +127,23 @@ class Task(LightningModule):
                 logger.log_metrics({"train/loss_step": float(mean)}, step=self.global_step)
 
     def on_train_epoch_end(self) -> None:
-        self._log_epoch("train", self.train_means)
+        self._log_epoch("train", self.train_means.compute())
+        self.train_means.reset()
 
     def on_validation_epoch_end(self) -> None:
-        self._log_epoch("val", self.val_means)
+        self._log_epoch("val", self.val_means.compute() | self.val_metrics.compute())
+        self.val_means.reset()
+        self.val_metrics.reset()
 
     def on_test_epoch_end(self) -> None:
-        self._log_epoch("test", self.test_means)
+        self._log_epoch("test", self.test_means.compute() | self.test_metrics.compute())
+        self.test_means.reset()
+        self.test_metrics.reset()
 
-    def _log_epoch(self, stage: str, mean: SampleMean) -> None:
-        means = {f"{stage}/{name}": value for name, value in mean.compute().items()}
-        self.log_dict(means, batch_size=1)
-        self.results |= {name: float(value) for name, value in means.items()}
-        mean.reset()
+    def _log_epoch(self, stage: str, values: dict[str, Tensor]) -> None:
+        named = {f"{stage}/{name}": value for name, value in values.items()}
+        self.log_dict(named, batch_size=1)
+        self.results |= {name: float(value) for name, value in named.items()}
 
     def on_train_start(self) -> None:
         self._started = time.perf_counter()

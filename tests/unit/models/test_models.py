@@ -159,6 +159,30 @@ def test_targets_are_cast_to_the_outputs_type() -> None:
     assert regressor().measure(torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 2))["loss"].dtype == torch.float64
 
 
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_targets_of_one_output_may_be_flat(n: int) -> None:
+    """By broadcasting, (n, 1) and (n,) would be n * n errors."""
+    outputs, targets = torch.arange(n, dtype=torch.float32)[:, None], torch.ones(n)
+    values = regressor().measure(outputs, targets)
+    assert values["loss"].tolist() == [float((i - 1) ** 2) for i in range(n)]
+    assert regressor().for_torchmetrics(outputs, targets)[1].shape == (n, 1)
+
+
+@pytest.mark.parametrize(("outputs", "targets"), [((4, 1), (4, 4)), ((4, 2), (4,)), ((4, 2), (4, 1)), ((4, 1), (1, 4))])
+def test_targets_of_another_shape_are_refused(outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        regressor().measure(torch.zeros(outputs), torch.zeros(targets))
+    assert str(refused.value).startswith(f"datamodule: its targets have the shape {targets} and the model's outputs {outputs};")
+
+
+@pytest.mark.parametrize("targets", [torch.zeros(2, 3), torch.zeros(2), torch.zeros(2, 1, dtype=torch.int64)])
+def test_targets_that_are_no_class_numbers_are_refused(targets: Tensor) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^datamodule: its targets have the shape .* accepted by a classifier are class numbers"
+    ):
+        classifier().measure(torch.zeros(2, 3), targets)
+
+
 def test_a_metric_a_regressor_does_not_know_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^model.metrics=\['acc', 'r2'\]: a regressor measures loss and mae$"):
         regressor(["loss", "r2", "acc"])

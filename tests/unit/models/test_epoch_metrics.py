@@ -1,0 +1,88 @@
+"""Metrics that are no means over samples."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fits import last, prepared
+from omegaconf import OmegaConf
+from sklearn.metrics import f1_score, roc_auc_score
+from torch import Tensor
+from torchmetrics import MetricCollection
+from torchmetrics.classification import BinaryAccuracy, MulticlassF1Score
+
+from lockstep.build import load_model
+from lockstep.config.checks import check
+from lockstep.errors import ConfigError
+from lockstep.models import Classifier
+from lockstep.models.epoch_metrics import EpochMetrics
+
+CLASSIFICATION = "torchmetrics.classification"
+F1 = f"+model.torchmetrics.f1._target_={CLASSIFICATION}.MulticlassF1Score"  # the number of classes comes from the data
+AUROC = f"+model.torchmetrics.auroc._target_={CLASSIFICATION}.MulticlassAUROC"
+
+
+def test_a_run_logs_them_and_its_best_checkpoint_can_be_chosen_by_one(tmp_path: Path) -> None:
+    options = ("trainer.max_epochs=2", F1, AUROC, "optimized_metric=val/f1", "datamodule.val_fraction=0.4")
+    datamodule, model, trainer = prepared(tmp_path, *options)
+    trainer.fit(model, datamodule)
+    val = datamodule.splits.val
+    model = load_model(tmp_path / "checkpoints" / "last.ckpt")
+    scores = model.predict(val.inputs)
+    metrics = last(tmp_path)["metrics"]
+    assert metrics["val/f1"] == pytest.approx(f1_score(val.targets, scores.argmax(dim=1), average="macro"), rel=1e-6)
+    assert metrics["val/auroc"] == pytest.approx(roc_auc_score(val.targets, scores, multi_class="ovr"), rel=1e-6)
+    assert "train/f1" not in metrics
+    trainer.test(model, datamodule, verbose=False)
+    assert {"test/f1", "test/auroc"} <= model.results.keys()
+
+
+@pytest.mark.parametrize("metric", ["val/f1", "test/f1"])
+def test_they_are_declared_for_evaluation(metric: str, shipped: Any) -> None:
+    shipped.model.torchmetrics = {"f1": {"_target_": f"{CLASSIFICATION}.MulticlassF1Score"}}
+    shipped.optimized_metric = metric
+    check(shipped)
+    shipped.optimized_metric = "train/f1"
+    with pytest.raises(ConfigError, match=r"^optimized_metric=train/f1: the model declares .* val/f1, test/f1$"):
+        check(shipped)
+
+
+@pytest.mark.parametrize("value", ["f1", ["f1"], {"f1": "macro"}, {"f1": {"average": "macro"}}])
+def test_a_value_that_names_no_metrics_is_refused(value: Any, shipped: Any) -> None:
+    shipped.model.torchmetrics = OmegaConf.create(value) if not isinstance(value, str) else value
+    with pytest.raises(ConfigError, match=r"^model.torchmetrics=.*: accepted is \{NAME: "):
+        check(shipped)
+
+
+def test_a_metric_of_several_numbers_is_refused() -> None:
+    metrics = EpochMetrics({"f1": MulticlassF1Score(3, average=None)})
+    metrics.update(torch.eye(3), torch.arange(3))
+    line = r"^model.torchmetrics.f1=MulticlassF1Score: gives shape \(3,\); accepted is one number$"
+    with pytest.raises(ConfigError, match=line):
+        metrics.compute()
+    with pytest.raises(ConfigError, match=r"^model.torchmetrics.all=MetricCollection: accepted is a torchmetrics.Metric$"):
+        EpochMetrics({"all": MetricCollection([BinaryAccuracy()])})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_name_has_one_meaning(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^model.torchmetrics=\['acc'\]: accepted is a name that model.metrics has not$"):
+        prepared(tmp_path, F1.replace(".f1.", ".acc."))
+
+
+class WithMargin(Classifier):
+    """A subclass that measures one more thing of each sample."""
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        best = outputs.topk(2, dim=1).values
+        return super().measure(outputs, targets) | {"margin": best[:, 0] - best[:, 1]}
+
+
+def test_a_subclass_names_what_it_measures(tmp_path: Path) -> None:
+    options = (f"model._target_={__name__}.WithMargin", "trainer.max_epochs=1")
+    datamodule, model, trainer = prepared(tmp_path, *options, "model.metrics=[loss,acc,margin]")
+    trainer.fit(model, datamodule)
+    assert {"train/margin", "val/margin"} <= model.results.keys()
+    datamodule, model, trainer = prepared(tmp_path / "other", *options, "model.metrics=[loss,acc,marign]")
+    with pytest.raises(ConfigError, match=r"^model.metrics=marign: accepted is what measure returns: loss, acc, margin$"):
+        trainer.fit(model, datamodule)
