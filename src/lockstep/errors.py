@@ -4,6 +4,11 @@
 class ConfigError(ValueError):
     """The run cannot start as configured: one line for a person, exit code 2."""
 
+    def __init__(self, message: str) -> None:
+        # torch raises it again for a data worker, after the worker's traceback and the class's name
+        said = message.rpartition(f"{type(self).__name__}: ")[2] if message.startswith("Caught ") else message
+        super().__init__(" ".join(said.split()))
+
 
 class NamedFailure(RuntimeError):
     """A failure whose one line says everything: no stack trace is shown for it."""

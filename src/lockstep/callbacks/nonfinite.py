@@ -75,16 +75,22 @@ class NonFinite(Callback):
 
     def _look(self, trainer: Trainer) -> None:
         if self._seen and not torch.isfinite(torch.stack([loss for _, loss, _ in self._seen])).all():
-            raise NonFiniteLoss(self._where())
+            log.error(self._where())
+            raise NonFiniteLoss(self._where(most=4))
         self._seen.clear()
 
-    def _where(self) -> str:
-        """Of this rank's batches since the last look, the first whose loss is not finite."""
+    def _where(self, most: int | None = None) -> str:
+        """Of this rank's batches since the last look, the first whose loss is not finite, with at most so many sample ids."""
         for step, loss, ids in self._seen:
             if not torch.isfinite(loss):
-                samples = "" if ids is None else f", of samples {', '.join(map(str, ids.tolist()))}"
-                return f"at step {step} the loss is {float(loss)}{samples}"
+                return f"at step {step} the loss is {float(loss)}{'' if ids is None else _samples(ids.tolist(), most)}"
         return "that of another rank's samples"
+
+
+def _samples(ids: list[int], most: int | None) -> str:
+    shown = ids[:most]
+    more = f" and {len(ids) - len(shown)} more" if len(ids) > len(shown) else ""
+    return f", of samples {', '.join(map(str, shown))}{more}"
 
 
 def step_was_skipped(trainer: Any) -> bool:

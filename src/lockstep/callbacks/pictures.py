@@ -24,7 +24,7 @@ class Pictures(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        if batch_idx == 0 and _writer(trainer) is not None and _has_images(pl_module, batch):
+        if batch_idx == 0 and _writer(trainer) is not None and _has_images(pl_module, batch) and isinstance(outputs, Tensor):
             n = self.samples
             self._kept = (batch.inputs[:n], batch.targets[:n], outputs[:n].argmax(dim=1))
 
@@ -35,13 +35,16 @@ class Pictures(Callback):
             writer.add_figure("val/samples", _gallery(*self._kept, names), trainer.global_step - 1)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if isinstance(pl_module, Classifier):
-            self._confusion = MulticlassConfusionMatrix(pl_module.spec.num_outputs).to(pl_module.device)
+        self._confusion = None
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        if self._confusion is not None and len(batch.ids):
+        if not (isinstance(pl_module, Classifier) and isinstance(batch, Batch) and isinstance(outputs, Tensor)):
+            return
+        if self._confusion is None:
+            self._confusion = MulticlassConfusionMatrix(pl_module.spec.num_outputs).to(pl_module.device)
+        if len(batch.ids):
             self._confusion.update(outputs, batch.targets)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -51,7 +51,8 @@ class Progress(TQDMProgressBar):
             self.train_progress_bar.clear()
         metrics = "  ".join(f"{name} {value}" for name, value in sorted(self.get_metrics(trainer).items()))
         self._record(trainer)
-        log.info(f"epoch {trainer.current_epoch}/{trainer.max_epochs}  step {trainer.global_step}  {metrics}")
+        end = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
+        log.info(f"epoch {trainer.current_epoch}{end}  step {trainer.global_step}  {metrics}")
 
     def _record(self, trainer: Trainer) -> None:
         """progress.json in the run's directory, for whoever watches a sweep."""

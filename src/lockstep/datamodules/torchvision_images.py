@@ -45,8 +45,8 @@ class TorchvisionImages(DataModule):
             raise config_error(
                 "datamodule.data_dir",
                 self.data_dir,
-                f"{self.dataset} is not in {self.data_dir.absolute()} and could not be downloaded ({error}); put torchvision's "
-                f"files there, or set it to the folder that has them",
+                f"{self.dataset} is not in {self.data_dir.absolute()} and could not be downloaded; put torchvision's files "
+                f"there, or set it to the folder that has them ({error})",
             ) from error
 
     def load(self) -> Splits:

@@ -221,9 +221,8 @@ def outcome_of(error: BaseException, rank: int, directory: Path, since: float = 
     """A ConfigError means that the run could not start, unless it has saved a checkpoint `since` (time.time) then: that is
     never thrown away."""
     if isinstance(error, ConfigError):
-        line = str(error).strip().splitlines()[-1].removeprefix("lockstep.errors.ConfigError: ")  # from a data worker
         has_saved = any(path.stat().st_mtime >= since for path in directory.glob("checkpoints/*.ckpt"))
-        return Outcome(code=1 if has_saved else 2, reason=line, rank=rank, is_final=True)
+        return Outcome(code=1 if has_saved else 2, reason=str(error), rank=rank, is_final=True)
     if isinstance(error, Preempted):
         return Outcome(code=PREEMPTED, reason=str(error), rank=rank, signal=error.number)
     if isinstance(error, KeyboardInterrupt):

@@ -40,11 +40,6 @@ def test_a_run_that_has_saved_nothing_since_it_was_continued_could_not_start(tmp
     assert outcome_of(ConfigError("cat.png: not a readable image"), 0, tmp_path, since=saved - 1).code == 1
 
 
-def test_a_data_worker_s_refusal_is_one_line(tmp_path: Path) -> None:
-    text = "Caught ConfigError in DataLoader worker process 0.\nOriginal:\n  ...\nlockstep.errors.ConfigError: cat.png: bad\n"
-    assert outcome_of(ConfigError(text), 0, tmp_path).reason == "cat.png: bad"
-
-
 def test_an_exit_on_the_way_is_a_failure_without_a_traceback(tmp_path: Path) -> None:
     assert outcome_of(SystemExit(0), 0, tmp_path) == Outcome(code=1, reason="interrupted", rank=0)
 
