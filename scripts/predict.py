@@ -3,7 +3,8 @@
     python scripts/predict.py RUN_DIR INPUT... [key=value ...]
     python scripts/predict.py RUN_DIR photos/ cat.jpg --output predictions.csv datamodule.batch_size=256
 
-An INPUT is an image or a folder, which is searched through. Images become the size and colour of the training data.
+An INPUT is an image or a folder, which is searched through. Images become the size and colour of the training data. One
+that can't be read is named, the others are predicted, and the exit code is 1.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from omegaconf import DictConfig
 
 from lockstep.cli import start
 from lockstep.config.plan import Plan
+from lockstep.console import say
 from lockstep.errors import ConfigError, config_error
 from lockstep.runs.saved import checkpoint_of, saved_config
 
@@ -39,28 +41,31 @@ def main() -> None:
         file = stack.enter_context(arguments.output.open("w", newline="")) if arguments.output else sys.stdout
         writer = csv.writer(file)
         writer.writerow(["path", "prediction", "probability"])
-        writer.writerows(_predictions(cfg, checkpoint, paths))
+        predicted = 0
+        for row in _predictions(cfg, checkpoint, paths):
+            writer.writerow(row)
+            predicted += 1
     if arguments.output:
-        print(f"{len(paths)} predictions in {arguments.output}")
+        print(f"{predicted} predictions in {arguments.output}")
+    if predicted < len(paths):
+        sys.exit(1)
 
 
 def _images(inputs: Iterator[Path]) -> Iterator[Path]:
-    from lockstep.datamodules.images import SUFFIXES, find_images
+    from lockstep.datamodules.images import IMG_EXTENSIONS, find_images
 
     for path in inputs:
         if not path.exists():
             raise config_error("INPUT", path, "no such file or folder")
-        found = [path] if path.is_file() else [image for folder in sorted(_folders(path)) for image in find_images(folder)]
+        found = [path] if path.is_file() else find_images(path)
         if not found:
-            raise config_error("INPUT", path, f"has no {', '.join(SUFFIXES)} in it")
+            raise config_error("INPUT", path, f"has no {', '.join(IMG_EXTENSIONS)} in it")
         yield from found
 
 
-def _folders(path: Path) -> list[Path]:
-    return [path, *(folder for folder in path.rglob("*") if folder.is_dir())]
-
-
 def _predictions(cfg: DictConfig, checkpoint: Path, paths: list[Path]) -> Iterator[tuple[Any, ...]]:
+    """A row for each image that can be read; the others are named on standard error."""
+    import torch
     from torch.utils.data import DataLoader
 
     from lockstep.build import load_model
@@ -73,13 +78,19 @@ def _predictions(cfg: DictConfig, checkpoint: Path, paths: list[Path]) -> Iterat
     cfg.trainer.devices = 1
     model = model.to({"gpu": "cuda"}.get(device := Plan.of(cfg).accelerator, device))
     names = model.spec.class_names or [str(i) for i in range(model.spec.num_outputs)]
-    images: Any = ImageFiles(paths, model.spec.input_shape)
-    loader = DataLoader(images, batch_size=cfg.datamodule.batch_size, num_workers=cfg.datamodule.num_workers)
+    options = {"batch_size": cfg.datamodule.batch_size, "num_workers": cfg.datamodule.num_workers, "collate_fn": list}
     remaining = iter(paths)
-    for batch in loader:
-        best = model.predict(batch).max(dim=1)
-        for probability, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            yield next(remaining), names[index], f"{probability:.6f}"
+    for batch in DataLoader(ImageFiles(paths, model.spec.input_shape), **options):
+        found = [(path, image) for image, path in zip(batch, remaining, strict=False)]
+        for _, problem in found:
+            if isinstance(problem, str):
+                say(problem)
+        readable = [(path, image) for path, image in found if not isinstance(image, str)]
+        if not readable:
+            continue
+        best = model.predict(torch.stack([image for _, image in readable])).max(dim=1)
+        for (path, _), probability, index in zip(readable, best.values.tolist(), best.indices.tolist(), strict=True):
+            yield path, names[index], f"{probability:.6f}"
 
 
 if __name__ == "__main__":

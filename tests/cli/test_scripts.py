@@ -76,7 +76,11 @@ def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -
 
 
 def test_an_unreadable_image_is_named(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "broken.png").write_bytes(b"not an image")
-    done = python(PREDICT, run, "broken.png", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("broken.png: not a readable image")
+    """The others are predicted; in a data worker too."""
+    for name in ("a", "b", "c"):
+        Image.new("L", (8, 8)).save(tmp_path / f"{name}.png")
+    (tmp_path / "b.png").write_bytes(b"not an image")
+    done = python(PREDICT, run, ".", "datamodule.num_workers=1", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["b.png: not a readable image (cannot identify image file 'b.png')"]
+    assert [line.partition(",")[0] for line in done.stdout.splitlines()] == ["path", "a.png", "c.png"]

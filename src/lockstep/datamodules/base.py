@@ -35,11 +35,11 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class Splits:
-    """Three datasets of (input, target) pairs; an empty validation split is None."""
+    """Three datasets of (input, target) pairs; a validation or test split that is not there is None."""
 
     train: Any
     val: Any | None
-    test: Any
+    test: Any | None
 
 
 class DataModule(LightningDataModule):
@@ -56,6 +56,7 @@ class DataModule(LightningDataModule):
     """
 
     spec: DataSpec
+    has_test: bool = True  # known before the data is loaded, so that a run that is to be tested can be refused
 
     def __init__(
         self,
@@ -119,8 +120,9 @@ class DataModule(LightningDataModule):
             drop_last=self.drop_last,
             start=self._start,
         )
-        self.samples_per_epoch = sampler.samples_per_epoch
-        log.info(f"{self.samples_per_epoch} of {len(self.splits.train)} samples per epoch, in {len(sampler)} batches per process")
+        batches = self._limited(len(sampler))
+        self.samples_per_epoch = min(batches * self.order()["samples_per_batch"], sampler.samples_per_epoch)
+        log.info(f"{self.samples_per_epoch} of {len(self.splits.train)} samples per epoch, in {batches} batches per process")
         return self._loader(self.splits.train, sampler, self.augment)
 
     def state_dict(self) -> dict[str, int]:
@@ -169,9 +171,9 @@ class DataModule(LightningDataModule):
         }
 
     def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
-        return [] if self.splits.val is None else self._eval_loader(self.splits.val)
+        return self._eval_loader(self.splits.val)
 
-    def test_dataloader(self) -> DataLoader[Batch]:
+    def test_dataloader(self) -> DataLoader[Batch] | list[Any]:
         return self._eval_loader(self.splits.test)
 
     def describe(self) -> dict[str, int]:
@@ -191,7 +193,9 @@ class DataModule(LightningDataModule):
         rest = torch.cat([part for number, part in enumerate(parts) if number != self.fold])
         return rest.sort().values, parts[self.fold].sort().values
 
-    def _eval_loader(self, dataset: Any) -> DataLoader[Batch]:
+    def _eval_loader(self, dataset: Any | None) -> DataLoader[Batch] | list[Any]:
+        if dataset is None:
+            return []
         sampler = EvalSampler(len(dataset), self._batch_size(), self._rank, self._world_size)
         return self._loader(dataset, sampler, None)
 
@@ -217,6 +221,11 @@ class DataModule(LightningDataModule):
     @property
     def _accumulate(self) -> int:
         return self.trainer.accumulate_grad_batches if self.trainer else 1
+
+    def _limited(self, batches: int) -> int:
+        """Of an epoch's batches those that trainer.limit_train_batches leaves, a number or a fraction."""
+        limit = self.trainer.limit_train_batches if self.trainer else 1.0
+        return min(limit, batches) if isinstance(limit, int) else int(limit * batches)
 
     def _batch_size(self) -> int:
         if self.global_batch_size is None:

@@ -1,33 +1,46 @@
-"""Images in one folder per class, decoded in the workers."""
+"""Images in one folder per class, found as torchvision finds them and decoded in the workers."""
 
-import os
+import logging
+from collections.abc import Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils.data import Dataset, Subset
+import torchvision
+from torch.utils.data import Subset
+from torchvision.datasets.folder import find_classes
 
 from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
-from lockstep.datamodules.images import SUFFIXES, ImageFiles, damage, find_images
+from lockstep.datamodules.images import damage, decode
 from lockstep.errors import config_error
 
+log = logging.getLogger(__name__)
 
-class LabelledFiles(Dataset[tuple[Tensor, Tensor]]):
-    """Image files and the numbers of their classes."""
 
-    def __init__(self, images: ImageFiles, targets: list[int]) -> None:
-        self.images, self.targets = images, torch.tensor(targets)
+class LabelledImages(torchvision.datasets.ImageFolder):
+    """torchvision's ImageFolder: (image, class number) pairs of one folder, whose class folders are searched through.
 
-    def __len__(self) -> int:
-        return len(self.images)
+    Classes have the numbers they have in `classes`. Raises ConfigError for another class, and for a class without an image.
+    """
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.images[index], self.targets[index]
+    def __init__(self, folder: Path, classes: Sequence[str], shape: Sequence[int]) -> None:
+        self.numbers = {name: number for number, name in enumerate(classes)}
+        try:
+            super().__init__(str(folder), loader=partial(decode, shape=shape))
+        except OSError as error:
+            raise config_error("datamodule.data_dir", folder, str(error)) from error
+
+    def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
+        found, _ = super().find_classes(directory)
+        if unknown := sorted(set(found) - self.numbers.keys()):
+            raise config_error("datamodule.data_dir", directory, f"has classes that train/ has not: {', '.join(unknown)}")
+        if absent := sorted(self.numbers.keys() - set(found)):
+            log.warning(f"{directory} has no images of {', '.join(absent)}")
+        return found, {name: self.numbers[name] for name in found}
 
 
 class ImageFolder(DataModule):
-    """Any data set laid out as data_dir/{train,val,test}/CLASS/*.jpg|png, or flat as data_dir/CLASS/*.
+    """Any data set laid out as data_dir/{train,val,test}/CLASS/*.jpg, or flat as data_dir/CLASS/*.jpg; or .png, .webp, ...
 
     Without a val folder validation is a seeded part of train; flat class folders are split in three with the seed.
 
@@ -41,52 +54,47 @@ class ImageFolder(DataModule):
         super().__init__(**loading)
         self.data_dir, self.size, self.test_fraction, self.verify = Path(data_dir), size, test_fraction, verify
         self.is_split = (self.data_dir / "train").is_dir()
+        self.has_test = (self.data_dir / "test").is_dir() if self.is_split else test_fraction > 0
         self.classes = _class_names(self.data_dir / "train" if self.is_split else self.data_dir)
         self.spec = DataSpec((3, size, size), len(self.classes), class_names=tuple(self.classes))
 
+    @cached_property
+    def folders(self) -> dict[str, LabelledImages]:
+        """What there is of train, val and test; flat class folders as "all"."""
+        there = {"all": self.data_dir}
+        if self.is_split:
+            there = {name: folder for name in ("train", "val", "test") if (folder := self.data_dir / name).is_dir()}
+        return {name: LabelledImages(folder, self.classes, self.spec.input_shape) for name, folder in there.items()}
+
     def prepare_data(self) -> None:
-        if self.verify:
-            for folder in [self.data_dir / name for name in ("train", "val", "test")] if self.is_split else [self.data_dir]:
-                for path, _ in self._files(folder):
-                    if problem := damage(path):
-                        raise config_error("datamodule.data_dir", path, f"not a readable image ({problem})")
+        for images in self.folders.values():
+            for path, _ in images.samples if self.verify else []:
+                if problem := damage(path):
+                    raise config_error("datamodule.data_dir", path, f"not a readable image ({problem})")
 
     def load(self) -> Splits:
         if not self.is_split:
-            return self._split_flat()
-        train = self._images(self.data_dir / "train")
-        val, test = self._images(self.data_dir / "val"), self._images(self.data_dir / "test")
-        if len(val):
+            return self._split_flat(self.folders["all"])
+        train, val, test = (self.folders.get(name) for name in ("train", "val", "test"))
+        if train is None or val is not None:
             return Splits(train, val, test)
         rest, held_out = self.split(len(train))
         return Splits(Subset(train, rest.tolist()), Subset(train, held_out.tolist()) if len(held_out) else None, test)
 
-    def _split_flat(self) -> Splits:
-        images = self._images(self.data_dir)
+    def _split_flat(self, images: LabelledImages) -> Splits:
         rest, test = seeded_split(len(images), self.test_fraction, self.seed)
         train, val = (rest[part] for part in self.split(len(rest)))
         train, val, test = (Subset(images, part.tolist()) for part in (train, val, test))
-        return Splits(train, val if len(val) else None, test)
-
-    def _images(self, folder: Path) -> LabelledFiles:
-        files = self._files(folder)
-        images = ImageFiles([path for path, _ in files], (3, self.size, self.size))
-        return LabelledFiles(images, [target for _, target in files])
-
-    def _files(self, folder: Path) -> list[tuple[Path, int]]:
-        files = [(path, target) for target, name in enumerate(self.classes) for path in find_images(folder / name)]
-        if not files and folder.name != "val":
-            raise config_error("datamodule.data_dir", self.data_dir, f"no {', '.join(SUFFIXES)} in {folder}/CLASS/")
-        return files
+        return Splits(train, val if len(val) else None, test if len(test) else None)
 
 
 def _class_names(folder: Path) -> list[str]:
     try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+        names, _ = find_classes(folder)
     except OSError as error:
-        raise config_error("datamodule.data_dir", folder, f"not a readable folder ({error})") from error
+        raise config_error("datamodule.data_dir", folder, f"accepted is a folder with one folder per class ({error})") from error
     if len(names) < 2:
         raise config_error(
-            "datamodule.data_dir", folder, f"has {len(names)} class folder(s); accepted is one folder per class, two or more"
+            "datamodule.data_dir", folder, f"has one class, {names[0]}; accepted is one folder per class, two or more"
         )
     return names

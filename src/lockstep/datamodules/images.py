@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
+from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms.v2 import functional
 
 from lockstep.errors import ConfigError
 
-SUFFIXES = (".jpg", ".jpeg", ".png")
 
-
-class ImageFiles(Dataset[Tensor]):
-    """Files as (channels, height, width) uint8 images of one shape, with 1 channel or 3."""
+class ImageFiles(Dataset[Tensor | str]):
+    """Files as (channels, height, width) uint8 images of one shape, with 1 channel or 3; what is wrong with one that can't
+    be read, in its place."""
 
     def __init__(self, paths: Sequence[Path], shape: Sequence[int]) -> None:
         self.paths, self.shape = paths, shape
@@ -23,17 +23,20 @@ class ImageFiles(Dataset[Tensor]):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, index: int) -> Tensor:
-        return decode(self.paths[index], self.shape)
+    def __getitem__(self, index: int) -> Tensor | str:
+        try:
+            return decode(self.paths[index], self.shape)
+        except ConfigError as error:
+            return str(error)
 
 
-def decode(path: Path, shape: Sequence[int]) -> Tensor:
+def decode(path: str | Path, shape: Sequence[int]) -> Tensor:
     """The shorter side resized, the middle cropped. Raises ConfigError naming a file that can't be read."""
     channels, height, width = shape
     try:
         with Image.open(path) as image:
             pixels = functional.pil_to_tensor(_eight_bit(image).convert("L" if channels == 1 else "RGB"))
-    except (UnidentifiedImageError, OSError) as error:
+    except Exception as error:  # Pillow raises what it meets: OSError, SyntaxError, ValueError, DecompressionBombError, ...
         raise ConfigError(f"{path}: not a readable image ({error})") from error
     scale = max(height / pixels.shape[1], width / pixels.shape[2])
     size = [max(height, round(pixels.shape[1] * scale)), max(width, round(pixels.shape[2] * scale))]
@@ -46,15 +49,15 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """The image files directly in a folder, sorted by name."""
-    return sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
+    """The image files in a folder and those within it, sorted by path."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMG_EXTENSIONS and path.is_file())
 
 
-def damage(path: Path) -> str | None:
+def damage(path: str | Path) -> str | None:
     """What is wrong with an image file as far as its header tells; None if nothing is."""
     try:
         with Image.open(path) as image:
             image.verify()
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:  # SyntaxError: a broken PNG chunk
+    except Exception as error:  # see above
         return str(error)
     return None

@@ -95,12 +95,14 @@ class TrainSampler(_BatchSampler):
     def _order(self) -> Tensor:
         if not self.shuffle:
             return torch.arange(self.length)
-        return torch.randperm(self.length, generator=torch.Generator().manual_seed(seed_of(self.seed, self.epoch)))
+        return _shuffled(self.length, seed_of(self.seed, self.epoch))
 
 
 class EvalSampler(_BatchSampler):
-    """Every sample exactly once, in order. All ranks take the same number of batches (collectives inside an evaluation
-    step stay matched); where samples run out the last ones are smaller or empty."""
+    """Every sample exactly once, in one shuffled order that depends on the length alone: data often comes sorted by class,
+    and the first batches should be of all of them. Which sample is which, a batch's ids say. All ranks take the same number
+    of batches (collectives inside an evaluation step stay matched); where samples run out the last ones are smaller or
+    empty."""
 
     def __init__(self, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
         super().__init__(length, batch_size, rank, world_size, shuffle=False, seed=0)
@@ -109,6 +111,10 @@ class EvalSampler(_BatchSampler):
         return math.ceil(self.length / (self.batch_size * self.num_replicas))
 
     def __iter__(self) -> Iterator[BatchIndices]:
-        order = torch.arange(self.length)
+        order = _shuffled(self.length, seed_of(self.length))
         for batch in range(len(self)):
             yield self._indices(order, batch, loss_weight=1.0)
+
+
+def _shuffled(length: int, seed: int) -> Tensor:
+    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))

@@ -30,9 +30,11 @@ def regression(teacher: bool = True, noise: float = 0.1, length: int = 1000, **o
     return RandomRegression(10, 3, length, val_length=100, test_length=1000, teacher=teacher, noise=noise, **options)
 
 
-def pretend(datamodule: DataModule, global_rank: int, world_size: int, accumulate: int = 1) -> DataModule:
+def pretend(datamodule: DataModule, global_rank: int, world_size: int, accumulate: int = 1, limit: float = 1.0) -> DataModule:
     """As if attached to the trainer of one rank."""
-    trainer: Any = SimpleNamespace(global_rank=global_rank, world_size=world_size, accumulate_grad_batches=accumulate)
+    trainer: Any = SimpleNamespace(
+        global_rank=global_rank, world_size=world_size, accumulate_grad_batches=accumulate, limit_train_batches=limit
+    )
     datamodule.trainer = trainer
     return datamodule
 
@@ -172,6 +174,22 @@ def test_samples_per_epoch_are_counted_over_all_ranks(caplog: pytest.LogCaptureF
     assert caplog.messages == ["1280 of 1293 samples per epoch, in 20 batches per process"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (40, "640 of 1293 samples per epoch, in 40 batches"),
+        (0.25, "320 of 1293 samples per epoch, in 20 batches"),
+        (99, "1293 of"),
+    ],
+)
+def test_batches_that_a_limit_leaves_out_are_not_counted(limit: float, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    datamodule = pretend(Digits(batch_size=8, drop_last=False), global_rank=0, world_size=2, limit=limit)
+    with caplog.at_level(logging.INFO, "lockstep"):
+        datamodule.train_dataloader()  # 81 batches
+    assert caplog.messages[0].startswith(said)
+    assert datamodule.samples_per_epoch == int(said.split()[0])
+
+
 @pytest.mark.parametrize(("world_size", "accumulate", "batch_size"), [(1, 1, 24), (2, 1, 12), (2, 3, 4)])
 def test_global_batch_size_is_divided_over_ranks_and_accumulation(world_size: int, accumulate: int, batch_size: int) -> None:
     datamodule = pretend(Digits(global_batch_size=24), 0, world_size, accumulate)
@@ -191,7 +209,7 @@ def test_only_training_images_are_augmented() -> None:
     datamodule = images(batch_size=100, augment={"crop": 2, "flip": True}, shuffle=False)
     train, test = next(iter(datamodule.train_dataloader())), next(iter(datamodule.test_dataloader()))
     assert not torch.equal(train.inputs, datamodule.splits.train.inputs[:100])
-    assert torch.equal(test.inputs, datamodule.splits.test.inputs[:100])
+    assert torch.equal(test.inputs, datamodule.splits.test.inputs[test.ids])
 
 
 def test_persistent_workers_are_only_asked_for_with_workers() -> None:
@@ -308,7 +326,11 @@ def test_mnist_that_is_missing_and_can_not_be_downloaded_is_refused(tmp_path: Pa
     folder = tmp_path / "data"
     with pytest.raises(ConfigError) as refused:
         TorchvisionImages("MNIST", str(folder)).prepare_data()
-    assert str(refused.value).startswith(f"datamodule.data_dir={folder}: MNIST is not in {folder} and could not be downloaded (")
+    line = (
+        f"datamodule.data_dir={folder}: MNIST is not in {folder} and could not be downloaded; put torchvision's files there, or "
+    )
+    assert str(refused.value).startswith(line)
+    assert "\n" not in str(refused.value)
     assert not folder.exists()
 
 

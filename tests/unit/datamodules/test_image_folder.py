@@ -1,14 +1,19 @@
 """Image files in one folder per class."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 import torch
+import torchvision
+from omegaconf import DictConfig
 from PIL import Image
 from torch.utils.data import Subset
 
+from lockstep.build import build
+from lockstep.config.plan import Plan
 from lockstep.datamodules import ImageFolder
 from lockstep.datamodules.images import decode
 from lockstep.errors import ConfigError
@@ -102,7 +107,7 @@ def test_a_batch_is_loaded(tmp_path: Path) -> None:
     assert batch.inputs.shape == (2, 3, 4, 4)
     assert batch.targets.tolist() == [0, 0]
     last = list(datamodule.test_dataloader())[-1]
-    assert last.targets.tolist() == [0, 1]
+    assert sorted(last.targets.tolist()) == [0, 1]
 
 
 @pytest.mark.parametrize("layout", ["flat", "split"])
@@ -188,6 +193,13 @@ def test_a_flipped_bit_in_a_png_is_named_before_training(tmp_path: Path) -> None
         ImageFolder(str(tmp_path)).prepare_data()
 
 
+def test_a_picture_too_large_to_be_an_image_is_named_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 50)  # Pillow refuses twice as many: here 120
+    flat(tmp_path, 1)
+    with pytest.raises(ConfigError, match=rf"^datamodule.data_dir={tmp_path}/cat/00.png: not a readable image .*exceeds limit"):
+        ImageFolder(str(tmp_path)).prepare_data()
+
+
 def test_without_verification_a_damaged_file_is_named_when_it_is_read(tmp_path: Path) -> None:
     write_split(tmp_path, train=2, val=1, test=1)
     damaged = tmp_path / "test" / "cat" / "00.png"
@@ -207,18 +219,65 @@ def test_fewer_than_two_classes_are_refused(inside: str, classes: list[str], cou
         write_class(folder, name, 2)
     with pytest.raises(ConfigError) as refused:
         ImageFolder(str(tmp_path))
-    message = f"datamodule.data_dir={folder}: has {count} class folder(s); accepted is one folder per class, two or more"
-    assert str(refused.value) == message
+    has = "has one class, cat" if count else "accepted is a folder with one folder per class"
+    assert str(refused.value).startswith(f"datamodule.data_dir={folder}: {has}")
 
 
 def test_a_missing_data_dir_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"^datamodule.data_dir={tmp_path}/none: not a readable folder"):
+    with pytest.raises(ConfigError, match=rf"^datamodule.data_dir={tmp_path}/none: accepted is a folder .*No such file"):
         ImageFolder(str(tmp_path / "none"))
 
 
+def test_folders_are_read_as_torchvision_reads_them(tmp_path: Path) -> None:
+    """Formats, folders within a class, and the order of the files."""
+    write_split(tmp_path, train=2)
+    for name in ("a.webp", "b.bmp", "c.tif", "inside/d.jpeg", "inside/deeper/e.PNG", "z.ppm"):
+        write_image(tmp_path / "train" / "cat" / name)
+    datamodule = ImageFolder(str(tmp_path), size=4, val_fraction=0, batch_size=10, shuffle=False)
+    datamodule.prepare_data()
+    assert datamodule.folders["train"].samples == torchvision.datasets.ImageFolder(str(tmp_path / "train")).samples
+    batch = next(iter(datamodule.train_dataloader()))
+    assert batch.targets.tolist() == [0] * 8 + [1] * 2
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test", ""])
+def test_a_class_without_an_image_is_refused(split: str, tmp_path: Path) -> None:
+    folder = tmp_path / split
+    write_split(tmp_path, train=2, val=1, test=1) if split else flat(tmp_path, 2)
+    (folder / "emu").mkdir()
+    (folder / "emu" / "notes.txt").write_text("not an image")
+    if split != "train" and split:  # where train has it
+        write_class(tmp_path / "train", "emu", 1)
+    with pytest.raises(ConfigError, match=rf"^datamodule.data_dir={folder}: Found no valid file for the classes emu\. "):
+        ImageFolder(str(tmp_path)).prepare_data()
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
 @pytest.mark.parametrize("method", ["prepare_data", "load"])
-def test_a_missing_test_folder_is_refused(method: str, tmp_path: Path) -> None:
-    datamodule = ImageFolder(str(write_split(tmp_path, train=2, val=1)))
+def test_a_class_that_train_has_not_is_refused(split: str, method: str, tmp_path: Path) -> None:
+    write_class(write_split(tmp_path, train=2, val=1, test=1) / split, "emu", 1)
     with pytest.raises(ConfigError) as refused:
-        getattr(datamodule, method)()
-    assert str(refused.value) == f"datamodule.data_dir={tmp_path}: no .jpg, .jpeg, .png in {tmp_path / 'test'}/CLASS/"
+        getattr(ImageFolder(str(tmp_path)), method)()
+    assert str(refused.value) == f"datamodule.data_dir={tmp_path / split}: has classes that train/ has not: emu"
+
+
+def test_a_class_that_is_not_tested_is_said_and_keeps_the_numbers_of_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_class(write_split(tmp_path, train=2, test=1) / "train", "cow", 2)
+    datamodule = ImageFolder(str(tmp_path))
+    assert [target for _, target in datamodule.splits.test or []] == [0, 2]  # cat and dog, after cow
+    assert caplog.messages == [f"{tmp_path / 'test'} has no images of cow"]
+
+
+def test_a_test_folder_is_needed_for_a_test_only(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
+    write_split(tmp_path, train=2, val=1)
+    here = ("datamodule=image_folder", f"datamodule.data_dir={tmp_path}", "trainer=cpu", "logger=csv")
+    cfg = compose(*here)
+    with pytest.raises(ConfigError, match=r"^test=true: this data has no test split; accepted is test=false$"):
+        build(cfg, Plan.of(cfg))
+    cfg = compose(*here, "test=false")
+    datamodule, _, _ = build(cfg, Plan.of(cfg))
+    datamodule.prepare_data()
+    assert datamodule.describe() == {"train": 4, "val": 2, "test": 0}
+    assert datamodule.test_dataloader() == []

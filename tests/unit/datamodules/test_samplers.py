@@ -174,8 +174,20 @@ def test_evaluation_takes_each_sample_exactly_once(length: int, world_size: int)
         assert all(len(draw.ids) <= batch_size and draw.loss_weight == 1.0 for rank in draws for draw in rank)
 
 
-def test_evaluation_of_one_process_is_in_order() -> None:
-    assert [draw.ids.tolist() for draw in EvalSampler(5, 2)] == [[0, 1], [2, 3], [4]]
+def test_evaluation_has_one_order_at_any_batch_and_world_size() -> None:
+    order = ids_of(list(EvalSampler(100, 7)))
+    assert order == ids_of(list(EvalSampler(100, 64)))
+    first, second = ([draw.ids for draw in EvalSampler(100, 5, rank, 2)] for rank in (0, 1))
+    together = [
+        i for pair in zip(first, second, strict=True) for ids in zip(*pair, strict=True) for i in torch.stack(ids).tolist()
+    ]
+    assert together == order
+
+
+def test_the_first_evaluated_samples_are_of_all_classes_of_sorted_data() -> None:
+    """1,000 samples, the first hundred of class 0 and so on; of 50 drawn at random a class is left out with 10 * 0.9^50 = 5 %."""
+    first = next(iter(EvalSampler(1000, 50))).ids
+    assert set((first // 100).tolist()) == set(range(10))
 
 
 def test_both_are_distributed_samplers_which_lightning_leaves_alone() -> None:
