@@ -8,14 +8,17 @@ import argparse
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from lockstep import console
 from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.errors import config_error
-from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.report import COLUMNS, rows_of, show
-from lockstep.sweeps.sweep import PREEMPTED
+from lockstep.launchers.stop_signals import PREEMPTED
+from lockstep.launchers.supervisor import POLL, Signals
+from lockstep.sweeps.live_table import COLUMNS, rows_of, show
+from lockstep.sweeps.manifest import Manifest, as_it_stands
 
 
 def main() -> None:
@@ -25,22 +28,40 @@ def main() -> None:
     arguments = parser.parse_args()
     manifest = Manifest(arguments.sweep_dir)
     if not manifest.jobs:
-        raise config_error("SWEEP_DIR", arguments.sweep_dir, "has no manifest.json; accepted is the directory of a sweep")
+        raise config_error("SWEEP_DIR", arguments.sweep_dir, "names no jobs; accepted is the directory of a sweep")
     if arguments.what == "status":
-        show(rows_of(manifest, arguments.sweep_dir), COLUMNS)
+        if manifest.recovered:
+            console.say(f"{manifest.path} does not know {manifest.recovered} of the jobs: read from their directories")
+        show(rows_of(as_it_stands(manifest), arguments.sweep_dir), COLUMNS)
         return
     sys.exit(resume(manifest, arguments.sweep_dir.absolute()))
 
 
 def resume(manifest: Manifest, sweep_dir: Path) -> int:
     """Runs every command that was given for the directory again, where it was given; the worst of their exit codes."""
-    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the sweep, which is of the same terminal
+    cwd = manifest.cwd or "."
+    if not Path(cwd).is_dir() or not manifest.commands:
+        raise config_error("SWEEP_DIR", sweep_dir, f"was run in {cwd}, which is gone; accepted is its own command")
     codes = []
-    for command in manifest.commands:
-        codes.append(subprocess.call([sys.executable, *in_directory(command, sweep_dir)], cwd=manifest.cwd))
-        if codes[-1] == PREEMPTED:
-            break
-    return max(codes)
+    with Signals() as signals:
+        for command in manifest.commands:
+            codes.append(_called([sys.executable, *in_directory(command, sweep_dir)], cwd, signals))
+            if codes[-1] == PREEMPTED or signals.received:
+                break
+    return max(code if code >= 0 else 128 - code for code in codes)  # killed by a signal, as a shell counts it
+
+
+def _called(command: list[str], cwd: str, signals: Signals) -> int:
+    """The exit code of a sweep, to which requests to stop are passed on; Ctrl-C reaches it by itself, from the terminal."""
+    with subprocess.Popen(command, cwd=cwd) as sweep:
+        passed_on = 0
+        while (code := sweep.poll()) is None:
+            for number in signals.received[passed_on:]:
+                if number != signal.SIGINT:
+                    sweep.send_signal(number)
+            passed_on = len(signals.received)
+            time.sleep(POLL)
+    return code
 
 
 def in_directory(command: list[str], sweep_dir: Path) -> list[str]:

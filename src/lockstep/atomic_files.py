@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -54,13 +54,14 @@ def _finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The file's content; None where there is no such file, or none that can be read: a warning names that one."""
+def read_json(path: Path, fits: Callable[[dict[str, Any]], bool] | None = None) -> dict[str, Any] | None:
+    """The file's content; None where there is no such file, or none that can be read, or one that holds something else than
+    it should by `fits`: a warning names that one."""
     try:
         content = json.loads(path.read_text())
-        if isinstance(content, dict):
+        if isinstance(content, dict) and (fits is None or fits(content)):
             return content
-        reason = "is not an object"
+        reason = "holds something else than it should"
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

@@ -148,5 +148,10 @@ def show_rows(rows: dict[str, str]) -> None:
     Console().print(table)
 
 
+def script(name: str) -> str:
+    """One of scripts/, as it is called from the working directory, quoted for a shell."""
+    return shlex.quote(_relative(Path(__file__).parents[2] / "scripts" / name))
+
+
 def _relative(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

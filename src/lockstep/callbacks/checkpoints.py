@@ -128,7 +128,10 @@ def _rescale_progress(batches: dict[str, Any], checkpoint: dict[str, Any], datam
 
 class BestCheckpoint(ModelCheckpoint):
     """Lightning's ModelCheckpoint, which still knows its files when the run's directory has been moved, and begins anew
-    in another run's."""
+    in another run's. Saves the metrics with the weights that they are of, for a model that does not do so itself."""
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint.setdefault("metrics", {name: float(value) for name, value in trainer.callback_metrics.items()})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         folder = Path(str(self.dirpath))

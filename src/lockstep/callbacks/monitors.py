@@ -1,4 +1,4 @@
-"""What a run tells its loggers about itself, at the trainer's logging interval.
+"""What a run tells its loggers about itself: at the trainer's logging interval, and where it or an epoch begins or ends.
 
 Steps are counted from 0 in a log, by Lightning's metrics too: what a checkpoint of n steps comes after stands before n.
 """
@@ -14,7 +14,9 @@ from lockstep.trainer.steps import ends_step
 
 
 def _is_due(trainer: Any) -> bool:
-    return trainer.global_step % trainer.log_every_n_steps == 0
+    """After the first step, at every interval, and after the last step of an epoch or of all: a short run has points too."""
+    step = trainer.global_step
+    return step % trainer.log_every_n_steps == 0 or step in (1, trainer.max_steps) or trainer.is_last_batch
 
 
 def _log(trainer: Trainer, metrics: dict[str, float]) -> None:

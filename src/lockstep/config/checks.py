@@ -59,8 +59,10 @@ def _check_workers(cfg: DictConfig) -> None:
 
 
 def _check_folds(cfg: DictConfig) -> None:
-    folds = OmegaConf.select(cfg, "datamodule.folds")
-    if folds is not None and (fold := OmegaConf.select(cfg, "datamodule.fold")) >= folds:
+    folds, fold = (OmegaConf.select(cfg, f"datamodule.{name}") for name in ("folds", "fold"))
+    if folds is None and fold:
+        raise config_error("datamodule.fold", fold, "needs datamodule.folds; accepted without it is 0")
+    if folds is not None and fold >= folds:
         raise config_error("datamodule.fold", fold, f"accepted is 0 to {folds - 1}, for datamodule.folds={folds}")
 
 

@@ -11,6 +11,9 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.checkpointing import read_checkpoint
+from lockstep.runs.hparams import hyperparameters, session
+
+_WITHOUT_HYDRA = {"runtime": {"choices": {}}, "overrides": {"task": []}}
 
 
 def best_checkpoint(trainer: Any) -> Path | None:
@@ -64,14 +67,13 @@ def _total(trainer: Trainer, count: int) -> int:
 
 def log_hparams(trainer: Trainer, cfg: DictConfig, facts: dict[str, Any], metrics: dict[str, float]) -> None:
     """One hparams record per run: the overridden keys and what follows from them, with the final metrics."""
-    overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    keys = [override.partition("=")[0].lstrip("+~") for override in overrides]
-    chosen = {key: OmegaConf.select(cfg, key) for key in keys}
-    values = {key: value for key, value in chosen.items() if isinstance(value, int | float | str)}
-    values |= {key: facts[key] for key in ("world_size", "global_batch_size", "lr", "precision", "seed")}
+    hydra: Any = HydraConfig.get() if HydraConfig.initialized() else OmegaConf.create(_WITHOUT_HYDRA)
+    values = hyperparameters(cfg, hydra.runtime.choices, hydra.overrides.task, facts)
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            logger.log_hyperparams(values, metrics, step=trainer.global_step)
+            logger.log_metrics(metrics, step=trainer.global_step)
+            for summary in session(values, is_success=True):
+                logger.experiment.file_writer.add_summary(summary)
         else:
             logger.log_hyperparams(values)
         logger.finalize("success")

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,17 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
 
+REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
+_LONGEST_NAME = 200  # bytes; file systems take 255
+
 
 @dataclass(frozen=True)
 class Job:
-    """`key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool` it takes."""
+    """`key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool` it takes.
+
+    config: the composed config, from which `key` is made; hyperparameters: what TensorBoard shows of it.
+    tensorboard: the folder in `directory` that TensorBoard's logger writes to; None without one.
+    """
 
     key: str
     overrides: tuple[str, ...]
@@ -27,23 +34,65 @@ class Job:
     optimized_mode: str
     data_dir: str | None
     command: tuple[str, ...]
+    config: dict[str, Any] = field(default_factory=dict, compare=False)
+    hyperparameters: dict[str, Any] = field(default_factory=dict, compare=False)
+    tensorboard: str | None = None
 
 
-def identity(cfg: DictConfig) -> str:
-    """A hash of the composed config less the paths: where things are is not what is computed."""
+def config_of(cfg: DictConfig) -> dict[str, Any]:
+    """The composed config less the paths: where things are is not what is computed."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
     content.pop("run_dir", None)
     content["datamodule"].pop("data_dir", None)
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return json.loads(json.dumps(content, default=str))
+
+
+def identity(cfg: DictConfig) -> str:
+    """A hash of `config_of` a job."""
+    return _hash(config_of(cfg))
+
+
+def _hash(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def flat(config: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Dotted keys and what they are set to."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= flat(value, f"{above}{name}.") if isinstance(value, dict) and value else {f"{above}{name}": value}
+    return found
+
+
+def repetition(config: dict[str, Any]) -> str:
+    """The identity less the keys that results are averaged over: jobs of one repetition compute the same quantity."""
+    return _hash({key: value for key, value in flat(config).items() if key not in REPEATS})
 
 
 def directory_name(overrides: Sequence[str], key: str) -> str:
-    """Readable and unique: the values overridden, and the identity."""
-    pairs = (override.partition("=") for override in overrides)
-    values = "_".join(f"{name.rpartition('.')[2]}={value}" for name, _, value in pairs)
-    readable = re.sub(r"[^A-Za-z0-9=.+-]+", "_", values).strip("_.")[:80]
-    return f"{readable}_{key}" if readable else key
+    """Readable and unique: the values overridden, and the identity. Long values lose their middle."""
+    pairs = [override.partition("=")[::2] for override in overrides]
+    readable = ""
+    for longest in (60, 30, 15, 7):
+        parts = [_readable(f"{name.rpartition('.')[2]}={_shortened(value, longest)}") for name, value in pairs]
+        readable = "_".join(filter(None, parts)).strip("_.")
+        if len(readable.encode()) <= _LONGEST_NAME:
+            return f"{readable}_{key}" if readable else key
+    return f"{_first_of(parts)}_{key}"
+
+
+def _readable(text: str) -> str:
+    return re.sub(r"[^\w=.+~-]+", "_", text)
+
+
+def _shortened(value: str, longest: int) -> str:
+    return value if len(value) <= longest else f"{value[: longest // 2]}~{value[-(longest // 2) :]}"
+
+
+def _first_of(parts: Sequence[str]) -> str:
+    """As many as fit into a name, and the number of those that don't."""
+    count = next(n for n in range(len(parts), -1, -1) if len("_".join(parts[:n]).encode()) < _LONGEST_NAME - 12)
+    return "_".join([*parts[:count], f"+{len(parts) - count}"])
 
 
 def pool_of(plan: Plan) -> tuple[str, int]:

@@ -1,32 +1,73 @@
 """What a sweep is on disk: one file that says which jobs there are and how each stands."""
 
+import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
+from lockstep.runs.locks import is_held
+from lockstep.sweeps.job_directory import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    WAITING,
+    card_of,
+    cards,
+    judged,
+    write_card,
+)
+from lockstep.sweeps.jobs import Job, repetition
 
-FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
+log = logging.getLogger(__name__)
+_STATES = (FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING)
+_DIED = "the sweep process died"
 
 
 class Manifest:
-    """manifest.json of a sweep directory, replaced atomically whenever a job changes.
+    """manifest.json of a sweep directory, replaced atomically whenever a job changes. Where it is damaged or lost, the jobs
+    are known from their directories.
 
     jobs: by identity: number, overrides, directory (relative), status, reason, metric, command, attempts.
     commands: the distinct command lines that were given for this directory, in their order, run in `cwd`.
+    recovered: the number of jobs that were known from their directories only.
     """
 
     def __init__(self, sweep_dir: Path) -> None:
+        self.directory = sweep_dir
         self.path = sweep_dir / "manifest.json"
-        content = read_json(self.path) or {}
+        content = read_json(self.path, _fits) or {}
         self.commands: list[list[str]] = content.get("commands", [])
         self.cwd: str | None = content.get("cwd")
         self.git_commit: str | None = content.get("git_commit")
         self.jobs: dict[str, dict[str, Any]] = content.get("jobs", {})
+        self._add_from_directories()
+
+    def _add_from_directories(self) -> None:
+        """What the file does not say, or says of another directory than the one whose card says so."""
+        found = cards(self.directory)
+        lost = {key: card for key, card in found.items() if self.jobs.get(key, {}).get("directory") != card["directory"]}
+        self.recovered = len(lost)
+        if not lost:
+            return
+        places = {card["directory"] for card in lost.values()}
+        kept = {key: job for key, job in self.jobs.items() if job["directory"] not in places}
+        jobs = kept | {key: _entry(card, self.directory / card["directory"]) for key, card in lost.items()}
+        self.jobs = dict(sorted(jobs.items(), key=lambda item: item[1]["number"]))
+        for card in lost.values():
+            if card["sweep_command"] not in self.commands:
+                self.commands.append(card["sweep_command"])
+            self.cwd = self.cwd or card["cwd"]
 
     def save(self) -> None:
+        """On a full disk it is tried again at the next change: the jobs' own directories say how they stand."""
         content = {"commands": self.commands, "cwd": self.cwd, "git_commit": self.git_commit, "jobs": self.jobs}
-        write_json(self.path, content)
+        try:
+            write_json(self.path, content)
+        except OSError as error:
+            log.warning(f"{self.path} can't be written ({error})")
 
     def update(self, key: str, **changes: Any) -> None:
         self.jobs[key] |= changes
@@ -39,25 +80,85 @@ class Manifest:
 
     def settle(self) -> None:
         """Judges jobs that were running when an earlier sweep process died: they have finished, or were interrupted."""
-        for key, job in self.jobs.items():
+        for job in self.jobs.values():
             if job["status"] == RUNNING:
-                directory = self.path.parent / job["directory"]
-                status = (read_json(directory / "status.json") or {}).get("status")
-                record = read_json(directory / "metrics.json") if status == FINISHED else None
-                if record is not None:
-                    status, reason, metric = judge_record(directory, record)
-                    self.jobs[key] |= {"status": status, "reason": reason, "metric": metric}
-                else:
-                    self.jobs[key] |= {"status": INTERRUPTED, "reason": "the sweep process died"}
+                status, reason, metric = judged(self.directory / job["directory"])
+                if status == WAITING:  # it had not come to write anything
+                    status, reason = INTERRUPTED, _DIED
+                job |= {"status": status, "reason": reason, "metric": metric}
                 if job["attempts"] and job["attempts"][-1]["ended"] is None:
                     job["attempts"][-1]["ended"] = time.time()
+
+    def register(self, jobs: Sequence[Job]) -> list[Job]:
+        """Notes them; returns those that have to run: the new ones, and the ones that have not finished."""
+        for job in jobs:
+            self._note(job)
         self.save()
+        todo = [job for job in jobs if self.jobs[job.key]["status"] != FINISHED]
+        for job in jobs:
+            if job in todo or card_of(job.directory) is None:
+                card = {"key": job.key, "number": self.jobs[job.key]["number"], "config": job.config, **_facts(job)}
+                write_card(job.directory, card | {"sweep_command": self.commands[-1], "cwd": self.cwd})
+        return todo
+
+    def _note(self, job: Job) -> None:
+        """One that is new, or whose directory is gone, is as its directory says; one that has finished stays as it ran."""
+        known = self.jobs.get(job.key)
+        if known is None or not job.directory.is_dir():
+            number = max((other["number"] for other in self.jobs.values()), default=-1) + 1
+            known = (known or {"number": number}) | _state(job.directory)
+        facts = {"directory": job.directory.name, "repetition": repetition(job.config), **_facts(job)}
+        self.jobs[job.key] = facts | known if known["status"] == FINISHED else known | facts
+
+    def place_of(self, key: str) -> Path | None:
+        """The directory of a job that is known, however its overrides are spelled this time."""
+        if key in self.jobs:
+            return self.directory / self.jobs[key]["directory"]
+        return next((path for path in self.directory.glob(f"*{key}") if path.is_dir()), None)
 
 
-def judge_record(directory: Path, record: dict[str, Any]) -> tuple[str, str | None, float | None]:
-    """Status, reason and metric of a job that has written its record: metrics that are not finite, in the record or in
-    its last epoch, are a failure."""
-    latest = (read_json(directory / "progress.json") or {}).get("metrics", {})
-    if infinite := sorted({name for metrics in (latest, record["metrics"]) for name, value in metrics.items() if value is None}):
-        return FAILED, f"{', '.join(infinite)} not finite", None
-    return FINISHED, None, record["metrics"][record["optimized_metric"]]
+def as_it_stands(manifest: Manifest) -> Manifest:
+    """For who only looks: jobs that are said to run, in a directory that no sweep holds, have been interrupted."""
+    if not is_held(manifest.directory):
+        manifest.settle()
+    return manifest
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    facts = {"optimized_metric": job.optimized_metric, "optimized_mode": job.optimized_mode}
+    return facts | {"overrides": list(job.overrides), "devices": job.world_size, "command": list(job.command)}
+
+
+def _entry(card: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """What the manifest says of a job, from its directory alone."""
+    names = ("number", "overrides", "devices", "optimized_metric", "optimized_mode", "command", "directory")
+    return {name: card[name] for name in names} | {"repetition": repetition(card["config"])} | _state(directory)
+
+
+def _state(directory: Path) -> dict[str, Any]:
+    status, reason, metric = judged(directory)
+    return {"status": status, "reason": reason, "metric": metric, "attempts": []}
+
+
+def _fits(content: dict[str, Any]) -> bool:
+    jobs, commands = content.get("jobs"), content.get("commands")
+    if not isinstance(jobs, dict) or not isinstance(commands, list) or not isinstance(content.get("cwd"), str | None):
+        return False
+    return all(map(_is_texts, commands)) and all(isinstance(job, dict) and _is_entry(job) for job in jobs.values())
+
+
+def _is_entry(job: dict[str, Any]) -> bool:
+    kinds = {"number": int, "directory": str, "devices": int, "optimized_metric": str}
+    kinds |= {"reason": str | None, "metric": int | float | None, "attempts": list}
+    is_well_formed = all(name in job and isinstance(job[name], kind) for name, kind in kinds.items())
+    is_known = job.get("status") in _STATES and _is_texts(job.get("overrides"))
+    return is_well_formed and is_known and all(map(_is_attempt, job["attempts"]))
+
+
+def _is_attempt(value: object) -> bool:
+    times = [value.get(name, "") for name in ("started", "ended")] if isinstance(value, dict) else [""]
+    return isinstance(times[0], int | float) and all(isinstance(time, int | float | None) for time in times)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.atomic_files import read_json
 from lockstep.config.overrides import quote
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
 from lockstep.launchers.stop_signals import PREEMPTED
 from lockstep.launchers.supervisor import Signals, cores, kill_group, pipe
+from lockstep.runs.hparams import write_failed_session
+from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, RUNNING, archive, judge_record, record_of, status_of
 from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, RUNNING, Manifest, judge_record
+from lockstep.sweeps.live_table import LiveTable
+from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.pool import Pool
-from lockstep.sweeps.report import LiveTable
 
 POLL = 0.1  # seconds between two looks at the jobs
 GRACE = 12.0  # seconds a job gets to save and end by itself before it is killed
@@ -53,7 +54,7 @@ class Runner:
                 while running or (waiting and not self.stopped):
                     if signals.received and not self.was_interrupted:
                         self._stop(running, signals.received[0])
-                    if len(signals.received) > 1:
+                    if signal.SIGINT in signals.received[1:]:  # a terminal that closes sends several SIGHUPs
                         _kill_all(running)
                     if not self.stopped:
                         self._start_what_fits(waiting, running, reader)
@@ -72,7 +73,7 @@ class Runner:
 
     def _stop(self, running: Sequence[Running], number: int) -> None:
         self.stopped = f"interrupted by {signal.Signals(number).name}"
-        print("Stopping: ending the running jobs; once more to kill them.", file=sys.stderr, flush=True)
+        print("Stopping: ending the running jobs; Ctrl-C once more kills them.", file=sys.stderr, flush=True)
         for one in running:
             _ask_to_end(one, self.stopped)
 
@@ -109,17 +110,12 @@ class Runner:
         return Running(job, process, slots, time.monotonic())
 
     def _prepare(self, job: Job) -> list[str]:
-        """Continues what was interrupted; what an attempt that failed has left is kept under attempts/."""
+        """Continues what was interrupted; what an attempt that failed has left is kept."""
         entry = self.manifest.jobs[job.key]
         job.directory.mkdir(parents=True, exist_ok=True)
         if entry["status"] == INTERRUPTED and (job.directory / ".hydra" / "overrides.yaml").is_file():
             return [*job.command[:2], *job.overrides, f"resume={quote(str(job.directory))}"]
-        left = [path for path in job.directory.iterdir() if path.name != "attempts"]
-        if left:
-            archive = job.directory / "attempts" / str(len(entry["attempts"]))
-            archive.mkdir(parents=True, exist_ok=True)
-            for path in left:
-                path.replace(archive / path.name)
+        archive(job.directory)
         return list(job.command)
 
     def _environment(self, job: Job, slots: tuple[str, ...], reader: int) -> dict[str, str]:
@@ -154,14 +150,16 @@ class Runner:
         tries = self._tries[one.job.key] = self._tries.get(one.job.key, 0) + 1
         if status == FAILED and tries <= self.settings.retries:
             waiting.append(one.job)
-        elif status == FAILED and self.settings.on_failure == "stop" and not self.stopped:
-            self.stopped = f"{one.job.directory.name} has failed and hydra.launcher.on_failure=stop"
+        elif status == FAILED:
+            _show_in_tensorboard(one.job)
+            if self.settings.on_failure == "stop" and not self.stopped:
+                self.stopped = f"{one.job.directory.name} has failed and hydra.launcher.on_failure=stop"
 
 
 def judge(one: Running, stopped: str | None) -> tuple[str, str | None, float | None]:
     """Status, reason and metric of a job that has ended. Finished means code 0 and a record with finite metrics."""
     code = one.process.returncode
-    record = read_json(one.job.directory / "metrics.json") if code == 0 else None
+    record = record_of(one.job.directory) if code == 0 else None
     if record is not None:
         return judge_record(one.job.directory, record)
     if one.ended_for is not None:
@@ -170,12 +168,19 @@ def judge(one: Running, stopped: str | None) -> tuple[str, str | None, float | N
         return FAILED, "ended with code 0 and no record", None
     if code < 0:
         return FAILED, f"killed by {signal.Signals(-code).name}", None
-    said = read_json(one.job.directory / "status.json") or {}
+    _, reason = status_of(one.job.directory)
     if code == PREEMPTED:
-        return INTERRUPTED, said.get("reason"), None
+        return INTERRUPTED, reason, None
     last_lines = (_tail(one.job.directory / "output.log") or [])[-1:]
-    reason = said.get("reason") or ": ".join([f"ended with code {code}", *last_lines])
+    reason = reason or ": ".join([f"ended with code {code}", *last_lines])
     return FAILED, " ".join(reason.split()), None
+
+
+def _show_in_tensorboard(job: Job) -> None:
+    """A job that has finished has written its hyperparameters itself; one that failed can't have."""
+    if job.tensorboard is not None:
+        with contextlib.suppress(ImportError, OSError):  # a logger that is not installed, a disk that is full
+            write_failed_session(job.directory / job.tensorboard, job.hyperparameters)
 
 
 def _has_advanced(one: Running) -> bool:

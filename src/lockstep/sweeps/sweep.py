@@ -2,10 +2,9 @@
 
 import logging
 import math
-import os
+import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,66 +14,25 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.config.overrides import of_each_run
-from lockstep.config.plan import Plan, visible_gpus
-from lockstep.config.rules import Rule, integer, number, one_of
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import command_of
 from lockstep.launchers.stop_signals import PREEMPTED
+from lockstep.runs.hparams import hyperparameters
 from lockstep.runs.locks import hold
 from lockstep.runs.record import git_commit
 from lockstep.runs.run import discard_made, keep_made
 from lockstep.runs.validation import validated
-from lockstep.sweeps.jobs import Job, directory_name, identity, pool_of
-from lockstep.sweeps.manifest import FAILED, FINISHED, INTERRUPTED, WAITING, Manifest
+from lockstep.sweeps.job_directory import FAILED, INTERRUPTED, WAITING
+from lockstep.sweeps.jobs import Job, config_of, directory_name, identity, pool_of
+from lockstep.sweeps.live_table import LiveTable
+from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.pool import Pool
-from lockstep.sweeps.report import LiveTable, report
+from lockstep.sweeps.report import edits, report
 from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.settings import Settings
 
 log = logging.getLogger(__name__)
-
-
-def _is_gpus(value: Any) -> bool:
-    if isinstance(value, list) or OmegaConf.is_list(value):
-        return 0 < len(value) == len({str(gpu) for gpu in value})
-    return value == "all" or (isinstance(value, int) and not isinstance(value, bool))
-
-
-@dataclass(frozen=True)
-class Settings:
-    """hydra.launcher, checked."""
-
-    gpus: Any
-    jobs: int
-    timeout: float | None
-    retries: int
-    on_failure: str
-    same_code: bool
-    dry_run: bool
-
-    def __post_init__(self) -> None:
-        rules = {
-            "jobs": integer(1),
-            "timeout": number(0.001).or_null(),
-            "retries": integer(0),
-            "on_failure": one_of("continue", "stop"),
-            "gpus": Rule("accepted is all, a number, or a list of GPUs", _is_gpus),
-        }
-        for name, accepts in rules.items():
-            if not accepts.test(getattr(self, name)):
-                raise config_error(f"hydra.launcher.{name}", getattr(self, name), accepts.words)
-
-    def gpu_slots(self) -> tuple[str, ...]:
-        """As CUDA_VISIBLE_DEVICES names them: numbers, or the identifiers of GPUs or of their MIG parts."""
-        named = tuple(name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
-        every = (named or tuple(map(str, range(visible_gpus()))))[: visible_gpus()]
-        if self.gpus == "all":
-            return every
-        chosen = every[: self.gpus] if isinstance(self.gpus, int) else tuple(map(str, self.gpus))
-        fits = 0 < self.gpus <= len(every) if isinstance(self.gpus, int) else set(chosen) <= set(every)
-        if not fits:
-            words = f"accepted is all, a number up to {len(every)}, or a list from [{', '.join(every)}]"
-            raise config_error("hydra.launcher.gpus", self.gpus, words)
-        return chosen
 
 
 class Sweep:
@@ -90,9 +48,13 @@ class Sweep:
 
     @classmethod
     def end(cls) -> None:
-        """After the sweeper's last batch: the report. Leaves by SystemExit unless all jobs have finished."""
-        if cls._current is not None and cls._current.runner is not None:
-            cls._current._end()
+        """After the sweeper's last batch: the report. Leaves by SystemExit unless all jobs have finished. Raises ConfigError
+        where there was none."""
+        sweep = cls._current
+        if sweep is not None and not sweep.jobs:
+            raise _no_jobs()
+        if sweep is not None and sweep.runner is not None:
+            sweep._end()
         discard_made()  # by a dry run
 
     def __init__(self, config: DictConfig, loader: Any, settings: Settings) -> None:
@@ -105,13 +67,19 @@ class Sweep:
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
         """Validates every job of the batch before it starts the first; then runs those that have not finished."""
+        if not job_overrides:
+            raise _no_jobs()
         batch = [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
         if self.settings.dry_run:
             for job in batch:
                 print(f"{job.pool} x {job.width}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
             return [_returned(job, math.nan) for job in batch]
-        manifest, runner = self._open()
-        todo = [job for job in batch if self._register(job, manifest)]
+        try:
+            manifest, runner = self._open()
+            todo = manifest.register(batch)
+        except OSError as error:
+            raise config_error("hydra.sweep.dir", self.directory, f"can't be written ({error.strerror})") from error
+        self._say_edits(batch)
         if len(todo) < len(batch):
             log.info(f"{len(batch) - len(todo)} of {len(batch)} jobs have finished before")
         runner.run(todo)
@@ -121,13 +89,13 @@ class Sweep:
 
     def _job(self, number: int, overrides: list[str]) -> Job:
         try:
-            cfg, plan = self._composed(overrides)
+            full, cfg, plan = self._composed(overrides)
             key = self._key(cfg)
         except ConfigError as error:
             raise ConfigError(f"job {number} ({' '.join(overrides)}): {error}") from error
-        known = self.manifest.jobs.get(key)  # keeps its directory, however the overrides are spelled this time
-        directory = self.directory / (known["directory"] if known else directory_name(overrides, key))
+        directory = self.manifest.place_of(key) or self.directory / directory_name(self._swept(overrides), key)
         pool, width = pool_of(plan)
+        facts = plan.facts() | {"seed": cfg.seed, "precision": cfg.trainer.precision}
         job = self.jobs[key] = Job(
             key=key,
             overrides=tuple(overrides),
@@ -139,11 +107,19 @@ class Sweep:
             optimized_mode=cfg.optimized_mode,
             data_dir=OmegaConf.select(cfg, "datamodule.data_dir"),
             command=tuple(command_of([*overrides, *of_each_run(self.config.hydra)], directory)),
+            config=config_of(cfg),
+            hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, overrides, facts),
+            tensorboard=tensorboard_of(cfg),
         )
         return job
 
-    def _composed(self, overrides: list[str]) -> tuple[DictConfig, Plan]:
-        """The job's config as its own process will compose it, checked as that would."""
+    def _swept(self, overrides: list[str]) -> list[str]:
+        """Those that are not on the command line as they are, for all jobs; all of them where that leaves none."""
+        constant = set(self.config.hydra.overrides.task)
+        return [override for override in overrides if override not in constant] or overrides
+
+    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:
+        """The job's config as its own process will compose it, with Hydra's part and without, checked as that would."""
         full: Any = self.loader.load_sweep_config(self.config, overrides)
         HydraConfig.instance().set_config(full)
         try:
@@ -155,7 +131,7 @@ class Sweep:
         pool, width = pool_of(plan)
         if width > len(self._pools[pool].slots):
             raise config_error("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
-        return cfg, plan
+        return full, cfg, plan
 
     def _key(self, cfg: DictConfig) -> str:
         """The job's identity; the same point twice in the grid is two jobs, the second with -2."""
@@ -178,6 +154,8 @@ class Sweep:
         self.directory.mkdir(parents=True, exist_ok=True)
         hold(self.directory, "hydra.sweep.dir")
         manifest = Manifest(self.directory)
+        if manifest.recovered:
+            log.warning(f"{manifest.path} did not know {manifest.recovered} job(s): read from their directories")
         commit = git_commit()
         if manifest.jobs and manifest.git_commit != commit:
             line = f"the sweep was last run with commit {manifest.git_commit}, this is {commit}"
@@ -190,35 +168,36 @@ class Sweep:
         self.manifest, self.runner = manifest, Runner(manifest, self._pools, self.settings, LiveTable(manifest, self.directory))
         return self.manifest, self.runner
 
-    def _register(self, job: Job, manifest: Manifest) -> bool:
-        """Does this job have to run: is it new, or has it not finished?"""
-        known = manifest.jobs.get(job.key)
-        if known is not None and known["status"] == FINISHED and (job.directory / "metrics.json").is_file():
-            return False
-        if known is None:
-            manifest.jobs[job.key] = {
-                "number": len(manifest.jobs),
-                "status": WAITING,
-                "reason": None,
-                "metric": None,
-                "attempts": [],
-            }
-        directory = str(job.directory.relative_to(self.directory))
-        facts = {"devices": job.world_size, "optimized_metric": job.optimized_metric, "optimized_mode": job.optimized_mode}
-        manifest.update(job.key, overrides=list(job.overrides), directory=directory, command=list(job.command), **facts)
-        return True
+    def _say_edits(self, batch: Sequence[Job]) -> None:
+        """A config file that was edited since an earlier call makes other jobs of the same overrides."""
+        found = edits(self.manifest)
+        for name in dict.fromkeys(name for job in batch for name in found.get(job.key, {})):
+            seen = dict.fromkeys(str(values[name]) for values in found.values() if name in values)
+            log.warning(f"{name} is {', '.join(seen)} in jobs of the same overrides: a config file was edited between them")
 
     def _end(self) -> None:
+        assert self.runner is not None
         report(self.manifest, self.directory, list(self.jobs))
         states = [self.manifest.jobs[key]["status"] for key in self.jobs if key in self.manifest.jobs]
-        if self.runner is not None and self.runner.stopped:
-            console.say(
-                f"The sweep was stopped: {self.runner.stopped}. Resume it: python scripts/sweep.py resume {self.directory}"
-            )
-        if INTERRUPTED in states or (self.runner is not None and self.runner.was_interrupted):
+        if self.runner.stopped:
+            how = f"python {console.script('sweep.py')} resume {shlex.quote(str(self.directory))}"
+            console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {how}")
+        if INTERRUPTED in states or self.runner.was_interrupted:
             raise SystemExit(PREEMPTED)
         if FAILED in states or WAITING in states:
             raise SystemExit(1)
+
+
+def _no_jobs() -> ConfigError:
+    """`model=glob(zzz*)` matches nothing."""
+    asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
+    return ConfigError(f"{' '.join(asked)}: no job comes of this; accepted is what matches or names at least one option")
+
+
+def tensorboard_of(cfg: DictConfig) -> str | None:
+    """The folder in a run's directory that TensorBoard's logger writes to; None without one."""
+    entries = [entry for entry in (cfg.get("logger") or {}).values() if entry is not None]
+    return next((str(entry.get("name") or "") for entry in entries if str(entry._target_).endswith("TensorBoardLogger")), None)
 
 
 def _returned(job: Job, metric: float | None) -> JobReturn:

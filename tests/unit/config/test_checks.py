@@ -247,6 +247,11 @@ def test_a_missing_value_is_named(compose: Callable[..., DictConfig]) -> None:
     assert refusal(compose("datamodule=image_folder")) == "datamodule.data_dir=???: a value is required"
 
 
+def test_a_fold_without_folds_is_refused(shipped: DictConfig) -> None:
+    shipped.datamodule.fold = 1  # it would be the very run of fold 0
+    assert refusal(shipped) == "datamodule.fold=1: needs datamodule.folds; accepted without it is 0"
+
+
 def test_a_data_dir_that_is_no_folder_is_refused(shipped: DictConfig, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     message = refusal(changed(shipped, **{"datamodule.data_dir": str(nowhere)}))

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +17,14 @@ from sweep import in_directory
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import register_resolvers
+from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, RUNNING, judge_record
 from lockstep.sweeps.jobs import Job, directory_name, identity, varying
-from lockstep.sweeps.manifest import FINISHED, INTERRUPTED, RUNNING, Manifest, judge_record
+from lockstep.sweeps.live_table import LiveTable, table
+from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.pool import Pool
-from lockstep.sweeps.report import LiveTable, report, table
+from lockstep.sweeps.report import report
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.sweep import Settings
+from lockstep.sweeps.settings import Settings
 
 CONF = str(Path(__file__).parents[3] / "conf")
 SETTINGS = SimpleNamespace(timeout=None, retries=0, on_failure="continue")
@@ -52,8 +55,20 @@ def test_identity_is_what_is_computed_and_not_where_or_in_which_order() -> None:
 def test_directories_are_readable() -> None:
     assert directory_name(["trainer.devices=2", "model.optimizer.lr=0.1"], "abc") == "devices=2_lr=0.1_abc"
     assert directory_name(["+a.b='x y/z'"], "abc") == "b=_x_y_z_abc"
-    assert len(directory_name([f"k{i}={i}" for i in range(100)], "abc")) <= 84
     assert directory_name([], "abc") == "abc"
+
+
+def test_a_directory_s_name_loses_no_value_silently() -> None:
+    values = [f"model.net.layer{i}={'q' * i}" for i in range(1, 9)]
+    assert all(f"layer{i}={'q' * i}" in directory_name(values, "abc") for i in range(1, 9))
+    long = directory_name(["data=/a" + "/b" * 100 + "/end", "seed=3"], "abc")
+    assert "~" in long
+    assert long.endswith("end_seed=3_abc")
+    assert directory_name(["text=größe/日本"], "abc") == "text=größe_日本_abc"
+    for many in ([f"k{i}={i}" for i in range(100)], [f"{'名' * 40}{i}={'値' * 40}" for i in range(9)]):
+        name = directory_name(many, "abc")
+        assert len(name.encode()) <= 220
+        assert re.search(r"_\+\d+_abc$", name)  # how many keys more
 
 
 def test_what_varies_is_told_apart_from_what_does_not() -> None:
@@ -69,7 +84,8 @@ def job(number: int, width: int, folder: Path, seconds: float = 0.0, metric: flo
 
 def broken_job(folder: Path) -> Job:
     command = (sys.executable, "-S", "-c", "raise SystemExit(3)")
-    return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", None, command)
+    shown: Any = {"hyperparameters": {"model": "cnn"}, "tensorboard": "tensorboard"}
+    return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", None, command, **shown)
 
 
 def run(jobs: list[Job], slots: int, folder: Path, settings: Any = SETTINGS) -> Manifest:
@@ -126,6 +142,7 @@ def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -
     assert [attempt["code"] for attempt in manifest.jobs["broken"]["attempts"]] == [3, 3, 3]
     assert manifest.jobs["broken"]["reason"] == "ended with code 3"
     assert (tmp_path / "broken" / "attempts" / "2" / "output.log").is_file()
+    assert len(list(tmp_path.rglob("*tfevents*"))) == 1  # TensorBoard shows it, with its hyperparameters
 
 
 def test_on_failure_stop_hands_out_no_more_jobs(tmp_path: Path) -> None:
@@ -158,8 +175,8 @@ def test_the_report_ranks_jobs_and_averages_over_seeds(tmp_path: Path, capsys: p
     rows = (tmp_path / "results.csv").read_text().splitlines()
     assert [row.split(",")[1] for row in rows[1:]] == ["job1", "job0", "job3", "job2"]
     text = (tmp_path / "results.md").read_text()
-    assert "| 0 | 2 | 0.6 | 0.141421 |" in text  # of 0.5 and 0.7: the deviation is 0.1 * sqrt(2)
-    assert "| 1 | 1 | 0.4 |  |" in text
+    means = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[-2:]]
+    assert means == [["0", "2", "0.6", "0.141421"], ["1", "1", "0.4", ""]]  # of 0.5 and 0.7 the deviation is 0.1 * sqrt(2)
     shown = capsys.readouterr().out
     assert "planted" in shown
     assert f"tensorboard --logdir {tmp_path}" in shown
@@ -169,7 +186,7 @@ def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPa
     def slots(gpus: Any) -> tuple[str, ...]:
         return Settings(gpus, jobs=1, timeout=None, retries=0, on_failure="stop", same_code=False, dry_run=False).gpu_slots()
 
-    monkeypatch.setattr("lockstep.sweeps.sweep.visible_gpus", lambda: 4)
+    monkeypatch.setattr("lockstep.sweeps.settings.visible_gpus", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert (slots("all"), slots(2), slots([3, 1])) == (("0", "1", "2", "3"), ("0", "1"), ("3", "1"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-8932f937,MIG-2fa1")

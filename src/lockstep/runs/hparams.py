@@ -1,0 +1,66 @@
+"""What TensorBoard's hyperparameter table shows of a run; imports neither torch nor Lightning."""
+# pyright: reportAttributeAccessIssue=false
+# (the classes of protocol buffers are made when they are imported)
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.config.overrides import key_of
+
+_FACTS = ("world_size", "global_batch_size", "lr", "precision", "seed")
+
+
+def hyperparameters(
+    cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The overridden keys, of groups the option (`choices`), and what follows from them: of the `facts` those that are not
+    overridden themselves. The learning rate is, unless it is scaled."""
+    chosen = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in map(key_of, overrides)}
+    values = {
+        key: value if isinstance(value, str | int | float) else str(value) for key, value in chosen.items() if value is not None
+    }
+    said = {key.rpartition(".")[2] for key in values} - ({"lr"} if cfg.get("lr_scaling", "none") != "none" else set())
+    return values | {name: facts[name] for name in _FACTS if name not in said and facts.get(name) is not None}
+
+
+def session(values: Mapping[str, str | float], is_success: bool) -> list[Any]:
+    """Two protocol buffers, the session's start and its end, as tensorboard.plugins.hparams reads them.
+
+    No experiment is described: of several TensorBoard takes the first it finds for all runs, and leaves out the columns
+    that this one does not name. Without any it makes the columns from the sessions.
+    """
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    start, end = plugin_data_pb2.SessionStartInfo(), plugin_data_pb2.SessionEndInfo(end_time_secs=time.time())
+    for name, value in values.items():
+        if isinstance(value, bool):
+            start.hparams[name].bool_value = value
+        elif isinstance(value, str):
+            start.hparams[name].string_value = value
+        else:
+            start.hparams[name].number_value = value
+    end.status = api_pb2.STATUS_SUCCESS if is_success else api_pb2.STATUS_FAILURE
+    data = {
+        metadata.SESSION_START_INFO_TAG: plugin_data_pb2.HParamsPluginData(session_start_info=start),
+        metadata.SESSION_END_INFO_TAG: plugin_data_pb2.HParamsPluginData(session_end_info=end),
+    }
+    return [
+        Summary(value=[Summary.Value(tag=tag, metadata=metadata.create_summary_metadata(content))])
+        for tag, content in data.items()
+    ]
+
+
+def write_failed_session(folder: Path, values: Mapping[str, str | float]) -> None:
+    """For a run that could not write it itself."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(folder))
+    for summary in session(values, is_success=False):
+        writer.add_event(Event(wall_time=time.time(), summary=summary))
+    writer.close()

@@ -1,0 +1,59 @@
+"""hydra.launcher.KEY=VALUE: what a sweep is told about how to run its jobs."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from lockstep.config.plan import visible_gpus
+from lockstep.config.rules import Rule, integer, number, one_of
+from lockstep.errors import config_error
+
+
+def _is_gpus(value: Any) -> bool:
+    if isinstance(value, list) or OmegaConf.is_list(value):
+        return 0 < len(value) == len({str(gpu) for gpu in value})
+    return value == "all" or (isinstance(value, int) and not isinstance(value, bool))
+
+
+_RULES = {
+    "jobs": integer(1),
+    "timeout": number(0.001).or_null(),
+    "retries": integer(0),
+    "on_failure": one_of("continue", "stop"),
+    "gpus": Rule("accepted is all, a number, or a list of GPUs", _is_gpus),
+    "same_code": one_of(True, False),
+    "dry_run": one_of(True, False),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """hydra.launcher, checked."""
+
+    gpus: Any
+    jobs: int
+    timeout: float | None
+    retries: int
+    on_failure: str
+    same_code: bool
+    dry_run: bool
+
+    def __post_init__(self) -> None:
+        for name, rule in _RULES.items():
+            if not rule.test(getattr(self, name)):
+                raise config_error(f"hydra.launcher.{name}", getattr(self, name), rule.words)
+
+    def gpu_slots(self) -> tuple[str, ...]:
+        """As CUDA_VISIBLE_DEVICES names them: numbers, or the identifiers of GPUs or of their MIG parts."""
+        named = tuple(name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
+        every = (named or tuple(map(str, range(visible_gpus()))))[: visible_gpus()]
+        if self.gpus == "all":
+            return every
+        chosen = every[: self.gpus] if isinstance(self.gpus, int) else tuple(map(str, self.gpus))
+        fits = 0 < self.gpus <= len(every) if isinstance(self.gpus, int) else set(chosen) <= set(every)
+        if not fits:
+            words = f"accepted is all, a number up to {len(every)}, or a list from [{', '.join(every)}]"
+            raise config_error("hydra.launcher.gpus", self.gpus, words)
+        return chosen

@@ -1,0 +1,52 @@
+"""A sweep's directory as real jobs would have left it, without running any."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lockstep.sweeps.jobs import Job, directory_name
+from lockstep.sweeps.manifest import Manifest
+
+STATUS = {"finished": "finished", "failed": "failed", "interrupted": "preempted"}
+
+
+def job(folder: Path, number: int, seed: int = 0, lr: float = 0.1, hidden: int = 256) -> Job:
+    """`number` stands for the hash of the config."""
+    overrides, key = (f"model.optimizer.lr={lr}", f"seed={seed}"), f"{number:012x}"
+    config = {"seed": seed, "model": {"optimizer": {"lr": lr}, "net": {"hidden": hidden}}, "datamodule": {}}
+    directory = folder / directory_name(overrides, key)
+    return Job(key, overrides, directory, "cpu", 1, 1, "val/acc", "max", None, ("python", "train.py", *overrides), config)
+
+
+def leave(manifest: Manifest, one: Job, status: str, metric: float = 0.5) -> None:
+    """What a job leaves that ended so; one that waits has left nothing."""
+    if status == "waiting":
+        return
+    folder = one.directory
+    reason = None if status == "finished" else "planted"
+    attempt = {"started": 1.0, "ended": 2.0, "code": 0, "reason": reason, "command": list(one.command)}
+    value = metric if status == "finished" else None
+    manifest.update(one.key, status=status, reason=reason, metric=value, log_tail=["a line"], attempts=[attempt])
+    files: dict[str, Any] = {
+        "status.json": {"status": STATUS[status], "reason": reason},
+        "progress.json": {"epoch": 1, "epochs": 2, "seconds_per_epoch": 1.0, "metrics": {"val/acc": metric}},
+    }
+    if status == "finished":
+        files["metrics.json"] = {"metrics": {"val/acc": metric}, "optimized_metric": "val/acc", "world_size": 1}
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2))
+    for name in (".hydra/overrides.yaml", ".hydra/config.yaml", "output.log", "checkpoints/last.ckpt", "tensorboard/events.out"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("- seed=0\n")
+
+
+def sweep(folder: Path, jobs: dict[Job, str]) -> Manifest:
+    """The jobs and how each stands."""
+    manifest = Manifest(folder)
+    manifest.add_command(["train.py", "-m", "seed=0,1"], folder.parent)
+    manifest.register(list(jobs))
+    for one, status in jobs.items():
+        leave(manifest, one, status)
+    for name in ("lock", "multirun.yaml", "results.csv", "results.md"):
+        (folder / name).write_text("of an earlier call\n")
+    return manifest

@@ -1,0 +1,67 @@
+"""What a run's record and TensorBoard say came out of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fits import composed
+from lightning import LightningModule, Trainer
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from lockstep.callbacks import BestCheckpoint
+from lockstep.runs.hparams import hyperparameters, write_failed_session
+from lockstep.runs.results import metrics_of
+
+
+class OfOnesOwn(LightningModule):
+    """It knows nothing of Lockstep; its accuracy is best in the second epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+        return (self.weight - batch[0]).square().mean()
+
+    def validation_step(self, batch: list[Tensor], _: int) -> None:
+        self.log("val/acc", (0.5, 0.9, 0.2)[self.current_epoch])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_metrics_are_the_best_checkpoint_s_of_any_model(tmp_path: Path) -> None:
+    best = BestCheckpoint(dirpath=str(tmp_path), filename="best", monitor="val/acc", mode="max")
+    settings: Any = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    trainer = Trainer(max_epochs=3, callbacks=[best], num_sanity_val_steps=0, default_root_dir=tmp_path, **settings)
+    loader = DataLoader(TensorDataset(torch.ones(4, 1)))
+    trainer.fit(OfOnesOwn(), loader, loader)
+    assert float(trainer.callback_metrics["val/acc"]) == pytest.approx(0.2)
+    assert metrics_of(trainer)["val/acc"] == pytest.approx(0.9)
+
+
+FACTS = {"world_size": 2, "global_batch_size": 128, "lr": 0.2, "precision": "32-true", "seed": 3}
+
+
+def test_hyperparameters_are_the_options_of_groups_too_and_nothing_twice(tmp_path: Path) -> None:
+    overrides = ["model=cnn", "model/optimizer=sgd", "model.optimizer.lr=0.2", "seed=3", "model.label_smoothing=0.1", "~logger"]
+    cfg = composed(*overrides, run_dir=tmp_path)
+    values = hyperparameters(cfg, {"model": "cnn", "model/optimizer": "sgd"}, overrides, FACTS)
+    chosen = {"model": "cnn", "model/optimizer": "sgd", "model.optimizer.lr": 0.2, "seed": 3, "model.label_smoothing": 0.1}
+    assert values == chosen | {"world_size": 2, "global_batch_size": 128, "precision": "32-true"}
+    cfg.lr_scaling = "linear"  # then the rate is another one than what is configured
+    assert hyperparameters(cfg, {}, overrides, FACTS)["lr"] == 0.2
+
+
+def test_a_run_that_failed_has_a_record_for_tensorboard(tmp_path: Path) -> None:
+    write_failed_session(tmp_path, {"model": "cnn", "lr": 0.5, "compile": True})
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    content = {tag: events.summary_metadata[tag].plugin_data.content for tag in events.summary_metadata}
+    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG]).hparams
+    assert (start["model"].string_value, start["lr"].number_value, start["compile"].bool_value) == ("cnn", 0.5, True)
+    assert metadata.parse_session_end_info_plugin_data(content[metadata.SESSION_END_INFO_TAG]).status == 2  # STATUS_FAILURE

@@ -1,0 +1,125 @@
+"""A sweep's directory of which any file has been torn, emptied, flipped in bits, or lost: it goes on, and finished jobs stay
+finished."""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fake_sweep
+import pytest
+
+from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, WAITING, archive
+from lockstep.sweeps.live_table import rows_of, show
+from lockstep.sweeps.manifest import Manifest, as_it_stands
+from lockstep.sweeps.report import report
+
+STATES = (FINISHED, FINISHED, FAILED, INTERRUPTED, WAITING)
+DAMAGES = ("cut", "emptied", "lost", "flipped 0", "flipped 1")
+
+
+def damage(path: Path, how: str) -> None:
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    if how.startswith("flipped"):
+        dice = random.Random(f"{how} of {path.name}")
+        data[dice.randrange(len(data))] ^= 1 << dice.randrange(7)
+        path.write_bytes(data)
+    elif how != "lost":
+        path.write_bytes(data[: len(data) // 2] if how == "cut" else b"")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "sweep"
+    folder.mkdir()
+    fake_sweep.sweep(folder, {fake_sweep.job(folder, i, seed=i): state for i, state in enumerate(STATES)})
+    return folder
+
+
+@contextmanager
+def copy_of(whole: Path, place: Path) -> Iterator[Path]:
+    """Of links, since nothing is written in place; removed again."""
+    shutil.copytree(whole, place / "sweep", copy_function=os.link)
+    yield place / "sweep"
+    shutil.rmtree(place / "sweep")
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_any_file_may_be_damaged(
+    how: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file() and "seed=1" not in str(path))
+    assert len(files) * len(DAMAGES) >= 100
+    for name in files:
+        with copy_of(whole, tmp_path) as folder:
+            damage(folder / name, how)
+            caplog.clear()
+            capsys.readouterr()
+            show(rows_of(as_it_stands(Manifest(folder)), folder))
+            assert capsys.readouterr().out.count(" finished ") == 2, name
+            assert goes_on(folder) == [2, 3, 4], name
+            assert len([line for line in caplog.messages if str(name) in line]) <= 1
+
+
+def goes_on(folder: Path) -> list[int]:
+    """The same sweep command again: the numbers of the jobs that it would run. Writes its tables."""
+    jobs = [fake_sweep.job(folder, i, seed=i) for i in range(len(STATES))]
+    manifest = Manifest(folder)
+    manifest.settle()
+    manifest.add_command(["train.py", "-m", "seed=0,1"], folder.parent)
+    todo = manifest.register(jobs)
+    report(manifest, folder, [one.key for one in jobs])
+    again = Manifest(folder)
+    assert not again.recovered
+    assert again.jobs == manifest.jobs
+    return [jobs.index(one) for one in todo]
+
+
+def test_a_lost_manifest_is_made_anew_from_the_jobs(whole: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
+    before = Manifest(folder)
+    (folder / "manifest.json").unlink()
+    after = Manifest(folder)
+    assert after.recovered == len(STATES)
+    assert (after.commands, after.cwd) == (before.commands, before.cwd)
+    assert [job["status"] for job in after.jobs.values()] == list(STATES)
+    for name in ("number", "overrides", "metric", "directory", "devices", "command", "repetition", "optimized_mode"):
+        assert [job[name] for job in after.jobs.values()] == [job[name] for job in before.jobs.values()]
+
+
+def test_with_the_manifest_and_the_cards_lost_finished_jobs_stay_finished(whole: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
+    for path in [folder / "manifest.json", *folder.glob("*/job.json")]:
+        path.unlink()
+    assert goes_on(folder) == [2, 3, 4]
+
+
+def test_a_finished_job_whose_directory_is_gone_runs_again(whole: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
+    shutil.rmtree(folder / Manifest(folder).jobs[f"{1:012x}"]["directory"])
+    assert goes_on(folder) == [1, 2, 3, 4]
+
+
+def test_archived_attempts_never_collide_and_are_no_runs_to_tensorboard(tmp_path: Path) -> None:
+    for attempt in range(3):
+        (tmp_path / "tensorboard").mkdir()
+        (tmp_path / "tensorboard" / "events.out.tfevents.1.host").write_text(str(attempt))
+        (tmp_path / "job.json").write_text("{}")
+        archive(tmp_path)
+    archive(tmp_path)  # nothing is left: no attempt
+    kept = [(tmp_path / "attempts" / str(n) / "tensorboard" / "events.out.tf-events.1.host").read_text() for n in (1, 2, 3)]
+    assert kept == ["0", "1", "2"]
+    assert {path.name for path in tmp_path.iterdir()} == {"attempts", "job.json"}
+    assert not list(tmp_path.rglob("*tfevents*"))  # what TensorBoard looks for
+
+
+def test_a_copy_of_a_job_s_directory_is_no_job(whole: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
+    first = next(iter(Manifest(folder).jobs.values()))["directory"]
+    shutil.copytree(folder / first, folder / "backup")
+    assert not Manifest(folder).recovered
+    assert json.loads((folder / "manifest.json").read_text())["jobs"] == Manifest(folder).jobs
