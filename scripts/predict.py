@@ -32,6 +32,7 @@ def main() -> None:
     )
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: the terminal")
+    parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what a checkpoint names in it")
     arguments = parser.parse_intermixed_args()
     overrides = [item for item in arguments.inputs if "=" in item and not Path(item).exists()]
     paths = list(_images(Path(item) for item in arguments.inputs if item not in overrides))
@@ -42,7 +43,7 @@ def main() -> None:
         writer = csv.writer(file)
         writer.writerow(["path", "prediction", "probability"])
         predicted = 0
-        for row in _predictions(cfg, checkpoint, paths):
+        for row in _predictions(cfg, checkpoint, paths, arguments.allow):
             writer.writerow(row)
             predicted += 1
     if arguments.output:
@@ -63,7 +64,7 @@ def _images(inputs: Iterator[Path]) -> Iterator[Path]:
         yield from found
 
 
-def _predictions(cfg: DictConfig, checkpoint: Path, paths: list[Path]) -> Iterator[tuple[Any, ...]]:
+def _predictions(cfg: DictConfig, checkpoint: Path, paths: list[Path], allow: list[str]) -> Iterator[tuple[Any, ...]]:
     """A row for each image that can be read; the others are named on standard error."""
     import torch
     from torch.utils.data import DataLoader
@@ -72,7 +73,7 @@ def _predictions(cfg: DictConfig, checkpoint: Path, paths: list[Path]) -> Iterat
     from lockstep.datamodules.images import ImageFiles
     from lockstep.models import Classifier
 
-    model = load_model(checkpoint)
+    model = load_model(checkpoint, allow)
     if not isinstance(model, Classifier) or len(model.spec.input_shape) != 3:
         raise ConfigError(f"{checkpoint}: predicts images with classifiers; this is a {type(model).__name__} of {model.spec}")
     cfg.trainer.devices = 1

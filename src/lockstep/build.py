@@ -1,12 +1,11 @@
-"""From a composed config to objects: the only caller of Hydra's instantiate."""
+"""From a composed config to the three objects of a run, and from a checkpoint back to a model."""
 
-import inspect
 import logging
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_object, instantiate
 from lightning import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
@@ -17,9 +16,11 @@ from torch import nn
 
 from lockstep.callbacks import LastCheckpoint
 from lockstep.checkpointing import read_checkpoint
+from lockstep.config.construct import Factory, construct
 from lockstep.config.plan import Plan
+from lockstep.config.targets import IN_A_CHECKPOINT
 from lockstep.datamodules.base import DataSpec
-from lockstep.errors import config_error
+from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.trainer.batchnorm import SyncBatchNorm
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
@@ -40,15 +41,15 @@ _NOT_OURS = (
 def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningModule, Trainer]:
     """The three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
     _quieten_lightning()
-    datamodule = instantiate(cfg.datamodule, _convert_="all")
+    datamodule = _datamodule(_plain(cfg, "datamodule"))
     if cfg.test and not getattr(datamodule, "has_test", True):
         raise config_error("test", "true", "this data has no test split; accepted is test=false")
     seed_everything(cfg.seed, workers=True, verbose=False)
-    model_config = {"model": OmegaConf.to_container(cfg.model, resolve=True), "spec": _plain_spec(datamodule.spec)}
+    model_config = {"model": _plain(cfg, "model"), "spec": _plain_spec(datamodule.spec)}
     model = build_model(model_config, lr=plan.lr)
     if cfg.init_from is not None:
         load_weights(model, "init_from", Path(cfg.init_from))
-    step = None if cfg.ckpt_path is None else _fitting(model, "ckpt_path", Path(cfg.ckpt_path)).get("global_step")
+    step = None if cfg.ckpt_path is None else _step_of_continued(cfg, model)
     return datamodule, model, build_trainer(cfg, plan, step)
 
 
@@ -60,49 +61,79 @@ def _quieten_lightning() -> None:
         warnings.filterwarnings("ignore", message=message)
 
 
-def build_model(model_config: dict[str, Any], lr: float | None = None) -> LightningModule:
-    """From plain containers: {"model": a composed model group, "spec": the fields of a DataSpec}."""
-    spec = _spec(model_config["spec"])
-    parts: Any = OmegaConf.create(model_config["model"])
+def _datamodule(node: Any) -> Any:
+    datamodule = construct("datamodule", node)
+    if not isinstance(datamodule, LightningDataModule) or not isinstance(getattr(datamodule, "spec", None), DataSpec):
+        needs = "has no `spec`, the shape of its inputs and the number of outputs; accepted is a lockstep.datamodules.DataModule"
+        raise config_error("datamodule._target_", node["_target_"], needs)
+    return datamodule
+
+
+def build_model(model_config: dict[str, Any], lr: float | None = None, allow: Sequence[str] | None = None) -> LightningModule:
+    """From plain containers: {"model": a composed model group, "spec": the fields of a DataSpec}. `allow`: see `resolve`."""
+    spec, parts = _spec(model_config["spec"]), dict(model_config["model"])
+    if "net" not in parts:
+        raise config_error("model._target_", parts.get("_target_"), "needs a model.net; accepted is a lockstep.models.Task")
     if lr is not None:
-        parts.optimizer.lr = lr
-    for metric in (parts.get("torchmetrics") or {}).values():
-        if "num_classes" in inspect.signature(get_object(metric["_target_"])).parameters:
-            metric.setdefault("num_classes", spec.num_outputs)
-    net = _construct(parts.pop("net"), {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs})
-    return _construct(parts, {"net": net, "spec": spec, "model_config": model_config})
+        parts["optimizer"] = parts["optimizer"] | {"lr": lr}
+    given = {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs}
+    net = construct("model.net", parts.pop("net"), given, allow=allow)
+    given = {"net": net, "spec": spec, "model_config": model_config}
+    if parts.get("torchmetrics") is not None:
+        given["torchmetrics"] = _metrics(parts.pop("torchmetrics"), spec.num_outputs, allow)
+    return construct("model", parts, given, allow=allow)
+
+
+def _metrics(nodes: dict[str, Any], num_classes: int, allow: Sequence[str] | None) -> dict[str, Any]:
+    """torchmetrics of the model, told the number of classes where they ask for it."""
+    metrics = {}
+    for name, node in nodes.items():
+        factory = Factory(f"model.torchmetrics.{name}", node, allow)
+        asks = "num_classes" in factory.arguments.own and "num_classes" not in factory.values
+        metrics[name] = factory.construct({"num_classes": num_classes} if asks else {})
+    return metrics
 
 
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:
     """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of cfg.ckpt_path."""
-    settings: Any = OmegaConf.create(OmegaConf.to_container(cfg.trainer, resolve=True))
-    strategy, sync_batchnorm, io = (settings.pop(name) for name in ("strategy", "sync_batchnorm", "checkpoint_io"))
-    settings.accelerator = plan.accelerator
-    settings.devices = list(plan.device_ids) if plan.device_ids else plan.devices
-    plugins: list[Any] = [_cluster_environment(), _construct(io, {})]
+    settings = _plain(cfg, "trainer")
+    sync_batchnorm, io = settings.pop("sync_batchnorm"), construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))
+    strategy = construct("trainer.strategy", settings.pop("strategy"), {"world_size": plan.world_size})
+    settings |= {"accelerator": plan.accelerator, "devices": list(plan.device_ids) if plan.device_ids else plan.devices}
+    plugins: list[Any] = [_cluster_environment(), io]
     if sync_batchnorm and plan.world_size > 1:
         plugins.append(SyncBatchNorm(plan.accelerator))
-    callbacks: list[Callback] = [*_instances(OmegaConf.select(cfg, "guards")), *_instances(OmegaConf.select(cfg, "callbacks"))]
+    callbacks: list[Callback] = [*_instances(cfg, "guards"), *_instances(cfg, "callbacks")]
     callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
-    if not settings.enable_progress_bar:
+    if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
     objects = {
-        "strategy": _construct(strategy, {"world_size": plan.world_size}) if plan.world_size > 1 else "auto",
+        "strategy": strategy if plan.world_size > 1 else "auto",
         "plugins": plugins,
         "callbacks": callbacks,
         "logger": _loggers(cfg, step) or False,
         "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
         "default_root_dir": cfg.run_dir,
     }
-    trainer = _construct(settings, objects)
+    trainer = construct("trainer", settings, objects)
     disable_sigterm_handling(trainer)
     return trainer
 
 
-def load_model(checkpoint: str | Path) -> Any:
-    """A trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line."""
+def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
+    """A trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line.
+
+    A checkpoint says what it is built of. It can name what this package, torch and torchvision have for that, and what is
+    defined in the modules of `allow`: whatever else it names is refused, not run.
+    """
     path = Path(checkpoint)
-    model = build_model(read_checkpoint("checkpoint", path)["hyper_parameters"])
+    model_config = read_checkpoint("checkpoint", path).get("hyper_parameters")
+    if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
+        raise config_error("checkpoint", path, "does not say what it is built of; accepted is a checkpoint of this package's")
+    try:
+        model = build_model(model_config, allow=(*IN_A_CHECKPOINT, *allow))
+    except ConfigError as error:
+        raise config_error("checkpoint", path, str(error)) from error
     load_weights(model, "checkpoint", path)
     return model.eval()
 
@@ -110,6 +141,22 @@ def load_model(checkpoint: str | Path) -> Any:
 def load_weights(model: nn.Module, key: str, path: Path) -> None:
     """Raises ConfigError, naming the config key, for a checkpoint of another model."""
     model.load_state_dict(_fitting(model, key, path)["state_dict"])
+
+
+def _step_of_continued(cfg: DictConfig, model: nn.Module) -> int | None:
+    """The optimizer step of cfg.ckpt_path. Raises ConfigError where training can't go on from it as configured."""
+    checkpoint = _fitting(model, "ckpt_path", Path(cfg.ckpt_path))
+    epoch, epochs = checkpoint.get("epoch", 0), cfg.trainer.max_epochs
+    if 0 < (epochs or -1) < epoch:
+        raise config_error("trainer.max_epochs", epochs, f"{cfg.ckpt_path} is of epoch {epoch}; accepted is as many, or -1")
+    saved = (checkpoint.get("hyper_parameters") or {}).get("model") or {}
+    theirs, ours = ((model.get("optimizer") or {}).get("_target_") for model in (saved, cfg.model))
+    if theirs is not None and theirs != ours:
+        accepted = (
+            f"ckpt_path={cfg.ckpt_path} holds the state of another; accepted is {theirs}, or init_from instead of ckpt_path"
+        )
+        raise config_error("model.optimizer._target_", ours, accepted)
+    return checkpoint.get("global_step")
 
 
 def _fitting(model: nn.Module, key: str, path: Path) -> dict[str, Any]:
@@ -127,30 +174,24 @@ def _fitting(model: nn.Module, key: str, path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def _construct(node: Any, objects: dict[str, Any]) -> Any:
-    """Calls a node's _target_ with the node's own values and those of `objects` that it takes and the node lacks."""
-    target = get_object(node.pop("_target_"))
-    parameters = inspect.signature(target).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    values: Any = instantiate(node, _convert_="all")
-    return target(**{name: value for name, value in objects.items() if takes_all or name in parameters}, **values)
-
-
-def _instances(group: DictConfig | None) -> list[Any]:
+def _instances(cfg: DictConfig, group: str, given: Callable[[Factory], dict[str, Any]] = lambda _: {}) -> list[Any]:
     """The objects of a group of named entries; an entry that is null has been taken out."""
-    return [instantiate(entry, _convert_="all") for entry in (group or {}).values() if entry is not None]
+    entries = _plain(cfg, group) or {}
+    factories = [Factory(f"{group}.{name}", entry) for name, entry in entries.items() if entry is not None]
+    return [factory.construct(given(factory)) for factory in factories]
 
 
 def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
     """Of a run that is continued the same ones, less what they have logged after its checkpoint, which is of `step`."""
-    if step is None or not Path(cfg.ckpt_path).is_relative_to(cfg.run_dir):
-        return _instances(OmegaConf.select(cfg, "logger"))
-    entries = [entry for entry in (OmegaConf.select(cfg, "logger") or {}).values() if entry is not None]
-    can_purge = (TensorBoardLogger, CSVLogger)
-    return [
-        instantiate(entry, _convert_="all", **({"purge_step": step} if get_object(entry["_target_"]) in can_purge else {}))
-        for entry in entries
-    ]
+    is_continued = step is not None and Path(cfg.ckpt_path).is_relative_to(cfg.run_dir)
+    can_purge = (TensorBoardLogger, CSVLogger) if is_continued else ()
+    return _instances(cfg, "logger", lambda factory: {"purge_step": step} if factory.callee in can_purge else {})
+
+
+def _plain(cfg: DictConfig, key: str) -> Any:
+    """A part of the config as plain containers; null where there is none."""
+    node = OmegaConf.select(cfg, key)
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 def _cluster_environment() -> ClusterEnvironment:

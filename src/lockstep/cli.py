@@ -4,18 +4,17 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from lockstep import console
-from lockstep.config.overrides import is_run_dir_given
+from lockstep.config.hydra_errors import explain
+from lockstep.config.overrides import is_run_dir_given, null_groups_left_out
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import register_resolvers, restarts, this_rank
 from lockstep.launchers.rank import follow_parent
@@ -28,11 +27,11 @@ register_resolvers()
 
 def start(main: Callable[[], Any]) -> None:
     """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises instead of printing and exiting with 1
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
     console.survive_lost_output()
     follow_parent()
     try:
-        arguments = command_to_continue(sys.argv[1:])
+        arguments = command_to_continue(null_groups_left_out(sys.argv[1:]))
         if arguments is None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
             return
@@ -40,45 +39,15 @@ def start(main: Callable[[], Any]) -> None:
         main()
     except ConfigError as error:
         line = str(error)
-    except (HydraException, OmegaConfBaseException) as error:
-        line = explain(error)
-    except ValueError as error:
-        if not _is_from_hydra(error):
+    except Exception as error:
+        if (explained := explain(error)) is None:
             raise
-        line = f"{' '.join(sys.argv[1:])}: not a valid override ({error})"
+        line = explained
     else:
         return
     console.say(line)
     discard_made()
     sys.exit(2)
-
-
-def _is_from_hydra(error: Exception) -> bool:
-    """Was it Hydra that raised: `model=5` is a bare ValueError there."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith("hydra.")
-
-
-def explain(error: Exception) -> str:
-    """One line for an override that Hydra could not apply, with what it would have accepted."""
-    cause = error.__cause__ or error
-    if isinstance(error, OverrideParseException):
-        return f"{error.override}: not a valid override ({error})"
-    if isinstance(error, MissingConfigException) and error.options:
-        group, _, option = (error.missing_cfg_file or "").rpartition("/")
-        return f"{group}={option}: accepted is one of {', '.join(error.options)}"
-    key, parent = getattr(cause, "full_key", None), getattr(cause, "parent_node", None)
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and key and isinstance(parent, DictConfig):
-        return _unknown_key(str(key), [str(name) for name in parent if name != "hydra"])
-    return str(error)
-
-
-def _unknown_key(key: str, siblings: list[str]) -> str:
-    group, _, name = key.rpartition(".")
-    close = get_close_matches(name, siblings, n=1)
-    guess = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
-    override = next((item for item in sys.argv[1:] if item.startswith((f"{key}=", f"{key}."))), key)
-    return f"{override}: unknown key; {guess}accepted are {', '.join(siblings)}; +{override} adds a new one"
 
 
 class ValidateConfig(Callback):
@@ -90,7 +59,7 @@ class ValidateConfig(Callback):
             validated(config)
             _reserve_directory(config)
         except (ConfigError, OmegaConfBaseException) as error:  # Hydra turns an exception here into a warning
-            console.say(str(error))
+            console.say(explain(error) or str(error))
             raise SystemExit(2) from None
         except Exception:  # a bug in the check itself: Hydra would only warn, and go on unvalidated
             traceback.print_exc()

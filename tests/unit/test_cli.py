@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import cli
 from lockstep.cli import explain, start
-from lockstep.config.overrides import quote
+from lockstep.config.overrides import null_groups_left_out, quote
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import Rank
 from lockstep.runs.run import keep_made
@@ -22,7 +22,7 @@ def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: py
     monkeypatch.setattr(sys, "argv", ["train.py", override])
     with pytest.raises(Exception) as refused:  # noqa: PT011  whatever Hydra raises, start() catches the two bases of it
         compose(override)
-    return explain(refused.value)
+    return explain(refused.value) or ""
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,7 @@ def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         ("model=transformer", "model=transformer: accepted is one of "),
         ("sede=1", "sede=1: unknown key; did you mean seed?"),
         ("seed=[", "seed=[: not a valid override ("),
-        pytest.param(
-            "seed=${no.such.key}",
-            "Interpolation key 'no.such.key' not found",
-        ),
+        ("seed=${no.such.key}", "seed: Interpolation key 'no.such.key' not found"),
     ],
 )
 def test_an_override_that_can_not_be_applied_ends_with_one_line_and_code_2(
@@ -138,8 +135,45 @@ def test_a_group_that_is_no_option_ends_with_code_2(override: str, compose: Call
     assert ended.value.code == 2
 
 
-def test_an_error_of_another_kind_says_what_it_says() -> None:
-    assert explain(ValueError("something else")) == "something else"
+def test_a_bug_is_not_explained_away() -> None:
+    assert explain(ValueError("something else")) is None
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("model=5", "model=5: Config group override must be a string or a list. Got int; accepted is"),
+        (
+            "model/optimizer=null",
+            "model/optimizer=null: Config group override must be a string or a list. Got NoneType; acc",
+        ),
+        ("model.net.hidden.foo=3", "model.net.hidden.foo=3: accepted in a list is a number, not foo"),
+        (
+            "datamodule.augment.crop=4",
+            "datamodule.augment.crop=4: datamodule.augment has no values of its own to change; acc",
+        ),
+        ("seed.foo=3", "seed.foo=3: seed has no values of its own to change; accepted is seed=..., or +seed.foo=3"),
+        ("hydra.launcher.jobs=x", "hydra.launcher.jobs=x: accepted is an integer"),
+        ("+seed=3", "+seed=3: Could not append to config. An item is already at 'seed'. Either remove + prefix: 'seed=3'"),
+    ],
+)
+def test_what_hydra_leaves_unsaid(
+    override: str, line: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert explained(override, compose, monkeypatch).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["seed=1", "logger=null"], ["seed=1", "~logger"]),
+        (["logger=csv", "logger=null", "callbacks=null"], ["~callbacks", "~logger"]),
+        (["logger=null", "logger=csv"], ["logger=csv"]),
+        (["logger.csv=null"], ["logger.csv=null"]),
+    ],
+)
+def test_no_logger_is_a_choice_too(given: list[str], meant: list[str]) -> None:
+    assert null_groups_left_out(given) == meant
 
 
 ODD = [

@@ -29,7 +29,7 @@ class AtomicCheckpointIO(CheckpointIO):
     def __init__(self, on_save_error: str = "fail", **choice: bool) -> None:
         self.on_save_error, self.asynchronous = on_save_error, choice.pop("async", False)
         if choice:
-            raise TypeError(f"unexpected arguments: {', '.join(choice)}")
+            raise TypeError(f"AtomicCheckpointIO got an unexpected keyword argument '{next(iter(choice))}'")
         self._thread: ThreadPoolExecutor | None = None
         self._in_flight: Future[None] | None = None
 

@@ -1,27 +1,39 @@
 """What can be wrong in a composed config, checked before anything heavy is imported."""
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.arguments import shown
 from lockstep.config.rules import RULES
 from lockstep.errors import config_error
 
 STAGES = ("train", "val", "test")
+GROUPS = ("datamodule", "model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
+GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
+# what the plan and the build read of the trainer, whichever it is
+IN_EVERY_TRAINER = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "accumulate_grad_batches"))
+IN_EVERY_TRAINER += tuple(f"trainer.{name}" for name in ("checkpoint_io", "strategy", "sync_batchnorm", "enable_progress_bar"))
 
 
 def check(cfg: DictConfig) -> None:
     """Raises ConfigError for the first thing that is wrong in the composed config."""
-    _check_missing(cfg)
+    _check_missing(cfg, [key for key in (*RULES, *GROUPS) if "." not in key])
+    _check_groups(cfg)
+    _check_missing(cfg, IN_EVERY_TRAINER)
+    for key in sorted(OmegaConf.missing_keys(cfg)):
+        raise config_error(key, "???", "a value is required")
     for key, accepts in RULES.items():
         if _has(cfg, key) and not accepts.test(value := OmegaConf.select(cfg, key)):
-            raise config_error(key, _shown(value), accepts.words)
+            raise config_error(key, shown(value), accepts.words)
     _check_workers(cfg)
     _check_folds(cfg)
     for key, metric in _monitored(cfg):
         _check_metric(cfg, key, metric)
+    _check_targets(cfg)
     _check_data_dir(cfg)
     if _has_checkpoint(cfg):
         return  # and goes on from that: what it began with may be gone
@@ -42,15 +54,39 @@ def _has(cfg: DictConfig, key: str) -> bool:
     return isinstance(node, DictConfig) and leaf in node
 
 
-def _shown(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return repr(value) if isinstance(value, str) and not value else str(value)
+def _check_missing(cfg: DictConfig, needed: Iterable[str]) -> None:
+    """Of what was taken out by ~KEY and can't be done without."""
+    for key in needed:
+        if not _has(cfg, key):
+            raise config_error(key, "???", "a value is required")
 
 
-def _check_missing(cfg: DictConfig) -> None:
-    for key in sorted(OmegaConf.missing_keys(cfg)):
-        raise config_error(key, "???", "a value is required")
+def _check_groups(cfg: DictConfig) -> None:
+    """`model.optimizer=adam` is text where a group of values is meant."""
+    for key in _groups(cfg):
+        if not isinstance(node := OmegaConf.select(cfg, key), DictConfig):
+            raise config_error(key, shown(node), f"accepted is a group; override what is in it, {key}.NAME=VALUE")
+    for key in (choice.replace("/", ".") for choice in _choices()):
+        if _has(cfg, key) and not isinstance(node := OmegaConf.select(cfg, key), DictConfig):
+            raise config_error(key, shown(node), f"a group of values; accepted is {key.replace('.', '/')}={shown(node)}")
+
+
+def _groups(cfg: DictConfig) -> list[str]:
+    """What is built from a _target_: the parts of a run, and what there is of callbacks and the like."""
+    entries = [f"{group}.{name}" for group in GROUPS_OF_ENTRIES for name in OmegaConf.select(cfg, group) or {}]
+    return [*GROUPS, *(key for key in entries if OmegaConf.select(cfg, key) is not None)]
+
+
+def _check_targets(cfg: DictConfig) -> None:
+    for key in _groups(cfg):
+        if not isinstance(target := OmegaConf.select(cfg, f"{key}._target_"), str):
+            raise config_error(f"{key}._target_", shown(target), "accepted is the full name of a class, lockstep.nets.CNN say")
+
+
+def _choices() -> list[str]:
+    """The groups within groups that Hydra has composed; none where the config was not composed by a command line."""
+    choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+    return [str(choice) for choice in choices if "/" in str(choice) and not str(choice).startswith("hydra/")]
 
 
 def _check_workers(cfg: DictConfig) -> None:
@@ -89,6 +125,10 @@ def _check_metric(cfg: DictConfig, key: str, metric: str) -> None:
         raise config_error(key, metric, "needs validation; trainer.limit_val_batches is 0")
     if metric.startswith("val/") and not _has_validation(cfg):
         raise config_error(key, metric, "needs validation; datamodule.val_fraction is 0")
+    interval, epochs = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("check_val_every_n_epoch", "max_epochs"))
+    if metric.startswith("val/") and 0 < (epochs or -1) < (interval or 1):
+        accepted = f"{key}={metric} needs a validation in trainer.max_epochs={epochs}; accepted is 1 to {epochs}"
+        raise config_error("trainer.check_val_every_n_epoch", interval, accepted)
 
 
 def _has_validation(cfg: DictConfig) -> bool:

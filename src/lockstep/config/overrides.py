@@ -10,6 +10,8 @@ from hydra.errors import HydraException
 # Of Hydra's own settings those that say where and how this one command runs, not what a run is.
 _OF_ONE_COMMAND = ("hydra.run.", "hydra.sweep", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
 
+_MAY_BE_NULL = ("logger", "callbacks")  # groups of which none is a choice too
+
 
 def quote(value: str) -> str:
     """A value as Hydra's override grammar reads it back unchanged."""
@@ -65,3 +67,11 @@ def last_of_each(overrides: Sequence[str]) -> list[str]:
         was_added = chosen.get(key_of(item), "").startswith("+") and not item.startswith(("+", "~"))
         chosen[key_of(item)] = f"++{item}" if was_added else item
     return list(chosen.values())
+
+
+def null_groups_left_out(arguments: Sequence[str]) -> list[str]:
+    """`logger=null` as Hydra takes it, `~logger`: no logger, whatever was chosen before."""
+    last = {key_of(item): item for item in arguments if key_of(item) in _MAY_BE_NULL}
+    left_out = sorted(key for key, item in last.items() if item == f"{key}=null")
+    rest = [item for item in arguments if key_of(item) not in left_out and item not in [f"{key}=null" for key in _MAY_BE_NULL]]
+    return rest + [f"~{key}" for key in left_out]

@@ -1,5 +1,7 @@
 """How many processes a run consists of, on what, and the batch and learning rate that follow."""
 
+import os
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,10 @@ class Plan:
         """Raises ConfigError where the config asks for devices that are not there or batches that do not divide."""
         accelerator, devices, device_ids = _devices(cfg.trainer)
         world_size = devices * cfg.trainer.num_nodes
+        if accelerator == "cpu":
+            _check_cores(devices, cfg.max_processes_per_core)
+        if world_size > 1:
+            _check_several(cfg, accelerator)
         accumulate = cfg.trainer.accumulate_grad_batches
         batch_size = _batch_size(cfg, world_size * accumulate)
         global_batch_size = batch_size * world_size * accumulate
@@ -74,10 +80,34 @@ class Plan:
         return f"{where}; global batch {self.global_batch_size} ({parts}){rate}"
 
 
+def visible_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check_cores(devices: int, per_core: int) -> None:
+    most = per_core * visible_cores()
+    if devices > most:
+        accepted = f"this machine has {visible_cores()} core(s); accepted is 1 to {most}, or more with max_processes_per_core"
+        raise config_error("trainer.devices", devices, accepted)
+
+
+def _check_several(cfg: DictConfig, accelerator: str) -> None:
+    """What can't be done by several processes."""
+    backend = OmegaConf.select(cfg, "trainer.strategy.process_group_backend")
+    if backend == "nccl" and accelerator != "gpu":
+        raise config_error("trainer.strategy.process_group_backend", backend, "is for GPUs; accepted is gloo, or null")
+    if (search := OmegaConf.select(cfg, "model.optimizer.line_search_fn")) is not None:
+        why = "each process would ask for the loss a number of times of its own; accepted is trainer.devices=1, or null"
+        raise config_error("model.optimizer.line_search_fn", search, why)
+
+
 def _devices(trainer: DictConfig) -> tuple[str, int, tuple[int, ...] | None]:
     gpus = visible_gpus() if trainer.accelerator in ("auto", "gpu", "cuda") else 0
     if trainer.accelerator in ("gpu", "cuda") and gpus == 0:
         raise config_error("trainer.accelerator", trainer.accelerator, "this machine shows no GPU; accepted is cpu or auto")
+    if trainer.accelerator == "mps" and sys.platform != "darwin":
+        raise config_error("trainer.accelerator", "mps", "this machine is not a Mac; accepted is cpu or auto")
     accelerator = trainer.accelerator if trainer.accelerator in ("cpu", "mps") else ("gpu" if gpus else "cpu")
     wanted = trainer.devices
     if OmegaConf.is_list(wanted):
@@ -96,6 +126,8 @@ def _devices(trainer: DictConfig) -> tuple[str, int, tuple[int, ...] | None]:
 
 def _batch_size(cfg: DictConfig, shares: int) -> int:
     wanted = OmegaConf.select(cfg, "datamodule.global_batch_size")
+    if wanted is None and "batch_size" not in cfg.datamodule:
+        raise config_error("datamodule.batch_size", "???", "a value is required, in samples per process")
     if wanted is None:
         return cfg.datamodule.batch_size
     if wanted % shares:

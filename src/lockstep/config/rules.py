@@ -38,6 +38,18 @@ def number(least: float, most: float = float("inf")) -> Rule:
     return Rule(f"accepted is a number {bounds}", lambda v: _is_number(v) and math.isfinite(v) and least <= v <= most)
 
 
+def above(least: float) -> Rule:
+    return Rule(f"accepted is a number above {least:g}", lambda v: _is_number(v) and math.isfinite(v) and v > least)
+
+
+def some(what: str, one: Rule, count: int | None = None) -> Rule:
+    """A list of what passes a rule."""
+    return Rule(
+        f"accepted is a list of {what}",
+        lambda v: OmegaConf.is_list(v) and len(v) == (len(v) if count is None else count) and all(map(one.test, v)),
+    )
+
+
 def one_of(*options: object) -> Rule:
     words = "accepted is " + ", ".join(str(option).lower() if isinstance(option, bool) else str(option) for option in options)
     return Rule(words, lambda v: any(v == option and isinstance(v, type(option)) for option in options))
@@ -59,19 +71,27 @@ def _is_duration(value: object) -> bool:
 
 YES_NO = one_of(True, False)
 TEXT = Rule("accepted is text", lambda v: isinstance(v, str) and v != "")
+UNENDING = Rule("accepted is an integer of at least 1, or -1 for no limit", lambda v: _is_int(v) and (v >= 1 or v == -1))
+AMOUNT = Rule(
+    "accepted is a number of batches of at least 1, or a fraction above 0.0 and up to 1.0",
+    lambda v: (_is_int(v) and v >= 1) or (isinstance(v, float) and 0 < v <= 1),
+)
 LIMIT = Rule(
     "accepted is a number of batches, or a fraction between 0.0 and 1.0",
     lambda v: (_is_int(v) and v >= 0) or (isinstance(v, float) and 0 <= v <= 1),
 )
+SEED = integer(0, 2**32 - 1)  # numpy's bounds
 PRECISIONS = ("32-true", "32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true", "64", 16, 32, 64)
 
-# Checked where the key is present: a datamodule or model of one's own may lack any of them.
+# What a value must be beyond the type that its target's annotation says: checked before that target is imported. Those of
+# groups are checked where the key is present, for a datamodule or model of one's own may lack any of them.
 RULES: dict[str, Rule] = {
     "name": TEXT,
-    "seed": integer(0, 2**32 - 1),  # numpy's bounds
+    "seed": SEED,
     "test": YES_NO,
     "resume": TEXT.or_null(),
     "max_restarts": integer(0),
+    "max_processes_per_core": integer(1),
     "ckpt_path": TEXT.or_null(),
     "init_from": TEXT.or_null(),
     "optimized_metric": TEXT,
@@ -82,18 +102,19 @@ RULES: dict[str, Rule] = {
     "trainer.devices": Rule("accepted is a number of at least 1, auto, or a list of GPU ids", _is_devices),
     "trainer.num_nodes": integer(1),
     "trainer.precision": one_of(*PRECISIONS),
-    "trainer.max_epochs": integer(-1).or_null(),
-    "trainer.max_steps": integer(-1),
+    "trainer.max_epochs": UNENDING.or_null(),
+    "trainer.max_steps": UNENDING,
     "trainer.max_time": Rule("accepted is a time as DD:HH:MM:SS", _is_duration).or_null(),
     "trainer.accumulate_grad_batches": integer(1),
     "trainer.gradient_clip_val": number(0).or_null(),
     "trainer.gradient_clip_algorithm": one_of("norm", "value"),
     "trainer.check_val_every_n_epoch": integer(1).or_null(),
-    "trainer.limit_train_batches": LIMIT,
+    "trainer.limit_train_batches": AMOUNT,
     "trainer.limit_val_batches": LIMIT,
     "trainer.limit_test_batches": LIMIT,
-    "trainer.val_check_interval": LIMIT,
-    "trainer.strategy": Rule("accepted is a group; override what is in it, trainer.strategy.KEY=VALUE", OmegaConf.is_dict),
+    "trainer.val_check_interval": AMOUNT,
+    "trainer.num_sanity_val_steps": integer(-1),
+    "trainer.enable_model_summary": YES_NO,
     "trainer.log_every_n_steps": integer(1),
     "trainer.enable_progress_bar": YES_NO,
     "trainer.deterministic": one_of(True, False, "warn"),
@@ -129,7 +150,14 @@ RULES: dict[str, Rule] = {
     "datamodule.val_length": integer(1),
     "datamodule.test_length": integer(1),
     "datamodule.num_classes": integer(2),
-    "model.metrics": Rule("accepted is a list of names", lambda v: OmegaConf.is_list(v) and all(isinstance(n, str) for n in v)),
+    "datamodule.shape": some("three integers of at least 1", integer(1), count=3),
+    "datamodule.in_features": integer(1),
+    "datamodule.out_features": integer(1),
+    "datamodule.teacher": YES_NO,
+    "datamodule.noise": number(0),
+    "datamodule.seed": SEED,
+    "datamodule.verify": YES_NO,
+    "model.metrics": some("names", TEXT),
     "model.torchmetrics": Rule(
         "accepted is {NAME: {_target_: torchmetrics....}}, or null",
         lambda v: v is None or (OmegaConf.is_dict(v) and all(OmegaConf.is_dict(m) and "_target_" in m for m in v.values())),
@@ -138,6 +166,8 @@ RULES: dict[str, Rule] = {
     "model.channels_last": YES_NO,
     "model.label_smoothing": number(0, 1),
     "model.net.dropout": number(0, 1),
+    "model.net.hidden": some("integers of at least 1", integer(1)),
+    "model.net.width": integer(1),
     "model.optimizer.lr": number(0),
     "model.optimizer.weight_decay": number(0),
     "model.optimizer.momentum": number(0, 1),
@@ -146,6 +176,14 @@ RULES: dict[str, Rule] = {
     "model.lr_scheduler.warmup_steps": integer(0),
     "model.lr_scheduler.warmup_epochs": integer(0),
     "model.lr_scheduler.step_size": integer(1),
+    "model.lr_scheduler.gamma": number(0),
+    "model.lr_scheduler.min_factor": number(0),
+    "model.lr_scheduler.pct_start": number(0, 1),
+    "model.lr_scheduler.div_factor": above(0),
+    "model.lr_scheduler.final_div_factor": above(0),
+    "model.lr_scheduler.patience": integer(0),
+    "model.lr_scheduler.mode": one_of("max", "min"),
+    "model.lr_scheduler.monitor": TEXT.or_null(),
     "trainer.checkpoint_io.on_save_error": one_of("fail", "warn"),
     "trainer.checkpoint_io.async": YES_NO,
     "guards.checkpoint.every_n_epochs": integer(1).or_null(),
@@ -155,9 +193,15 @@ RULES: dict[str, Rule] = {
     "guards.nonfinite.action": one_of("stop", "skip"),
     "guards.nonfinite.every_n_steps": integer(1),
     "guards.watchdog.seconds": number(1),
+    "guards.randomness.seed": SEED,
+    "callbacks.best_checkpoint.mode": one_of("max", "min"),
+    "callbacks.best_checkpoint.save_top_k": integer(-1),
     "callbacks.ema.decay": number(0, 1),
     "callbacks.ema.update_every_n_steps": integer(1),
+    "callbacks.ema.update_starting_at_step": integer(0).or_null(),
     "callbacks.early_stopping.patience": integer(0),
+    "callbacks.early_stopping.min_delta": number(0),
+    "callbacks.early_stopping.mode": one_of("max", "min"),
     "callbacks.progress.refresh_rate": integer(0),
     "callbacks.pictures.samples": integer(1),
 }

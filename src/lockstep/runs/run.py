@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 
 from lockstep import console
 from lockstep.atomic_files import read_json, write_json
+from lockstep.config.construct import refused_by_lightning
 from lockstep.config.overrides import is_run_dir_given
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, NamedFailure
@@ -159,6 +160,7 @@ class Run:
         try:
             if error is not None and not self._is_over:
                 rank = self.rank.global_rank if self.rank else 0
+                error = refused_by_lightning(error, self.cfg.trainer) or error
                 self._end(outcome_of(error, rank, self.directory, self._started_at))
         finally:
             _end_workers()

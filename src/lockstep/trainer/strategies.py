@@ -1,12 +1,14 @@
 """How processes work together: Lightning's DDP, set by config."""
 
 from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 import torch.distributed
 from lightning.pytorch.strategies import DDPStrategy
+from torch.nn.parallel import DistributedDataParallel
 
-from lockstep.errors import ConfigError
+from lockstep.errors import ConfigError, config_error
 
 
 class DDP(DDPStrategy):
@@ -16,6 +18,11 @@ class DDP(DDPStrategy):
     """
 
     def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, **ddp: Any) -> None:
+        accepted = signature(DistributedDataParallel).parameters.keys() | signature(DDPStrategy).parameters.keys()
+        for name in ddp.keys() - accepted:
+            raise config_error(
+                f"trainer.strategy.{name}", ddp[name], f"no such argument; accepted are {', '.join(sorted(accepted))}"
+            )
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
         self.planned_world_size = world_size
 

@@ -11,7 +11,7 @@ import torch
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lockstep.config.checks import check
+from lockstep.config.checks import GROUPS, check
 from lockstep.config.plan import Plan
 from lockstep.config.rules import RULES
 from lockstep.errors import ConfigError
@@ -103,7 +103,7 @@ def test_the_command_in_the_header_of_early_stopping_composes(compose: Callable[
 
 @pytest.mark.parametrize("key", RULES)
 def test_every_rule_refuses_what_makes_no_sense_and_says_what_does(key: str, shipped: DictConfig) -> None:
-    nonsense: Any = 5 if key in ("trainer.strategy", "model.metrics") else ["nonsense"]
+    nonsense: Any = 5 if RULES[key].words.startswith("accepted is a list of") else ["nonsense"]
     parent, _, name = key.rpartition(".")
     if OmegaConf.is_dict(node := OmegaConf.select(shipped, parent) if parent else shipped):
         with open_dict(node):
@@ -132,13 +132,20 @@ def test_yes_is_not_a_number(key: str, shipped: DictConfig) -> None:
         ("optimized_mode", "most", "optimized_mode=most: accepted is max, min"),
         ("lr_scaling", "cubic", "lr_scaling=cubic: accepted is none, linear, sqrt"),
         ("trainer.accelerator", "tpu", "trainer.accelerator=tpu: accepted is auto, cpu, gpu, cuda, mps"),
-        ("trainer.max_epochs", -2, "trainer.max_epochs=-2: accepted is an integer of at least -1, or null"),
-        ("trainer.max_epochs", 2.5, "trainer.max_epochs=2.5: accepted is an integer of at least -1, or null"),
+        ("trainer.max_epochs", -2, "trainer.max_epochs=-2: accepted is an integer of at least 1, or -1 for no limit, or null"),
+        ("trainer.max_epochs", 2.5, "trainer.max_epochs=2.5: accepted is an integer of at least 1, or -1 for no limit, or null"),
+        ("trainer.max_epochs", 0, "trainer.max_epochs=0: accepted is an integer of at least 1"),
+        ("trainer.max_steps", 0, "trainer.max_steps=0: accepted is an integer of at least 1"),
         ("trainer.max_time", "1h", "trainer.max_time=1h: accepted is a time as DD:HH:MM:SS, or null"),
         ("trainer.max_time", "00:00:00:00", "trainer.max_time=00:00:00:00: accepted is a time as DD:HH:MM:SS, or null"),
         ("trainer.max_time", "9999999999:00:00:00", "trainer.max_time=9999999999:00:00:00: accepted is a time as DD:HH:MM:SS"),
         ("trainer.limit_train_batches", 1.5, "trainer.limit_train_batches=1.5: accepted is a number of batches"),
         ("trainer.limit_train_batches", -1, "trainer.limit_train_batches=-1: accepted is a number of batches"),
+        ("trainer.limit_train_batches", 0, "trainer.limit_train_batches=0: accepted is a number of batches of at least 1"),
+        ("trainer.val_check_interval", 0, "trainer.val_check_interval=0: accepted is a number of batches of at least 1"),
+        ("trainer.num_sanity_val_steps", "x", "trainer.num_sanity_val_steps=x: accepted is an integer of at least -1"),
+        ("model.net.hidden", [-5], "model.net.hidden=[-5]: accepted is a list of integers of at least 1"),
+        ("datamodule.shape", [-1, 4, 4], "datamodule.shape=[-1, 4, 4]: accepted is a list of three integers of at least 1"),
         ("trainer.deterministic", 1, "trainer.deterministic=1: accepted is true, false, warn"),
         ("trainer.strategy.process_group_backend", "mpi", "trainer.strategy.process_group_backend=mpi: accepted is nccl, gloo"),
         ("trainer.strategy.timeout", 0, "trainer.strategy.timeout=0: accepted is a number of at least 1"),
@@ -174,7 +181,7 @@ def test_devices_that_are_no_number_auto_or_list_of_gpus_are_refused(devices: ob
         ("trainer.precision", "bf16-mixed"),
         ("trainer.max_time", "00:00:00:01"),
         ("trainer.max_epochs", None),
-        ("trainer.limit_train_batches", 0),
+        ("trainer.limit_train_batches", 1.0),
         ("trainer.limit_train_batches", 3),
         ("trainer.limit_val_batches", 0.5),
         ("trainer.deterministic", "warn"),
@@ -323,3 +330,30 @@ def test_a_flipped_bit_in_the_archive_directory_is_refused_or_harmless(checkpoin
                 check(cfg)
             except ConfigError as error:
                 assert str(error).startswith(f"ckpt_path={checkpoint}: ")  # noqa: PT017  either outcome is right
+
+
+@pytest.mark.parametrize("key", [*GROUPS, "callbacks.pictures", "guards.checkpoint", "logger.tensorboard"])
+@pytest.mark.parametrize("value", [5, "adam"])
+def test_text_where_a_group_of_values_is_meant(key: str, value: Any, shipped: DictConfig) -> None:
+    OmegaConf.update(shipped, key, value, merge=False)
+    assert refusal(shipped) == f"{key}={value}: accepted is a group; override what is in it, {key}.NAME=VALUE"
+
+
+@pytest.mark.parametrize("target", [5, None, {"a": 1}])
+def test_a_target_is_text(target: Any, shipped: DictConfig) -> None:
+    OmegaConf.update(shipped, "callbacks.pictures._target_", target, merge=False)
+    assert refusal(shipped).startswith("callbacks.pictures._target_=")
+
+
+@pytest.mark.parametrize("key", ["seed", "test", "trainer.devices", "trainer.sync_batchnorm", "optimized_metric"])
+def test_what_was_taken_out_and_is_needed(key: str, shipped: DictConfig) -> None:
+    parent, _, name = key.rpartition(".")
+    with open_dict(shipped):
+        del (OmegaConf.select(shipped, parent) if parent else shipped)[name]
+    assert refusal(shipped) == f"{key}=???: a value is required"
+
+
+def test_a_validation_that_never_comes_is_refused(shipped: DictConfig) -> None:
+    message = refusal(changed(shipped, **{"trainer.check_val_every_n_epoch": 11}))
+    assert message.startswith("trainer.check_val_every_n_epoch=11: optimized_metric=val/acc needs a validation")
+    check(changed(shipped, **{"trainer.max_epochs": -1}))

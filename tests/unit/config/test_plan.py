@@ -12,7 +12,8 @@ from lockstep.errors import ConfigError
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """As if on a machine that shows so many."""
+    """As if on a machine that shows so many, and is a Mac."""
+    monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: request.param)
 
 
@@ -211,3 +212,31 @@ def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None
 )
 def test_a_plan_in_words(changes: dict[str, Any], words: str, shipped: DictConfig) -> None:
     assert str(plan_of(shipped, **changes)) == words
+
+
+def test_more_processes_than_a_machine_can_bear_are_refused(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
+    with pytest.raises(ConfigError, match=r"^trainer\.devices=17: this machine has 2 core\(s\); accepted is 1 to 16, or more "):
+        plan_of(shipped, trainer__accelerator="cpu", trainer__devices=17)
+    shipped.max_processes_per_core = 9
+    assert plan_of(shipped, trainer__accelerator="cpu", trainer__devices=17).world_size == 17
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("trainer.strategy.process_group_backend", "nccl", "nccl: is for GPUs; accepted is gloo, or null"),
+        ("model.optimizer.line_search_fn", "strong_wolfe", "strong_wolfe: each process would ask for the loss a number of times"),
+    ],
+)
+def test_what_several_processes_can_not_do_is_refused(key: str, value: str, message: str, shipped: DictConfig) -> None:
+    OmegaConf.update(shipped, key, value, force_add=True)
+    assert plan_of(shipped, trainer__accelerator="cpu").world_size == 1
+    with pytest.raises(ConfigError, match=f"^{key}={message}"):
+        plan_of(shipped, trainer__accelerator="cpu", trainer__devices=2)
+
+
+def test_mps_is_refused_where_there_is_none(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(ConfigError, match=r"^trainer\.accelerator=mps: this machine is not a Mac"):
+        plan_of(shipped, trainer__accelerator="mps")

@@ -1,0 +1,153 @@
+"""What a class or function accepts: the names of its arguments, and of each the type that its annotation says."""
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator
+from inspect import Parameter, Signature
+from pathlib import PurePath
+from typing import Any, Literal, Union, get_args, get_origin
+
+from lockstep.errors import config_error
+
+_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "null"}
+_MANY = {int: "integers", float: "numbers", str: "names"}
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+class Arguments:
+    """The keyword arguments of a target.
+
+    Attributes:
+        own: those that it names itself.
+        types: the annotation of each name, Any where there is none. Where a class passes **others on, its bases' too.
+        takes_others: are others accepted too?
+    """
+
+    def __init__(self, target: Callable[..., Any]) -> None:
+        signature = _signature(target)
+        self.own = {} if signature is None else {p.name: p for p in signature.parameters.values() if p.kind in _NAMED}
+        self.takes_others = signature is None or _takes_others(signature)
+        self.types: dict[str, Any] = {}
+        for function in _functions(target):
+            for name, annotation in _annotations(function).items():
+                self.types.setdefault(name, annotation)
+
+    def takes(self, name: str) -> bool:
+        return self.takes_others or name in self.own
+
+    def check(self, key: str, values: dict[str, Any]) -> None:
+        """Raises ConfigError for a name that is not taken, and for a value of another type."""
+        for name, value in values.items():
+            if not self.takes(name):
+                raise config_error(
+                    f"{key}.{name}", shown(value), f"no such argument; accepted are {', '.join(self.own) or 'none'}"
+                )
+            annotation = self.types.get(name, Any)
+            if not fits(value, annotation):
+                raise config_error(f"{key}.{name}", shown(value), f"accepted is {words(annotation)}")
+
+    def missing(self, given: set[str], positional: int) -> list[str]:
+        """The required arguments that are not among those given, by name or as the first so many."""
+        rest = list(self.own.values())[positional:]
+        return [one.name for one in rest if one.default is Parameter.empty and one.name not in given]
+
+
+def _signature(target: Callable[..., Any]) -> Signature | None:
+    try:
+        return inspect.signature(target)
+    except (ValueError, TypeError):  # of a class written in C
+        return None
+
+
+def _takes_others(signature: Signature) -> bool:
+    return any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+
+
+def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Those that a call's keyword arguments come to: a function; of a class the constructors, as far as they pass others on."""
+    if not isinstance(target, type):
+        yield target
+        return
+    for base in target.__mro__[:-1]:
+        if "__init__" in vars(base):
+            yield base.__init__
+            if (signature := _signature(base.__init__)) is None or not _takes_others(signature):
+                return
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception:  # names that exist for type checkers only
+        hints = {}
+    signature = _signature(function) or Signature()
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind in _NAMED]
+    found = {parameter.name: hints.get(parameter.name, Any) for parameter in named if parameter.name != "self"}
+    may_be_null = {name for name in found if signature.parameters[name].default is None}
+    return {name: hint | None if name in may_be_null else hint for name, hint in found.items()}
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Can a value that was written in a config be what is annotated? A list does for a tuple, an integer for a number, text
+    for any class but a number; objects that are built already are not judged."""
+    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
+    if kind is Any:
+        return True
+    if kind in (Union, types.UnionType):
+        return any(fits(value, one) for one in inner)
+    if kind is Literal:
+        return any(type(value) is type(option) and value == option for option in inner)
+    if kind in (None, types.NoneType) or kind in (bool, str):
+        return isinstance(value, kind or types.NoneType)
+    if kind in (int, float):
+        return not isinstance(value, bool) and isinstance(value, int | kind) and not math.isnan(value)
+    if kind is typing.Annotated:
+        return fits(value, inner[0])
+    if isinstance(kind, type) and issubclass(kind, PurePath):
+        return isinstance(value, str | PurePath)
+    if isinstance(value, list | tuple) and isinstance(kind, type):
+        return _list_fits(value, kind, inner)
+    if isinstance(value, dict) and isinstance(kind, type) and inner and issubclass(dict, kind):
+        return all(fits(one, inner[-1]) for one in value.values())
+    if isinstance(kind, type) and kind is not object and (value is None or isinstance(value, bool | int | float)):
+        return isinstance(value, kind)
+    return not (_is_list_like(kind) and isinstance(value, str)) and not (kind is Callable and isinstance(value, str))
+
+
+def _list_fits(value: list[Any] | tuple[Any, ...], kind: type, inner: tuple[Any, ...]) -> bool:
+    if kind is tuple and inner and inner[-1] is not Ellipsis:
+        return len(value) == len(inner) and all(map(fits, value, inner))
+    if kind is tuple or issubclass(list, kind):
+        return all(fits(one, inner[0]) for one in value) if inner else True
+    return False
+
+
+def _is_list_like(kind: Any) -> bool:
+    return isinstance(kind, type) and kind is not object and issubclass(kind, typing.Iterable) and not issubclass(kind, str)
+
+
+def words(annotation: Any) -> str:
+    """What fits it, for a person."""
+    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
+    if kind in (Union, types.UnionType):
+        return ", or ".join(dict.fromkeys(words(one) for one in inner))
+    if kind is Literal:
+        return ", ".join(map(shown, inner))
+    if kind is typing.Annotated:
+        return words(inner[0])
+    if kind is tuple and inner and inner[-1] is not Ellipsis:
+        return f"a list of {len(inner)}: {', '.join(map(words, inner))}"
+    if _is_list_like(kind) and not issubclass(kind, dict):
+        return f"a list of {_MANY[inner[0]]}" if inner and inner[0] in _MANY else "a list"
+    return _WORDS.get(annotation) or f"a {getattr(kind, '__name__', kind)}"
+
+
+def shown(value: object) -> str:
+    """A value as a command line has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    return repr(value) if value == "" else str(value)

@@ -1,0 +1,127 @@
+"""From a node of the config to an object; what its target does not take, or refuses, is one line that names the key."""
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from hydra.errors import InstantiationException
+
+from lockstep.config.arguments import Arguments, shown
+from lockstep.config.targets import resolve
+from lockstep.errors import ConfigError, config_error
+
+_KEYS = ("_target_", "_partial_", "_args_")
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'|multiple values for (?:keyword )?argument '(\w+)'")
+
+
+class Factory:
+    """A target and the values a config gives it, to be called with the rest."""
+
+    def __init__(self, key: str, node: Any, allow: Sequence[str] | None = None) -> None:
+        """Raises ConfigError for a target that is not allowed or not there, and for arguments that it does not take."""
+        if not isinstance(node, Mapping) or "_target_" not in node:
+            raise config_error(key, shown(node), "accepted is a group with a _target_")
+        self.key, self.name = key, node["_target_"]
+        self.target = resolve(key, self.name, allow)
+        self.callee = self.target.func if isinstance(self.target, partial) else self.target
+        self.arguments = Arguments(self.callee)
+        self.values = {name: _built(f"{key}.{name}", value, allow) for name, value in node.items() if name not in _KEYS}
+        self.positional = _built(f"{key}._args_", node.get("_args_", []), allow)
+        if not isinstance(self.positional, list):
+            raise config_error(f"{key}._args_", shown(self.positional), "accepted is a list")
+        self.arguments.check(key, self.values)
+
+    def __call__(self, *positional: Any, **given: Any) -> Any:
+        with self._refusals():
+            return self.target(*self.positional, *positional, **given, **self.values)
+
+    def construct(self, given: Mapping[str, Any]) -> Any:
+        """The object, with those of the given arguments that the target takes."""
+        taken = {name: value for name, value in given.items() if self.arguments.takes(name)}
+        for name in taken.keys() & self.values.keys():
+            raise config_error(f"{self.key}.{name}", shown(self.values[name]), "is set elsewhere; accepted is to leave it out")
+        for name in self.arguments.missing(taken.keys() | self.values.keys(), len(self.positional)):
+            raise config_error(f"{self.key}.{name}", "???", f"a value is required by {self.name}")
+        return self(**taken)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception as error:
+            if (refusal := self._refusal(error)) is None:
+                raise
+            raise refusal from error
+
+    def _refusal(self, error: Exception) -> ConfigError | None:
+        if isinstance(error, TypeError):
+            found = _UNEXPECTED.search(str(error))
+            name = found and (found[1] or found[2])
+            if name not in self.values:
+                return None
+            accepted = f"no such argument; accepted are {', '.join(self.arguments.types)}"
+            return config_error(f"{self.key}.{name}", shown(self.values[name]), accepted)
+        if isinstance(error, InstantiationException):  # Hydra checks again what is called, and with what
+            return config_error(f"{self.key}._target_", self.name, _in_one_line(error))
+        is_refusal = isinstance(error, ValueError | ImportError) or _is_misconfiguration(error)
+        return name_refusal(self.key, self.name, self.values, error) if is_refusal else None
+
+
+def construct(key: str, node: Any, given: Mapping[str, Any] | None = None, *, allow: Sequence[str] | None = None) -> Any:
+    """Calls the node's `_target_` with the node's values and those of the `given` ones that it takes.
+
+    Nodes within the node that have a target are constructed first; `_partial_: true` makes a function of the rest, `_args_`
+    come first. Nodes are plain containers. `allow`: see `resolve`.
+    Raises ConfigError, naming the key below `key`, for an argument that the target does not take, lacks or refuses.
+    """
+    factory = Factory(key, node, allow)
+    is_partial = node.get("_partial_", False)
+    if not isinstance(is_partial, bool):
+        raise config_error(f"{key}._partial_", shown(is_partial), "accepted is true, false")
+    return factory if is_partial else factory.construct(given or {})
+
+
+def _built(key: str, value: Any, allow: Sequence[str] | None) -> Any:
+    if isinstance(value, list):
+        return [_built(f"{key}.{i}", one, allow) for i, one in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    if "_target_" in value:
+        return construct(key, value, allow=allow)
+    return {name: _built(f"{key}.{name}", one, allow) for name, one in value.items()}
+
+
+def name_refusal(key: str, target: str, values: Mapping[str, Any], error: Exception) -> ConfigError:
+    """The line for what a library has raised: under the name of the argument that it speaks of."""
+    line = _in_one_line(error)
+    for name, value in values.items():
+        if re.search(rf"\b{name.rstrip('s').replace('_', '[_ ]')}s?\b", line):
+            return config_error(f"{key}.{name}", shown(value), line)
+    for name, value in values.items():
+        if isinstance(value, str | int | float) and re.search(rf"(?<![\w.]){re.escape(shown(value))}(?![\w.])", line):
+            return config_error(f"{key}.{name}", shown(value), line)
+    return config_error(key, target, line)
+
+
+def refused_by_lightning(error: BaseException, trainer: Mapping[str, Any]) -> ConfigError | None:
+    """The line for what Lightning itself refuses when it has seen the data; None for what anything else has raised."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    raised_in = frames[-1][0].f_globals.get("__name__", "") if frames else ""
+    if not isinstance(error, Exception) or not raised_in.startswith(("lightning.", "pytorch_lightning.")):
+        return None
+    if isinstance(error, ValueError) or _is_misconfiguration(error):
+        return name_refusal("trainer", str(trainer.get("_target_")), trainer, error)
+    return None
+
+
+def _is_misconfiguration(error: Exception) -> bool:
+    return type(error).__name__ == "MisconfigurationException"  # Lightning's: not imported here
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).partition("\nfull_key")[0].split())

@@ -1,0 +1,67 @@
+"""What Hydra and OmegaConf say of a command line, in one line that names the override."""
+
+import re
+import sys
+import traceback
+from difflib import get_close_matches
+from typing import Any
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+
+def explain(error: Exception) -> str | None:
+    """One line for an override that could not be applied, with what would have been accepted; None for a bug of ours."""
+    cause = error.__cause__ or error
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: not a valid override ({error}); accepted is KEY=VALUE"
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, option = (error.missing_cfg_file or "").rpartition("/")
+        return f"{group}={option}: accepted is one of {', '.join(error.options)}"
+    key = getattr(cause, "full_key", None)
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and key:
+        return _unknown_key(str(key), getattr(cause, "parent_node", None))
+    override, options = next(filter(any, map(_place_in_hydra, (cause, error))), (None, []))
+    if not isinstance(error, HydraException | OmegaConfBaseException) and not (override and _is_from_hydra(error)):
+        return None
+    override = override or key or next((item for item in sys.argv[1:] if "${" in item), " ".join(sys.argv[1:]))
+    return f"{override}: {_reason(cause)}" + (f"; accepted is one of {', '.join(options)}" if options else "")
+
+
+def _unknown_key(key: str, parent: Any) -> str:
+    group, _, name = key.rpartition(".")
+    override = next((item for item in sys.argv[1:] if item.startswith((f"{key}=", f"{key}."))), key)
+    siblings = [str(name) for name in parent if name != "hydra"] if isinstance(parent, DictConfig) and parent else []
+    if not siblings:
+        return f"{override}: {group} has no values of its own to change; accepted is {group}=..., or +{override} to add one"
+    close = get_close_matches(name, siblings, n=1)
+    guess = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
+    return f"{override}: unknown key; {guess}accepted are {', '.join(siblings)}; +{override} adds a new one"
+
+
+def _place_in_hydra(error: BaseException) -> tuple[str | None, list[str]]:
+    """The override that Hydra was at when it raised, and the options of the group it names: Hydra does not always say."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        override, repository = (frame.f_locals.get(name) for name in ("override", "repo"))
+        if isinstance(line := getattr(override, "input_line", None), str):
+            group = line.partition("=")[0].lstrip("+~").partition("@")[0]
+            return line, repository.get_group_options(group) if repository and group else []
+    return None, []
+
+
+def _is_from_hydra(error: Exception) -> bool:
+    """`model=5` is a bare ValueError of Hydra's, `model.net.hidden.x=1` one of OmegaConf's."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith(("hydra.", "omegaconf."))
+
+
+def _reason(error: BaseException) -> str:
+    """Its first paragraph, in terms of the config: "Value 'x' of type 'str' could not be converted to Integer"."""
+    line = " ".join(str(error).partition("full_key:")[0].split()) or type(error).__name__
+    if found := re.search(r"could not be converted to (\w+)", line):
+        kinds = {"Integer": "an integer", "Float": "a number", "Boolean": "true, false", "String": "text"}
+        return f"accepted is {kinds.get(found[1], found[1])}"
+    if found := re.search(r"invalid literal for int\(\) with base 10: '(.*)'", line):
+        return f"accepted in a list is a number, not {found[1]}"
+    return line
