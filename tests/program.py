@@ -22,7 +22,7 @@ from lockstep.cli import start
 from lockstep.runs import record
 
 STEPS = 5
-HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang", "preempted")
+HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang", "preempted", "wait")
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -63,6 +63,8 @@ def fail(how: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if how.startswith("exit"):
         os._exit(0 if how.endswith("0") else 7)
+    if how == "wait":
+        time.sleep(600)
     if how == "hang":
         if "CHAOS" not in os.environ:
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -101,6 +101,8 @@ def test_what_can_not_start_is_refused_before_the_first_job(tmp_path: Path) -> N
         "datamodule.batch_size=64,0": "job 1 (trainer.accelerator=cpu datamodule.batch_size=0): datamodule.batch_size=0:",
         "model.optimiser.lr=1,2": "model.optimiser.lr=1,2: unknown key; did you mean model.optimizer",
         "hydra.launcher.retries=-1": "hydra.launcher.retries=-1: accepted is an integer of at least 0",
+        "datamodule.fold=0,1,2": "job 1 (trainer.accelerator=cpu datamodule.fold=1): datamodule.fold=1: needs datamodule.folds",
+        "model=glob(zzz*)": "model=glob(zzz*): no job comes of this",
     }.items():
         done = sweep(tmp_path, override)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -128,6 +130,22 @@ def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
     done = sweep(tmp_path, "seed=6,0")
     assert done.returncode == 0
     assert jobs(tmp_path)["seed=6"]["metric"] == jobs(tmp_path)["seed=0"]["metric"]  # continued from its checkpoint
+
+
+def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
+    arguments = ("-m", "trainer.accelerator=cpu", "hydra.sweep.dir=sweep", "seed=8,0")
+    with started(PROGRAM, *arguments, cwd=tmp_path, FAULTS="1") as process:
+        wait_for(lambda: list((tmp_path / "sweep").glob("*/checkpoints/last.ckpt")))
+        process.stdout.close()
+        process.stderr.close()
+        for _ in range(2):  # a shell passes it on to what the terminal has told already
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.3)
+        assert process.wait(timeout=30) == 75
+    found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
+    assert found == {"seed=8": ("interrupted", "interrupted by SIGHUP"), "seed=0": ("waiting", None)}
+    names = [job["directory"].rpartition("_")[0] for job in jobs(tmp_path).values()]
+    assert names == ["seed=8", "seed=0"]  # what all jobs have in common is not in their names
 
 
 def test_twelve_jobs_survive_chaos(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ class Job:
 
     config: the composed config, from which `key` is made; hyperparameters: what TensorBoard shows of it.
     tensorboard: the folder in `directory` that TensorBoard's logger writes to; None without one.
+    stop_deadline: seconds in which the job, asked to stop, ends by itself.
     """
 
     key: str
@@ -37,6 +38,7 @@ class Job:
     config: dict[str, Any] = field(default_factory=dict, compare=False)
     hyperparameters: dict[str, Any] = field(default_factory=dict, compare=False)
     tensorboard: str | None = None
+    stop_deadline: float = 0.0
 
 
 def config_of(cfg: DictConfig) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.pool import Pool
 
 POLL = 0.1  # seconds between two looks at the jobs
-GRACE = 12.0  # seconds a job gets to save and end by itself before it is killed
+GRACE = 12.0  # seconds a job gets to end by itself, after its own deadline for saving, before it is killed
 LOG_TAIL = 20  # lines of a failed job's log that are recorded
 
 
@@ -75,7 +75,7 @@ class Runner:
         self.stopped = f"interrupted by {signal.Signals(number).name}"
         print("Stopping: ending the running jobs; Ctrl-C once more kills them.", file=sys.stderr, flush=True)
         for one in running:
-            _ask_to_end(one, self.stopped)
+            _ask_to_end(one, self.stopped, one.job.stop_deadline + GRACE)
 
     def _start_what_fits(self, waiting: list[Job], running: list[Running], reader: int) -> None:
         for name, pool in self.pools.items():
@@ -132,7 +132,7 @@ class Runner:
             return True
         now = time.monotonic()
         if self.settings.timeout is not None and one.ended_for is None and now - one.began > self.settings.timeout:
-            _ask_to_end(one, f"no end within {self.settings.timeout:g} s")
+            _ask_to_end(one, f"no end within {self.settings.timeout:g} s", GRACE)
         if now > one.kill_at:
             kill_group(one.process.pid)
         return False
@@ -189,8 +189,8 @@ def _has_advanced(one: Running) -> bool:
     return last.is_file() and time.time() - last.stat().st_mtime < time.monotonic() - one.began
 
 
-def _ask_to_end(one: Running, why: str) -> None:
-    one.ended_for, one.kill_at = why, time.monotonic() + GRACE
+def _ask_to_end(one: Running, why: str, seconds: float) -> None:
+    one.ended_for, one.kill_at = why, time.monotonic() + seconds
     one.process.send_signal(signal.SIGINT)
 
 

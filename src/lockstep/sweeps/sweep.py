@@ -110,6 +110,7 @@ class Sweep:
             config=config_of(cfg),
             hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, overrides, facts),
             tensorboard=tensorboard_of(cfg),
+            stop_deadline=_stop_deadline(cfg),
         )
         return job
 
@@ -180,8 +181,7 @@ class Sweep:
         report(self.manifest, self.directory, list(self.jobs))
         states = [self.manifest.jobs[key]["status"] for key in self.jobs if key in self.manifest.jobs]
         if self.runner.stopped:
-            how = f"python {console.script('sweep.py')} resume {shlex.quote(str(self.directory))}"
-            console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {how}")
+            console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {resume_hint(self.directory)}")
         if INTERRUPTED in states or self.runner.was_interrupted:
             raise SystemExit(PREEMPTED)
         if FAILED in states or WAITING in states:
@@ -192,6 +192,17 @@ def _no_jobs() -> ConfigError:
     """`model=glob(zzz*)` matches nothing."""
     asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
     return ConfigError(f"{' '.join(asked)}: no job comes of this; accepted is what matches or names at least one option")
+
+
+def _stop_deadline(cfg: DictConfig) -> float:
+    """Without the guard a run ends at once; with a deadline of null it takes the time it needs."""
+    guard = OmegaConf.select(cfg, "guards.preemption")
+    return 0.0 if guard is None else float(guard.get("deadline") or math.inf)
+
+
+def resume_hint(directory: Path) -> str:
+    """What to type, from the working directory, in a shell."""
+    return f"python {console.script('sweep.py')} resume {shlex.quote(str(directory))}"
 
 
 def tensorboard_of(cfg: DictConfig) -> str | None:

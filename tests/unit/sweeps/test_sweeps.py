@@ -1,10 +1,15 @@
 """Jobs, slots and the manifest, without starting anything but small stand-in processes."""
 
 import json
+import os
 import random
 import re
+import shlex
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +18,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from rich.console import Console
-from sweep import in_directory
+from sweep import in_directory, resume
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import register_resolvers
@@ -25,6 +30,7 @@ from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import report
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
+from lockstep.sweeps.sweep import resume_hint
 
 CONF = str(Path(__file__).parents[3] / "conf")
 SETTINGS = SimpleNamespace(timeout=None, retries=0, on_failure="continue")
@@ -33,6 +39,13 @@ PROGRAM = """
 import json, sys, time
 time.sleep(float(sys.argv[2]))
 json.dump({"metrics": {"val/acc": float(sys.argv[3])}, "optimized_metric": "val/acc"}, open(sys.argv[1] + "/metrics.json", "w"))
+"""
+# a sweep that leaves with code 9 when it is asked to
+WAITS = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+open("ready", "a").write("once")
+time.sleep(60)
 """
 
 
@@ -215,6 +228,31 @@ def test_a_sweep_is_resumed_with_its_overrides_in_one_place() -> None:
         "other",
     ]
     assert in_directory(["train.py", "seed=0,1", "-m"], Path("/s")) == ["train.py", "hydra.sweep.dir='/s'", "seed=0,1", "-m"]
+
+
+def test_how_to_resume_is_right_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, script, word, folder = shlex.split(resume_hint(Path("/a sweep's")))
+    assert (word, folder) == ("resume", "/a sweep's")
+    assert Path(script).is_file()
+    monkeypatch.chdir(Path(script).parents[1])
+    assert resume_hint(Path("/s")) == "python scripts/sweep.py resume /s"
+
+
+def test_a_request_to_stop_reaches_a_resumed_sweep(tmp_path: Path) -> None:
+    """And ends the commands that would follow."""
+    (tmp_path / "train.py").write_text(WAITS)
+    manifest = Manifest(tmp_path)
+    manifest.commands, manifest.cwd = [[str(tmp_path / "train.py"), "-m"]] * 2, str(tmp_path)
+
+    def ask() -> None:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=ask).start()
+    assert resume(manifest, tmp_path) == 9
+    assert (tmp_path / "ready").read_text() == "once"
 
 
 def test_a_reason_that_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
