@@ -18,7 +18,7 @@ class EMA(EMAWeightAveraging):
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if step_was_skipped(trainer):
-            self._latest_update_step = trainer.global_step
+            self.load_state_dict({"latest_update_step": trainer.global_step})
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -32,5 +32,4 @@ class EMA(EMAWeightAveraging):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Also where nothing was left to train: Lightning then passes over on_train_end."""
-        if self._average_model is not None:
-            self._copy_average_to_current(pl_module)
+        super().on_train_end(trainer, pl_module)

@@ -7,6 +7,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
+from lockstep.trainer.lightning_internals import end_restart, logged_step_of, set_logged_step
 from lockstep.trainer.steps import begins_step
 
 
@@ -62,8 +63,9 @@ class LastCheckpoint(Checkpoint):
             trainer.fit_loop.epoch_loop.restarting = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._logged_step is not None:  # the loop has counted a step for the validation that it did not repeat
-            trainer.fit_loop.epoch_loop._batches_that_stepped, self._logged_step = self._logged_step, None
+        if self._logged_step is not None:
+            set_logged_step(trainer, self._logged_step)
+            self._logged_step = None
         if begins_step(trainer, batch_idx) and self._is_due(trainer, batch_idx):
             self.save(trainer)
 
@@ -80,8 +82,7 @@ class LastCheckpoint(Checkpoint):
         return trainer.strategy.broadcast(time.monotonic() - self._saved_time > 60 * self.every_n_minutes)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Lightning leaves a plateau schedule's step out in the epoch in which it has restarted
-        trainer.fit_loop._restarting = False
+        end_restart(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.save(trainer, wait=True)  # best.ckpt too is looked for as soon as training is over
@@ -92,7 +93,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         loop = checkpoint["loops"]["fit_loop"]
-        self._logged_step = loop["epoch_loop.state_dict"]["_batches_that_stepped"]
+        self._logged_step = logged_step_of(checkpoint)
         _rescale_progress(loop["epoch_loop.batch_progress"], checkpoint, getattr(trainer, "datamodule", None))
 
 

@@ -1,17 +1,19 @@
-"""Where Lightning's own way with signals is taken out: there is no public seam for it.
+"""Every private name of Lightning that this package touches, what for, and why no public way is enough.
 
-It registers a SIGTERM handler that broadcasts inside the handler, and, with more than one process, broadcasts a flag and
-waits for the device before every training batch (lightning/pytorch/loops/training_epoch_loop.py,
-_broadcast_sigterm_tensor; Lightning issue 21487). lockstep.callbacks.Preemption does both better.
+tests/unit/trainer/test_lightning_internals.py fails when one of them is gone or no longer needed.
 """
 
 from typing import Any
 
-from lightning import Trainer
+from lightning import LightningModule, Trainer
 
 
 def disable_sigterm_handling(trainer: Trainer) -> None:
-    """Leaves a Lightning that has none of this as it is."""
+    """Lightning registers a SIGTERM handler that broadcasts inside the handler and, with more than one process, broadcasts a
+    flag and waits for the device before every training batch (lightning/pytorch/loops/training_epoch_loop.py; Lightning
+    issue 21487). lockstep.callbacks.Preemption does both better, and there is no argument to choose. A Lightning that has
+    none of this is left as it is.
+    """
     for owner, name in (
         (getattr(trainer, "_signal_connector", None), "register_signal_handlers"),
         (trainer.fit_loop.epoch_loop, "_broadcast_sigterm_tensor"),
@@ -22,3 +24,25 @@ def disable_sigterm_handling(trainer: Trainer) -> None:
 
 def _nothing(*_: Any) -> None:
     pass
+
+
+def logged_step_of(checkpoint: dict[str, Any]) -> int:
+    """The step under which the loop logged last, when the checkpoint was saved: it counts them apart from the optimizer's."""
+    return checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]["_batches_that_stepped"]
+
+
+def set_logged_step(trainer: Trainer, step: int) -> None:
+    """After a resumption the loop counts a step for the validation that it does not repeat (on_train_batch_start comes too
+    late to prevent it), so that all that follows would be logged one step further. The counter has no setter."""
+    trainer.fit_loop.epoch_loop._batches_that_stepped = step
+
+
+def end_restart(trainer: Trainer) -> None:
+    """The fit loop leaves a plateau schedule's step out at the end of the epoch in which it has restarted, as if the checkpoint
+    were of after it. The public `restarting` would set the loops below it too."""
+    trainer.fit_loop._restarting = False
+
+
+def is_attached(module: LightningModule) -> bool:
+    """Has it a trainer? The public `trainer` raises where it has none, as when a checkpoint is loaded without."""
+    return module._trainer is not None

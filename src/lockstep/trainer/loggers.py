@@ -16,11 +16,13 @@ class CSVLogger(loggers.CSVLogger):
     def __init__(self, *, purge_step: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
         self.purge_step = purge_step
+        self._is_open = False
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        if self._experiment is None:
+        if not self._is_open:
+            self._is_open = True
             kept = self._rows_before(self.purge_step) if self.purge_step is not None else []
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")

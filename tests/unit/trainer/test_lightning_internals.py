@@ -1,13 +1,19 @@
-"""Lightning's own way with signals is still there to be taken out; tests/distributed/test_preemption.py shows that it is."""
+"""What lockstep.trainer.lightning_internals works around in Lightning is still as it was."""
 
 import inspect
 
+import pytest
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
+from lockstep.trainer.lightning_internals import is_attached
+
 
 def test_lightning_still_broadcasts_before_every_batch() -> None:
-    """When this fails, Lightning issue 21487 is mended: src/lockstep/lightning_signals.py can lose that part, or go."""
+    """When this fails, Lightning issue 21487 is mended: disable_sigterm_handling can lose that part, or go."""
     assert "_broadcast_sigterm_tensor" in vars(_TrainingEpochLoop)
     assert "self._broadcast_sigterm_tensor()" in inspect.getsource(_TrainingEpochLoop.advance)
 
@@ -16,3 +22,33 @@ def test_lightning_still_handles_sigterm_itself() -> None:
     """When this fails, see whether it still does so, and under which name."""
     assert "signal.SIGTERM" in inspect.getsource(_SignalConnector.register_signal_handlers)
     assert "broadcast" in inspect.getsource(_SignalConnector._sigterm_notifier_fn)
+
+
+def test_the_loop_still_counts_what_it_logs_apart_and_once_more_after_a_restart() -> None:
+    """When this fails, see whether tests/unit/runs/test_resumption.py passes without set_logged_step."""
+    assert '"_batches_that_stepped"' in inspect.getsource(_TrainingEpochLoop.on_save_checkpoint)
+    assert "self._batches_that_stepped += 1" in inspect.getsource(_TrainingEpochLoop)
+
+
+def test_the_epoch_in_which_it_restarted_still_ends_without_a_plateau_s_step() -> None:
+    """When this fails, see whether tests/unit/runs/test_resumption.py passes without end_restart."""
+    assert "update_plateau_schedulers=not self.restarting" in inspect.getsource(_FitLoop.on_advance_end)
+    loop = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False).fit_loop
+    loop.restarting = True
+    loop.restarting = False
+    assert not loop.epoch_loop.restarting  # the public way reaches further
+
+
+def test_a_module_without_a_trainer_still_raises_for_it() -> None:
+    """When this fails, `module.trainer is not None` may do."""
+    module = LightningModule()
+    assert not is_attached(module)
+    with pytest.raises(RuntimeError, match="is not attached"):
+        _ = module.trainer
+
+
+def test_an_average_still_restores_when_it_was_updated_last() -> None:
+    """lockstep.callbacks.EMA passes over a step so."""
+    average = EMAWeightAveraging()
+    average.load_state_dict({"latest_update_step": 3})
+    assert average.state_dict() == {"latest_update_step": 3}
