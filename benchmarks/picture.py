@@ -12,7 +12,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parents[1]
-OPTIONS = ("model=cnn", "model.net.width=16", "trainer.sync_batchnorm=true", "trainer.max_epochs=8", "test=false")
+OPTIONS = ("model=cnn", "model.net.width=16", "trainer.max_epochs=8", "test=false")
 BATCHES = ("datamodule.global_batch_size=48", "datamodule.drop_last=false", "logger=csv")
 STYLES = {1: ("tab:blue", "-", 5.0), 2: ("tab:orange", "-", 2.5), 4: ("black", ":", 1.5)}
 

@@ -1,7 +1,7 @@
 """Is the training of N processes that of one? Trains the composed experiment on both and compares them step by step.
 
     python scripts/parity.py trainer.devices=4 [any overrides of train.py]
-    python scripts/parity.py trainer.devices=2 model=cnn trainer.sync_batchnorm=true parity.steps=20
+    python scripts/parity.py trainer.devices=2 model=cnn parity.steps=20
     python scripts/parity.py trainer.devices=2 trainer.precision=bf16-mixed parity.against="trainer.precision=32-true"
 
 Both take the same global batches, the same samples in the same order and the same initial weights. Each step is made from

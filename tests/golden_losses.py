@@ -37,6 +37,7 @@ class Losses(Callback):
 def losses(model: str, folder: Path) -> list[float]:
     """Of the first steps on one process in float64."""
     from lockstep.build import build
+    from lockstep.callbacks import CounterBasedRandomness
     from lockstep.config.plan import Plan
 
     fixed = ("trainer=cpu", "trainer.precision=64-true", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0")
@@ -53,7 +54,7 @@ def losses(model: str, folder: Path) -> list[float]:
         cfg = hydra.compose("train", overrides=["name=golden", *fixed, *alone, *MODELS[model]])
     datamodule, module, trainer = build(cfg, Plan.of(cfg))
     seen = Losses()
-    trainer.callbacks = [seen]  # pyright: ignore[reportAttributeAccessIssue]
+    trainer.callbacks = [CounterBasedRandomness(cfg.seed), seen]  # pyright: ignore[reportAttributeAccessIssue]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     trainer.fit(module, datamodule)

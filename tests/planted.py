@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lockstep.datamodules import SyntheticImages
 from lockstep.datamodules.batches import Batch
 from lockstep.models import Classifier
-from lockstep.nets import MLP
+from lockstep.nets import MLP, Dropout
 
 
 class MeanLoss(Classifier):
@@ -140,3 +140,26 @@ class Fails(MLP):
 
     def forward(self, x: Tensor) -> Tensor:
         raise ValueError("planted")
+
+
+class ActivatedNorm(nn.BatchNorm2d):
+    """A norm with an activation in it, as timm's."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.relu(super().forward(input))
+
+
+class Peculiar(nn.Module):
+    """What a net may be: it can't be run on nothing, its norm is a subclass, in use at two places under two names."""
+
+    def __init__(self, input_shape: Sequence[int], num_outputs: int, **_: Any) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(input_shape[0], 4, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.norm = self.norm_again = ActivatedNorm(4)
+        self.dropout = Dropout(0.3)
+        self.head = nn.Linear(4 * math.prod(input_shape[1:]), num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm_again(self.second(self.norm(self.convolution(x))))
+        return self.head(self.dropout(x.view(x.size(0), -1)))

@@ -22,7 +22,7 @@ from lockstep.config.targets import IN_A_CHECKPOINT
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.trainer.batchnorm import SyncBatchNorm
+from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
 from lockstep.trainer.loggers import CSVLogger
 
@@ -47,10 +47,15 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningMo
     seed_everything(cfg.seed, workers=True, verbose=False)
     model_config = {"model": _plain(cfg, "model"), "spec": _plain_spec(datamodule.spec)}
     model = build_model(model_config, lr=plan.lr)
+    step = None if cfg.ckpt_path is None else _step_of_continued(cfg, model)
+    trainer = build_trainer(cfg, plan, step)
+    # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
+    trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
         load_weights(model, "init_from", Path(cfg.init_from))
-    step = None if cfg.ckpt_path is None else _step_of_continued(cfg, model)
-    return datamodule, model, build_trainer(cfg, plan, step)
+    if cfg.trainer.sync_batchnorm and plan.world_size > 1:
+        synchronise_batchnorm(model)
+    return datamodule, model, trainer
 
 
 def _quieten_lightning() -> None:
@@ -97,12 +102,11 @@ def _metrics(nodes: dict[str, Any], num_classes: int, allow: Sequence[str] | Non
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:
     """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of cfg.ckpt_path."""
     settings = _plain(cfg, "trainer")
-    sync_batchnorm, io = settings.pop("sync_batchnorm"), construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))
+    del settings["sync_batchnorm"]  # it is the model's; see build
+    io = construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))
     strategy = construct("trainer.strategy", settings.pop("strategy"), {"world_size": plan.world_size})
     settings |= {"accelerator": plan.accelerator, "devices": list(plan.device_ids) if plan.device_ids else plan.devices}
     plugins: list[Any] = [_cluster_environment(), io]
-    if sync_batchnorm and plan.world_size > 1:
-        plugins.append(SyncBatchNorm(plan.accelerator))
     callbacks: list[Callback] = [*_instances(cfg, "guards"), *_instances(cfg, "callbacks")]
     callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
     if not settings["enable_progress_bar"]:

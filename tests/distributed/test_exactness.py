@@ -1,19 +1,25 @@
 """N processes compute what one does: gradients, BatchNorm and metrics, with real gloo groups and exact numbers."""
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import in_ranks
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torchmetrics.classification import MulticlassAUROC, MulticlassCalibrationError, MulticlassF1Score
 
 from lockstep.datamodules import Batches, InMemory
+from lockstep.datamodules.base import DataSpec
 from lockstep.datamodules.samplers import EvalSampler, TrainSampler
+from lockstep.models import Classifier
 from lockstep.models.epoch_metrics import EpochMetrics
 from lockstep.models.sample_mean import SampleMean
-from lockstep.trainer.batchnorm import AllReduceBatchNorm, SyncBatchNorm
+from lockstep.trainer.batchnorm import synchronise_batchnorm
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +34,7 @@ def check_all(rank: int, world_size: int) -> dict[str, Any]:
     return {
         "gradients": check_gradients(rank, world_size),
         "batchnorm": check_batchnorm(rank, world_size),
+        "nothing": check_nothing(rank, world_size),
         "means": check_sample_mean(rank, world_size),
         "metrics": check_epoch_metrics(rank, world_size),
     }
@@ -75,60 +82,120 @@ def pictures(channels: int = 3) -> Tensor:
     return torch.randn(11, channels, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3 + 1
 
 
-def through_batchnorm(layer: nn.Module, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Output, and gradient of the input under a loss that weighs every output differently."""
+class Activated(nn.BatchNorm2d):
+    """A layer that is more than a norm, and computes it by itself, as timm's BatchNormAct2d does."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += self.training
+        statistics = (self.running_mean, self.running_var, self.weight, self.bias)
+        return functional.batch_norm(input, *statistics, self.training, 0.3, self.eps).relu_()
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "plain": lambda: nn.BatchNorm2d(3),
+    "a mean of all batches": lambda: nn.BatchNorm2d(3, momentum=None, affine=False),
+    "a subclass": lambda: Activated(3),
+    "used twice, under two names": lambda: nn.Sequential(*[nn.BatchNorm2d(3)] * 2),
+    "nothing tracked": lambda: nn.BatchNorm2d(3, track_running_stats=False),
+    "nothing tracked, evaluated": lambda: nn.BatchNorm2d(3, track_running_stats=False).eval(),
+    "torch's": lambda: nn.SyncBatchNorm(3),
+}
+
+
+def through(layer: nn.Module, x: Tensor, weights: Tensor) -> dict[str, Any]:
+    """Output, gradients under a loss that weighs every output differently, and running statistics."""
     x = x.clone().requires_grad_()
     y = layer(x)
     (y * weights).sum().backward()
-    assert x.grad is not None
-    return y.detach(), x.grad
-
-
-def check_batchnorm(rank: int, world_size: int) -> dict[str, Any]:
-    x = pictures()
-    weights = torch.arange(x.numel(), dtype=torch.float64).reshape(x.shape).sin()
-    # all samples to the first ranks, unevenly; the last rank has none
-    counts = [11 - 3 * (world_size - 2), *[3] * (world_size - 2), 0]
-    mine = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-    layer = AllReduceBatchNorm(nn.BatchNorm2d(3).double())
-    output, gradient = through_batchnorm(layer, x[mine], weights[mine])
-    weight_gradient = layer.weight.grad
-    torch.distributed.all_reduce(weight_gradient)
     return {
-        "output": output,
-        "gradient": gradient,
-        "weight_gradient": weight_gradient,
-        "mean": layer.running_mean,
-        "variance": layer.running_var,
+        "output": y.detach(),
+        "gradient": x.grad,
+        "gradients": [parameter.grad for parameter in layer.parameters()],
+        "buffers": list(layer.buffers()),
     }
 
 
-def test_batchnorm_over_ranks_is_batchnorm_over_the_batch(found: list[dict[str, Any]]) -> None:
+def check_batchnorm(rank: int, world_size: int) -> dict[str, Any]:
+    """All samples to the first ranks, unevenly; the last rank has none."""
+    counts = [11 - 3 * (world_size - 2), *[3] * (world_size - 2), 0]
+    mine = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+    found = {}
+    for name, make in LAYERS.items():
+        layer = make().double()
+        synchronise_batchnorm(layer)
+        found[name] = through(layer, pictures()[mine], slopes()[mine])
+        for gradient in found[name]["gradients"]:
+            dist.all_reduce(gradient)
+    return found
+
+
+def slopes() -> Tensor:
     x = pictures()
-    layer = nn.BatchNorm2d(3).double()
-    output, gradient = through_batchnorm(layer, x, torch.arange(x.numel(), dtype=torch.float64).reshape(x.shape).sin())
-    ranks = [rank["batchnorm"] for rank in found]
+    return torch.arange(x.numel(), dtype=torch.float64).reshape(x.shape).sin()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_batchnorm_over_ranks_is_batchnorm_over_the_batch(name: str, found: list[dict[str, Any]]) -> None:
+    expected = through(LAYERS[name]().double(), pictures(), slopes())
+    ranks = [rank["batchnorm"][name] for rank in found]
     close = {"rtol": 1e-12, "atol": 1e-12}
-    torch.testing.assert_close(torch.cat([rank["output"] for rank in ranks]), output, **close)
-    torch.testing.assert_close(torch.cat([rank["gradient"] for rank in ranks]), gradient, **close)
+    for what in ("output", "gradient"):
+        torch.testing.assert_close(torch.cat([rank[what] for rank in ranks]), expected[what], **close)
     for rank in ranks:
-        torch.testing.assert_close(rank["weight_gradient"], layer.weight.grad, **close)
-        torch.testing.assert_close(rank["mean"], layer.running_mean, **close)
-        torch.testing.assert_close(rank["variance"], layer.running_var, **close)
+        torch.testing.assert_close(rank["gradients"], expected["gradients"], **close)
+        torch.testing.assert_close(rank["buffers"], expected["buffers"], **close)
 
 
-def test_synchronised_batchnorm_goes_in_and_out_of_a_model() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm2d(4)))
-    keys, weight = list(model.state_dict()), model[1].weight
-    plugin = SyncBatchNorm("cpu")
-    synced = plugin.apply(model)
-    assert [type(module).__name__ for module in synced.modules()].count("AllReduceBatchNorm") == 2
-    assert list(synced.state_dict()) == keys
-    synced[1].running_mean.fill_(5.0)
-    restored = plugin.revert(synced)
-    assert type(restored[1]) is nn.BatchNorm2d
-    assert restored[1].weight is weight
-    assert restored[1].running_mean.tolist() == [5.0] * 4
+def test_a_synchronised_layer_stays_what_it_is() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), Activated(4), nn.Sequential(nn.BatchNorm2d(4)))
+    keys, parameters = list(model.state_dict()), list(model.parameters())
+    for _ in range(2):  # twice changes no more than once
+        synchronise_batchnorm(model)
+    assert isinstance(model[1], Activated)
+    assert (list(model.state_dict()), list(map(id, model.parameters()))) == (keys, list(map(id, parameters)))
+    x = torch.randn(5, 3, 6, 6)
+    torch.testing.assert_close(model(x), copy.deepcopy(model)(x))  # alone it computes as ever
+
+
+class Flattens(nn.Module):
+    """A net that can't be run on nothing: what is -1 is not known then."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(x.size(0), -1)
+
+
+def small_task() -> Classifier:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), Flattens(), nn.LazyLinear(5), nn.LazyBatchNorm1d())
+    parts: Any = {"optimizer": None, "lr_scheduler": None}
+    spec = DataSpec((3, 4, 4), 5)
+    return Classifier(net=nn.Sequential(*net, nn.Linear(5, 5)), spec=spec, metrics=["loss"], **parts).double()
+
+
+def losses_of(model: nn.Module, task: Classifier, mine: slice) -> dict[str, Any]:
+    """Gradients of the sum of the losses, and BatchNorm's statistics."""
+    losses = task.measure(model(pictures()[mine]), torch.arange(11)[mine] % 5)["loss"]
+    losses.sum().backward()
+    return {"losses": losses.detach(), "gradients": [p.grad for p in task.parameters()], "buffers": list(task.net.buffers())}
+
+
+def check_nothing(rank: int, world_size: int) -> dict[str, Any]:
+    """Ranks but the first have no sample. Many small buckets: gradients are reduced in between BatchNorm's collectives."""
+    task = small_task()
+    synchronise_batchnorm(task)
+    found = losses_of(DistributedDataParallel(task, bucket_cap_mb=1e-4), task, slice(0, 11 if rank == 0 else 0))
+    return found | {"gradients": [gradient * world_size for gradient in found["gradients"]]}
+
+
+def test_a_process_without_samples_changes_nothing(found: list[dict[str, Any]]) -> None:
+    task = small_task()
+    expected = losses_of(task, task, slice(None))
+    assert [len(rank["nothing"]["losses"]) for rank in found] == [11] + [0] * (len(found) - 1)
+    for rank in found:
+        torch.testing.assert_close(rank["nothing"]["gradients"], expected["gradients"], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(rank["nothing"]["buffers"], expected["buffers"], rtol=1e-12, atol=1e-12)
+    assert task(pictures()[:0]).shape == (0, 5)
 
 
 def values(length: int) -> Tensor:

@@ -38,11 +38,14 @@ def compared(*overrides: str) -> tuple[bool, str]:
 EQUAL = {
     "dropout": ("model.net.dropout=0.5", "datamodule.drop_last=false"),
     # 21 samples in steps of 8: the last takes 5, in two batches of 2 ranks and then in one of a single rank
-    "a tail, accumulated": ("trainer.accumulate_grad_batches=2", "datamodule.batch_size=2", "datamodule.drop_last=false"),
+    "a tail, accumulated": (
+        *("trainer.accumulate_grad_batches=2", "datamodule.batch_size=2", "datamodule.drop_last=false"),
+        "model.net._target_=planted.Peculiar",
+    ),
     "three, float32, SGD": ("trainer.devices=3", "datamodule.global_batch_size=6", "model/optimizer=sgd", "parity.precision=run"),
     "augmentation": ("+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "datamodule.standardize=true"),
-    "BatchNorm": (*CNN, "trainer.sync_batchnorm=true", "datamodule.drop_last=false"),
-    "BatchNorm, accumulated": (*CNN, "trainer.sync_batchnorm=true", "trainer.accumulate_grad_batches=2"),
+    "BatchNorm": (*CNN, "datamodule.drop_last=false"),
+    "BatchNorm, accumulated": (*CNN, "trainer.accumulate_grad_batches=2"),
     "logged at every step": ("model._target_=planted.LogsEveryStep",),
     "plain DDP": ("parity.against=ddp",),
     "a strategy's setting": ("parity.against='trainer.strategy.static_graph=true'",),
@@ -122,14 +125,14 @@ def test_a_unit_at_its_kink_in_float32_is_seen_for_what_it_is() -> None:
 
 
 PLANTED = {
-    "BatchNorm without synchronisation": CNN,
+    "BatchNorm without synchronisation": (*CNN, "trainer.sync_batchnorm=false"),
     "a loss that averages over an uneven tail": ("model._target_=planted.MeanLoss", "datamodule.drop_last=false"),
     "dropout drawn per rank": ("model.net._target_=planted.PlainDropout",),
     "augmentation drawn per rank": ("datamodule._target_=planted.FlipsPerRank", "+datamodule.augment.flip=true"),
     "unused parameters": ("model.net._target_=planted.Unused",),
     "a metric that averages means": ("model._target_=planted.MeanOfMeans",),
     "a learning rate scaled by the world size": ("model._target_=planted.ScaledRate",),
-    "gradients of rounding alone": ("model.net._target_=planted.BiasBeforeNorm", "trainer.sync_batchnorm=true"),
+    "gradients of rounding alone": ("model.net._target_=planted.BiasBeforeNorm",),
     "non-deterministic kernels": ("model.net._target_=planted.Nondeterministic",),
 }
 

@@ -25,7 +25,7 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 
 pytestmark = pytest.mark.slow
 # three epochs of five steps at a global batch of 240
-OPTIONS = ("datamodule.global_batch_size=240", "model=cnn", "model.net.width=8", "trainer.sync_batchnorm=true")
+OPTIONS = ("datamodule.global_batch_size=240", "model=cnn", "model.net.width=8")
 
 
 class Asked(Callback):

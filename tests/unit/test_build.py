@@ -20,7 +20,7 @@ from lockstep.config.plan import Plan
 from lockstep.datamodules import Digits
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
-from lockstep.trainer.batchnorm import SyncBatchNorm
+from lockstep.trainer.batchnorm import Synchronised
 from lockstep.trainer.loggers import CSVLogger
 from lockstep.trainer.strategies import DDP
 
@@ -83,7 +83,7 @@ def test_the_datamodule_has_what_the_config_says(compose: Callable[..., DictConf
 
 
 def test_one_process_is_not_wrapped_in_ddp(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
-    cfg = compose(*SMALL, "trainer.sync_batchnorm=true", "trainer.max_epochs=3", "trainer.precision=64-true", run_dir=tmp_path)
+    cfg = compose(*SMALL, "trainer.max_epochs=3", "trainer.precision=64-true", run_dir=tmp_path)
     _, _, trainer = built(cfg)
     assert isinstance(trainer.strategy, SingleDeviceStrategy)
     assert trainer.world_size == 1
@@ -105,7 +105,6 @@ def test_several_processes_are_our_ddp_as_configured(compose: Callable[..., Dict
         "bucket_cap_mb": 3,
         "gradient_as_bucket_view": False,
     }
-    assert strategy._layer_sync is None
     assert type(strategy.cluster_environment) is LightningEnvironment
 
 
@@ -116,10 +115,14 @@ def test_the_world_is_devices_times_nodes(nodes: int, compose: Callable[..., Dic
     assert trainer.strategy.planned_world_size == 3 * nodes
 
 
-def test_sync_batchnorm_is_ours_for_the_cpu(compose: Callable[..., DictConfig]) -> None:
-    trainer = built(compose(*SMALL, "trainer.devices=2", "trainer.sync_batchnorm=true"))[2]
-    assert isinstance(trainer.strategy._layer_sync, SyncBatchNorm)
-    assert trainer.strategy._layer_sync.on_cpu
+def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(compose: Callable[..., DictConfig]) -> None:
+    def is_synchronised(*overrides: str) -> bool:
+        model: Any = built(compose("model=cnn", "trainer.accelerator=cpu", *overrides))[1]
+        return isinstance(model.net.features[0][1], Synchronised)
+
+    assert is_synchronised("trainer.devices=2")
+    assert not is_synchronised("trainer.devices=2", "trainer.sync_batchnorm=false")
+    assert not is_synchronised("trainer.devices=1")
 
 
 def test_any_argument_of_lightning_s_trainer_can_be_added(compose: Callable[..., DictConfig]) -> None:

@@ -1,24 +1,39 @@
 """Noise inside the model, dropout say."""
 
+import random
 from typing import Any
 
+import numpy
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.counter_rng import seed_of
+from lockstep.counter_rng import random_bits, seed_of
+from lockstep.nets.dropout import Dropout
+
+_DROPOUT = 1000  # the stream of the first layer's bits; augmentation has those from 0 on
 
 
 class CounterBasedRandomness(Callback):
-    """Seeds torch's generators from (seed, epoch, batch, rank) at every training batch.
+    """Seeds the generators of torch, numpy and Python from (seed, epoch, batch, rank) at every training batch, and tells
+    each lockstep.nets.Dropout the batch's samples, if it says which they are: `batch.ids`.
 
-    Ranks draw differently, and what a batch draws does not depend on what was drawn before it.
+    Ranks draw differently, but for that dropout, and what a batch draws does not depend on what was drawn before it.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self._dropouts: list[Dropout] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._dropouts = [layer for layer in pl_module.modules() if isinstance(layer, Dropout) and layer.p > 0]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         seed = seed_of(self.seed, trainer.current_epoch, batch_idx, trainer.global_rank)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, at every batch
         if pl_module.device.type == "cuda":
             torch.cuda.manual_seed(seed)
+        random.seed(seed)
+        numpy.random.seed(seed % 2**32)
+        if (ids := getattr(batch, "ids", None)) is not None:
+            for layer, dropout in enumerate(self._dropouts):
+                dropout.count(random_bits(self.seed, trainer.current_epoch, ids, _DROPOUT + layer))

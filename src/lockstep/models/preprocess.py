@@ -20,9 +20,9 @@ class Preprocess(nn.Module):
         self.register_buffer("scale", torch.ones(shape))
 
     def fit(self, scaler: StandardScaler) -> None:
-        """Takes over the parameters of a fitted scaler."""
+        """Takes over the parameters of a fitted scaler, rounded to float32: they are the same at any precision."""
         for buffer, values in ((self.mean, scaler.mean_), (self.scale, scaler.scale_)):
-            buffer.copy_(torch.as_tensor(values).reshape(buffer.shape))
+            buffer.copy_(torch.as_tensor(values, dtype=torch.float32).reshape(buffer.shape))
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, *input_shape), uint8 or float, to the same shape in the buffers' type."""

@@ -1,5 +1,6 @@
 """What all tasks share: the step, the metrics, the optimizer and its schedule."""
 
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,11 +9,11 @@ from typing import Any
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from lockstep.counter_rng import random_bits
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import config_error
@@ -20,13 +21,12 @@ from lockstep.models.epoch_metrics import EpochMetrics
 from lockstep.models.preprocess import Preprocess
 from lockstep.models.sample_mean import SampleMean
 from lockstep.models.schedules import TrainingLength
-from lockstep.nets.dropout import Dropout
+from lockstep.trainer.batchnorm import uncounted
+from lockstep.trainer.lightning_internals import is_attached
 from lockstep.trainer.steps import begins_step, ends_step
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 ScheduleFactory = Callable[[Optimizer, TrainingLength], dict[str, Any]]
-
-_DROPOUT = 1000  # the stream of layer 0's draws; augmentation has those from 0 on
 
 
 class Task(LightningModule):
@@ -56,14 +56,13 @@ class Task(LightningModule):
         super().__init__()
         if twice := sorted({*metrics} & {*(torchmetrics or {})}):
             raise config_error("model.torchmetrics", twice, "accepted is a name that model.metrics has not")
+        _initialize_lazy_layers(net, spec)
         self.net = net
         self.spec = spec
         self.preprocess = Preprocess(spec.input_shape)
         self.make_optimizer, self.make_schedule = optimizer, lr_scheduler
         self.train_means, self.val_means, self.test_means = (SampleMean(metrics) for _ in range(3))
         self.val_metrics, self.test_metrics = (EpochMetrics(torchmetrics or {}) for _ in range(2))
-        self.dropouts = [module for module in net.modules() if isinstance(module, Dropout) and module.p > 0]
-        self.seed = torch.initial_seed()  # the run's, of which the weights were drawn
         self.model_config = model_config or {}
         self.results: dict[str, float] = {}  # the latest value of each metric, which self.log would round to float32
         self.samples_trained = 0  # by this process, since it started
@@ -83,11 +82,16 @@ class Task(LightningModule):
         return outputs, targets
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.net(self.preprocess(inputs).contiguous(memory_format=self.memory_format))
+        """The net's outputs (n, num_outputs) of inputs (n, *input_shape). Where a tail has left none for this process, the
+        net is run on stand-ins: it may not bear nothing, and the other processes wait for its gradients (of zero) and
+        for its BatchNorm layers."""
+        samples = self.preprocess(inputs)
+        if len(samples):
+            return self.net(samples.contiguous(memory_format=self.memory_format))
+        with uncounted():
+            return self.net(_stand_ins(samples).contiguous(memory_format=self.memory_format))[:0]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        for layer, dropout in enumerate(self.dropouts):
-            dropout.count(random_bits(self.seed, self.current_epoch, batch.ids, _DROPOUT + layer))
         values = self._measured(self(batch.inputs), batch.targets)
         self.train_means.update(values)
         self.samples_trained += len(batch.ids)
@@ -148,7 +152,9 @@ class Task(LightningModule):
     def on_train_start(self) -> None:
         self._started = time.perf_counter()
         # a plateau may monitor what was logged before the checkpoint
-        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.results.items()})
+        self.trainer.callback_metrics.update(
+            {name: torch.tensor(value, dtype=torch.float64) for name, value in self.results.items()}
+        )
 
     def on_train_end(self) -> None:
         self.train_time = time.perf_counter() - self._started
@@ -178,7 +184,7 @@ class Task(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.results = dict(checkpoint.get("metrics", {}))
         rows = checkpoint.get("train_means")
-        if rows is None or self._trainer is None or self.trainer.state.fn != "fit":
+        if rows is None or not is_attached(self) or self.trainer.state.fn != "fit":
             return
         rank, is_same_world = self.global_rank, len(rows["count"]) == self.trainer.world_size
         for name, state in (("sums", self.train_means.sums), ("count", self.train_means.count)):
@@ -189,3 +195,17 @@ class Task(LightningModule):
         """This tensor of every rank, (world size, ...), on the CPU; a collective."""
         rows = gather_all_tensors(tensor) if self.trainer.world_size > 1 else [tensor]
         return torch.stack(rows).cpu()
+
+
+def _initialize_lazy_layers(net: nn.Module, spec: DataSpec) -> None:
+    """While their weights depend on the seed alone; torch would draw them in the first step, and DDP does not take them."""
+    if any(is_lazy(tensor) for tensor in (*net.parameters(), *net.buffers())):
+        with torch.no_grad():
+            net.eval()(_stand_ins(torch.empty(0, *spec.input_shape)))
+        net.train()
+
+
+def _stand_ins(nothing: Tensor) -> Tensor:
+    """Two samples like those of which there are none: positive and unlike each other, so that zero times a slope is zero."""
+    shape = (2, *nothing.shape[1:])
+    return torch.linspace(0.1, 1.0, math.prod(shape), dtype=nothing.dtype, device=nothing.device).view(shape)

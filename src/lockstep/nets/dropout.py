@@ -9,8 +9,9 @@ from lockstep.counter_rng import mix
 class Dropout(nn.Dropout):
     """torch.nn.Dropout whose mask is counted from (seed, epoch, layer, sample id, element).
 
-    `count` tells it the samples of the next batch, which a Task does at every training step; without it, it is
-    torch.nn.Dropout. Used twice in one step, it drops the same elements twice: give each place a layer of its own.
+    `count` tells it the samples of the next batch, which the callback CounterBasedRandomness does in any LightningModule
+    whose batches have `ids`; without it, it is torch.nn.Dropout. Used twice in one step, it drops the same elements twice:
+    give each place a layer of its own.
     """
 
     def __init__(self, p: float = 0.5) -> None:
@@ -27,9 +28,11 @@ class Dropout(nn.Dropout):
             return input
         if self.keys is None:
             return super().forward(input)
+        if not len(self.keys):
+            return input  # of stand-ins, on a process without a sample: they come to nothing
         if len(self.keys) != len(input):
             raise ValueError(f"dropout of {len(input)} rows in a batch of {len(self.keys)} samples: the batch must come first")
-        elements = mix(torch.arange(input[0].numel() if len(input) else 0, device=input.device))
+        elements = mix(torch.arange(input[0].numel(), device=input.device))
         bits = mix(self.keys[:, None] + elements)  # uniform over the signed 64-bit integers
         kept = (bits >= round((self.p - 0.5) * 2**64)) if self.p < 1 else torch.zeros_like(bits, dtype=torch.bool)
         scale = 0.0 if self.p == 1 else 1 / (1 - self.p)

@@ -1,87 +1,142 @@
 """BatchNorm over the global batch, on GPUs and on CPUs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch.plugins import TorchSyncBatchNorm
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules._functions import SyncBatchNorm as TorchSyncBatchNorm  # what torch.nn.SyncBatchNorm computes with
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
+
+_uncounted: ContextVar[bool] = ContextVar("_uncounted", default=False)
 
 
-class SyncBatchNorm(TorchSyncBatchNorm):
-    """Lightning's seam for synchronised BatchNorm: torch's on GPUs, AllReduceBatchNorm on CPUs, where torch has none."""
+def synchronise_batchnorm(model: nn.Module) -> None:
+    """From now on each BatchNorm layer of the model normalises by the statistics of all processes' samples.
 
-    def __init__(self, accelerator: str) -> None:
-        self.on_cpu = accelerator != "gpu"
-
-    def apply(self, model: nn.Module) -> nn.Module:
-        return _replace(model) if self.on_cpu else super().apply(model)
-
-    def revert(self, model: nn.Module) -> nn.Module:
-        return _restore(model) if self.on_cpu else super().revert(model)
-
-
-class AllReduceBatchNorm(_BatchNorm):
-    """A BatchNorm layer whose training statistics are those of the global batch.
-
-    Ranks may hold unequal numbers of samples, none included. It rounds where the single-process layer does: statistics in
-    float64, in two passes so that nothing cancels, then one scale and one shift a channel in the input's type. A ReLU turns
-    another rounding of a value near zero into another gradient.
+    A layer stays what it is, with whatever a subclass adds to it (an activation, say): only what it calls,
+    torch.nn.functional.batch_norm, is computed over all processes. Without a process group nothing changes.
     """
+    for layer in model.modules():  # each once, under however many names
+        if isinstance(layer, _BatchNorm) and not isinstance(layer, Synchronised):
+            # torch's own layer refuses CPUs
+            layer.__class__ = _synchronised(_AnyShape if type(layer) is nn.SyncBatchNorm else type(layer))
 
-    def __init__(self, layer: _BatchNorm) -> None:
-        """Shares the parameters and buffers of `layer`."""
-        super().__init__(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
-        self.replaced = (layer,)  # in a tuple: not a submodule, or the keys of the checkpoint would change
-        _share_state(layer, self)
-        self.train(layer.training)
 
-    def restored(self) -> _BatchNorm:
-        """The layer it was made from, with the statistics it has now."""
-        _share_state(self, self.replaced[0])
-        return self.replaced[0].train(self.training)
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Samples that pass synchronised layers meanwhile add nothing to the statistics: they stand in on a process that has
+    no sample of its own, and yet has to take part in the others' collectives."""
+    token = _uncounted.set(True)
+    try:
+        yield
+    finally:
+        _uncounted.reset(token)
 
+
+class Synchronised:
+    """What stands before a BatchNorm layer's own class; see `synchronise_batchnorm`."""
+
+    @torch.compiler.disable  # collectives stay out of compiled graphs
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        own: Any = super()
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+            return own.forward(*inputs, **named)
+        with _OverAllProcesses():
+            return own.forward(*inputs, **named)
+
+
+@cache
+def _synchronised(kind: type[nn.Module]) -> Any:
+    return type(kind.__name__, (Synchronised, kind), {"__module__": kind.__module__})
+
+
+class _AnyShape(_BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim < 2:
             raise ValueError(f"BatchNorm needs (n, channels, ...), got {tuple(input.shape)}")
 
-    def forward(self, input: Tensor) -> Tensor:
-        if not self.training:
-            return super().forward(input)
-        self._check_input_dim(input)
-        x = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
-        dimensions = [d for d in range(x.ndim) if d != 1]
-        shape = [1, -1] + [1] * (x.ndim - 2)
-        local_count = x.new_full((1,), x.numel() // x.shape[1], dtype=torch.float64)
-        totals = _AllReduce.apply(torch.cat([x.sum(dimensions, dtype=torch.float64), local_count]))
-        count = totals[-1].detach()
-        mean = totals[:-1] / count
-        variance = _AllReduce.apply((x - mean.view(shape)).square().sum(dimensions)) / count
-        self._update(mean.detach(), variance.detach(), count)
-        scale = (variance.to(x.dtype).double() + self.eps).rsqrt().to(x.dtype)
-        if self.affine:
-            scale = scale * self.weight
-        shift = -mean.to(x.dtype).double() * scale.double()
-        if self.affine:
-            shift = shift + self.bias
-        return torch.addcmul(shift.to(x.dtype).view(shape), x, scale.view(shape)).to(input.dtype)
 
-    @torch.no_grad()
-    def _update(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-        """Running statistics as torch.nn.BatchNorm keeps them: unbiased variance; momentum None is the mean of all."""
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
-            return
-        self.num_batches_tracked.add_(1)
-        momentum = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
-        unbiased = variance * count / (count - 1).clamp(min=1)
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
+class _OverAllProcesses(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        return (_batch_norm if func is functional.batch_norm else func)(*args, **(kwargs or {}))
 
 
-def _share_state(source: _BatchNorm, target: _BatchNorm) -> None:
-    for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
-        setattr(target, name, getattr(source, name))
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """torch.nn.functional.batch_norm with the statistics of all processes' samples, where it takes those of its batch."""
+    if not training:
+        return functional.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    parameters = (running_mean, running_var, weight, bias, momentum, eps)
+    if not _uncounted.get():
+        return _normalised(input, *parameters)
+    # the gradient of nothing passes the same collectives as that of the other processes' samples
+    nothing = _normalised(input[:0], *parameters)
+    return functional.batch_norm(input, None, None, training=True, eps=eps) + nothing.sum()
+
+
+def _normalised(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """By torch's kernels on GPUs. On CPUs, where it has none, in its own way, which rounds where the layer does on one process:
+    statistics in float64, in two passes so that nothing cancels, then one scale and one shift a channel in the input's type.
+    A ReLU turns another rounding of a value near zero into another gradient."""
+    x = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
+    if input.is_cuda:
+        kept = input if len(input) else x  # of nothing torch sends statistics of the input's type, of samples float32
+        group, size = dist.group.WORLD, dist.get_world_size()
+        return TorchSyncBatchNorm.apply(kept, weight, bias, running_mean, running_var, eps, momentum, group, size)
+    mean, variance, count = _statistics(x)
+    _update(running_mean, running_var, mean.detach(), variance.detach(), count, momentum)
+    scale = (variance.to(x.dtype).double() + eps).rsqrt().to(x.dtype)
+    if weight is not None:
+        scale = scale * weight
+    shift = -mean.to(x.dtype).double() * scale.double()
+    if bias is not None:
+        shift = shift + bias
+    shape = [1, -1] + [1] * (x.ndim - 2)
+    return torch.addcmul(shift.to(x.dtype).view(shape), x, scale.view(shape)).to(input.dtype)
+
+
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and biased variance of each channel of (n, channels, ...) over all processes, and how many values it has."""
+    dimensions = [d for d in range(x.ndim) if d != 1]
+    shape = [1, -1] + [1] * (x.ndim - 2)
+    local_count = x.new_full((1,), x.numel() // x.shape[1], dtype=torch.float64)
+    totals = _AllReduce.apply(torch.cat([x.sum(dimensions, dtype=torch.float64), local_count]))
+    count = totals[-1].detach()
+    mean = totals[:-1] / count
+    return mean, _AllReduce.apply((x - mean.view(shape)).square().sum(dimensions)) / count, count
+
+
+@torch.no_grad()
+def _update(
+    running_mean: Tensor | None, running_var: Tensor | None, mean: Tensor, variance: Tensor, count: Tensor, momentum: float
+) -> None:
+    """As torch does, with the unbiased variance."""
+    if running_mean is not None and running_var is not None:
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+        running_var.lerp_((variance * count / (count - 1).clamp(min=1)).to(running_var.dtype), momentum)
 
 
 class _AllReduce(torch.autograd.Function):
@@ -98,19 +153,3 @@ class _AllReduce(torch.autograd.Function):
         total = gradient.contiguous().clone()
         dist.all_reduce(total)
         return total
-
-
-def _replace(module: nn.Module) -> nn.Module:
-    if isinstance(module, _BatchNorm):
-        return AllReduceBatchNorm(module)
-    for name, child in module.named_children():
-        module.add_module(name, _replace(child))
-    return module
-
-
-def _restore(module: nn.Module) -> nn.Module:
-    if isinstance(module, AllReduceBatchNorm):
-        return module.restored()
-    for name, child in module.named_children():
-        module.add_module(name, _restore(child))
-    return module

@@ -5,11 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from fits import BARE, last, prepared
-from lightning import LightningModule
 
-from lockstep.callbacks import CounterBasedRandomness, checkpoints
+from lockstep.callbacks import checkpoints
 from lockstep.checkpointing import read_checkpoint
 
 NO_EPOCHS = "guards.checkpoint.every_n_epochs=null"
@@ -83,15 +81,3 @@ def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"last.ckpt", "previous.ckpt"}
     assert last(tmp_path)["global_step"] == 12
     assert read_checkpoint("previous", tmp_path / "checkpoints" / "previous.ckpt")["global_step"] == 8
-
-
-def test_counted_randomness_is_a_function_of_seed_epoch_batch_and_rank() -> None:
-    def draws(seed: int, epoch: int, batch: int, rank: int) -> float:
-        trainer: Any = SimpleNamespace(current_epoch=epoch, global_rank=rank)
-        CounterBasedRandomness(seed).on_train_batch_start(trainer, LightningModule(), None, batch)
-        return torch.rand(()).item()
-
-    keys = [(seed, epoch, batch, rank) for seed in (0, 1) for epoch in (0, 1) for batch in (0, 1, 2) for rank in (0, 1)]
-    first = [draws(*key) for key in keys]
-    assert len(set(first)) == len(keys)
-    assert [draws(*key) for key in reversed(keys)] == first[::-1]

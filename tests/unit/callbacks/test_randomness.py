@@ -1,0 +1,40 @@
+"""What is drawn in training does not depend on what was drawn before."""
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import torch
+from lightning import LightningModule
+
+from lockstep.callbacks import CounterBasedRandomness
+from lockstep.counter_rng import random_bits
+from lockstep.nets import MLP, Dropout
+
+
+def test_noise_is_a_function_of_seed_epoch_batch_and_rank() -> None:
+    def draws(seed: int, epoch: int, batch: int, rank: int) -> tuple[float, float, float]:
+        trainer: Any = SimpleNamespace(current_epoch=epoch, global_rank=rank)
+        CounterBasedRandomness(seed).on_train_batch_start(trainer, LightningModule(), None, batch)
+        return torch.rand(()).item(), numpy.random.rand(), random.random()
+
+    keys = [(seed, epoch, batch, rank) for seed in (0, 1) for epoch in (0, 1) for batch in (0, 1, 2) for rank in (0, 1)]
+    first = [draws(*key) for key in keys]
+    for generator in zip(*first, strict=True):
+        assert len(set(generator)) == len(keys)
+    assert [draws(*key) for key in reversed(keys)] == first[::-1]
+
+
+def test_dropout_is_told_the_samples_in_any_module() -> None:
+    module, trainer = LightningModule(), SimpleNamespace(current_epoch=3, global_rank=1)
+    module.net = MLP((4,), 2, [5, 5], dropout=0.5)
+    layers = [layer for layer in module.modules() if isinstance(layer, Dropout)]
+    randomness = CounterBasedRandomness(seed=7)
+    randomness.on_train_start(trainer, module)  # pyright: ignore[reportArgumentType]
+    for batch, ids in ((torch.zeros(2, 4), None), (SimpleNamespace(ids=torch.tensor([5, 9])), torch.tensor([5, 9]))):
+        randomness.on_train_batch_start(trainer, module, batch, 0)  # pyright: ignore[reportArgumentType]
+        for number, layer in enumerate(layers):
+            expected = None if ids is None else random_bits(7, 3, ids, 1000 + number)
+            assert (layer.keys is None) if expected is None else torch.equal(layer.keys, expected)
+    assert len(layers) == 2
