@@ -3,6 +3,7 @@
 from lockstep.callbacks.averaging import EMA
 from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lockstep.callbacks.early_stopping import EarlyStopping
+from lockstep.callbacks.equivalence import EquivalenceReport
 from lockstep.callbacks.monitors import LearningRate, Throughput
 from lockstep.callbacks.nonfinite import NonFinite
 from lockstep.callbacks.pictures import Pictures
@@ -16,6 +17,7 @@ __all__ = [
     "BestCheckpoint",
     "CounterBasedRandomness",
     "EarlyStopping",
+    "EquivalenceReport",
     "LastCheckpoint",
     "LearningRate",
     "NonFinite",

@@ -56,6 +56,7 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name(model.device) if is_gpu else "cpu",
         "device_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if is_gpu else None,
         "threads": torch.get_num_threads(),
+        "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
     }
 
 

@@ -1,0 +1,106 @@
+"""What keeps several processes from giving the result of one, said when training starts."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from lockstep.callbacks.randomness import CounterBasedRandomness
+from lockstep.datamodules.base import DataModule
+from lockstep.models.task import Task
+from lockstep.nets.dropout import Dropout
+from lockstep.trainer.batchnorm import Synchronised
+
+log = logging.getLogger(__name__)
+
+# Layers of other libraries that drop whole paths or blocks, by class name, and where they keep the probability.
+_DROPPING = ("StochasticDepth", "DropPath", "DropBlock", "DropBlock2d", "DropBlock3d", "PatchDropout")
+_PROBABILITIES = ("p", "drop_prob", "prob")
+
+
+class EquivalenceReport(Callback):
+    """Logs a line for each cause that can be seen from the built parts; `causes` keeps them for the record of the run.
+
+    What the code of a model does, no look at its layers can tell: scripts/parity.py finds it by training.
+    """
+
+    def __init__(self) -> None:
+        self.causes: list[str] = []
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.causes = list(_causes(trainer, pl_module)) if trainer.world_size > 1 else []
+        for cause in self.causes:
+            log.info(f"Not as on one process: {cause}")
+
+
+def _causes(trainer: Any, model: LightningModule) -> Iterator[str]:
+    yield from _of_norms(model)
+    yield from _of_noise(trainer, model)
+    yield from _of_data(trainer, getattr(trainer, "datamodule", None))
+    if not isinstance(model, Task):
+        yield (
+            f"{type(model).__name__} is no lockstep.models.Task: unless its losses and metrics are sums over samples, "
+            "a process with fewer of them counts as much"
+        )
+    if "16" in str(trainer.precision):
+        yield f"trainer.precision={trainer.precision}: equal but for its rounding, which training makes larger"
+
+
+def _of_norms(model: nn.Module) -> Iterator[str]:
+    alone = [name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm) and not _is_synchronised(layer)]
+    if alone:
+        yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {_listed(alone)}"
+    others = [
+        f"{name} ({type(layer).__name__})"
+        for name, layer in model.named_modules()
+        if getattr(layer, "running_mean", None) is not None and not isinstance(layer, _BatchNorm)
+    ]
+    if others:
+        yield f"running statistics of each process's own samples, which only BatchNorm shares: {_listed(others)}"
+
+
+def _is_synchronised(layer: nn.Module) -> bool:
+    return isinstance(layer, Synchronised | nn.SyncBatchNorm)
+
+
+def _of_noise(trainer: Any, model: nn.Module) -> Iterator[str]:
+    is_counted = any(isinstance(callback, CounterBasedRandomness) for callback in trainer.callbacks)
+    drawing = [
+        f"{name} ({type(layer).__name__})"
+        for name, layer in model.named_modules()
+        if _draws(layer) and not (isinstance(layer, Dropout) and is_counted)
+    ]
+    if drawing:
+        yield f"noise drawn by each process, where lockstep.nets.Dropout counts it from the sample: {_listed(drawing)}"
+
+
+def _draws(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
+        return layer.dropout > 0
+    if isinstance(layer, _DropoutNd) or type(layer).__name__ in _DROPPING:
+        return any((getattr(layer, name, None) or 0.0) > 0 for name in _PROBABILITIES)
+    return isinstance(layer, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
+
+
+def _of_data(trainer: Any, datamodule: Any) -> Iterator[str]:
+    if not isinstance(datamodule, DataModule):
+        name = "the data" if datamodule is None else type(datamodule).__name__
+        yield (
+            f"{name} is no lockstep.datamodules.DataModule: Lightning's sampler repeats samples where they "
+            "do not divide, and takes them in another order than one process"
+        )
+    elif datamodule.global_batch_size is None:
+        order = datamodule.order()
+        yield (
+            f"datamodule.batch_size={datamodule.batch_size} is of each process: a step has {order['global_batch_size']} samples, "
+            f"on one process {order['global_batch_size'] // trainer.world_size}; datamodule.global_batch_size is of all"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    """The first three."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,89 @@
+"""What keeps several processes from giving the result of one is said, and nothing else."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fits import BARE, prepared
+from lightning import LightningModule
+from torch import nn
+
+from lockstep.callbacks import CounterBasedRandomness, EquivalenceReport
+
+NOTHING: tuple[str, ...] = ()
+
+
+def causes(**parts: Any) -> list[str]:
+    """Of a plain module on two processes; `parts` are attributes of the trainer, `net` the module's."""
+    module = LightningModule()
+    module.net = parts.pop("net", nn.Identity())
+    trainer: Any = SimpleNamespace(**{"world_size": 2, "callbacks": [], "precision": "32-true", "datamodule": None} | parts)
+    report = EquivalenceReport()
+    report.on_fit_start(trainer, module)
+    return report.causes
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("trainer.devices=1",), NOTHING),
+        (("trainer.devices=2", "datamodule.global_batch_size=64", "model.net.dropout=0.1"), NOTHING),
+        (
+            ("trainer.devices=2", "trainer.accumulate_grad_batches=3"),
+            ("datamodule.batch_size=64 is of each process: a step has 384 samples, on one process 192;",),
+        ),
+        (
+            ("trainer.devices=2", "model=cnn", "trainer.sync_batchnorm=false", "datamodule.global_batch_size=64"),
+            ("trainer.sync_batchnorm=false: each process normalises by its own samples, in net.features.0.1, net.features.1.1",),
+        ),
+        (("trainer.devices=2", "model=cnn", "datamodule.global_batch_size=64"), NOTHING),
+    ],
+)
+def test_a_composed_run(overrides: tuple[str, ...], said: tuple[str, ...], tmp_path: Any) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "guards=[randomness,equivalence]", "callbacks={}", *overrides, base=BARE[:3])
+    datamodule.trainer, trainer.datamodule = trainer, datamodule
+    report = next(callback for callback in trainer.callbacks if isinstance(callback, EquivalenceReport))
+    report.on_fit_start(trainer, model)
+    assert len(report.causes) == len(said)
+    for cause, words in zip(report.causes, said, strict=True):
+        assert cause.startswith(words)
+
+
+class DropPath(nn.Module):
+    """As timm names it."""
+
+    drop_prob = 0.1
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (nn.Dropout(0.1), "noise drawn by each process, where lockstep.nets.Dropout counts it from the sample: net.0 (Dropout)"),
+        (nn.LSTM(2, 2, num_layers=2, dropout=0.1), "noise drawn"),
+        (nn.MultiheadAttention(2, 1, dropout=0.1), "noise drawn"),
+        (DropPath(), "noise drawn"),
+        (nn.InstanceNorm2d(2, track_running_stats=True), "running statistics of each process's own samples"),
+        (nn.Dropout(0.0), None),
+        (nn.InstanceNorm2d(2), None),
+        (nn.LayerNorm(2), None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_layer(layer: nn.Module, words: str | None) -> None:
+    found = [cause for cause in causes(net=nn.Sequential(layer)) if cause.startswith(words or ("noise", "running"))]
+    assert len(found) == (words is not None)
+
+
+def test_counted_dropout_without_its_counter_and_half_a_precision() -> None:
+    from lockstep.nets import Dropout
+
+    net = nn.Sequential(Dropout(0.1))
+    assert any(cause.startswith("noise") for cause in causes(net=net))
+    assert not any(cause.startswith("noise") for cause in causes(net=net, callbacks=[CounterBasedRandomness(0)]))
+    assert any(cause.startswith("trainer.precision=bf16-mixed") for cause in causes(precision="bf16-mixed"))
+
+
+def test_code_that_is_not_lockstep_s() -> None:
+    said = "\n".join(causes())
+    assert "LightningModule is no lockstep.models.Task" in said
+    assert "no lockstep.datamodules.DataModule" in said
