@@ -15,8 +15,8 @@ from lockstep import console
 from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.errors import config_error
-from lockstep.launchers.stop_signals import PREEMPTED
-from lockstep.launchers.supervisor import POLL, Signals
+from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS
+from lockstep.launchers.supervisor import POLL
 from lockstep.sweeps.live_table import COLUMNS, rows_of, show
 from lockstep.sweeps.manifest import Manifest, as_it_stands
 
@@ -43,23 +43,23 @@ def resume(manifest: Manifest, sweep_dir: Path) -> int:
     if not Path(cwd).is_dir() or not manifest.commands:
         raise config_error("SWEEP_DIR", sweep_dir, f"was run in {cwd}, which is gone; accepted is its own command")
     codes = []
-    with Signals() as signals:
+    with STOP_SIGNALS.noted() as received:
         for command in manifest.commands:
-            codes.append(_called([sys.executable, *in_directory(command, sweep_dir)], cwd, signals))
-            if codes[-1] == PREEMPTED or signals.received:
+            codes.append(_called([sys.executable, *in_directory(command, sweep_dir)], cwd, received))
+            if codes[-1] == PREEMPTED or received:
                 break
     return max(code if code >= 0 else 128 - code for code in codes)  # killed by a signal, as a shell counts it
 
 
-def _called(command: list[str], cwd: str, signals: Signals) -> int:
+def _called(command: list[str], cwd: str, received: list[int]) -> int:
     """The exit code of a sweep, to which requests to stop are passed on; Ctrl-C reaches it by itself, from the terminal."""
     with subprocess.Popen(command, cwd=cwd) as sweep:
         passed_on = 0
         while (code := sweep.poll()) is None:
-            for number in signals.received[passed_on:]:
+            for number in received[passed_on:]:
                 if number != signal.SIGINT:
                     sweep.send_signal(number)
-            passed_on = len(signals.received)
+            passed_on = len(received)
             time.sleep(POLL)
     return code
 

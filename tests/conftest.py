@@ -3,6 +3,7 @@
 import multiprocessing
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / folder) for folder in ("tests", "scripts", "benchmarks", "docs", "src")]
 
-from warm import PRELOADED  # noqa: E402  found on the path that has just been set
+# found on the path that has just been set
+from warm import PRELOADED  # noqa: E402
+
+from lockstep.launchers.stop_signals import STOP_SIGNALS  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
 
@@ -23,6 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
     # what Lightning says on any machine that has SLURM
     config.addinivalue_line("filterwarnings", "ignore:The `srun` command is available on your system")
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """A run listens until its process ends, and this one goes on."""
+    yield
+    STOP_SIGNALS.stop_listening()
 
 
 @pytest.fixture

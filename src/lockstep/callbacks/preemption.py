@@ -6,7 +6,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.callbacks.checkpoints import last_checkpoint_of
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.trainer.steps import begins_step
 
 
@@ -15,10 +15,13 @@ class Preemption(Callback):
     each other, save last.ckpt together, and leave by Preempted.
 
     One all-reduce in so many steps: Lightning broadcasts before every batch, and inside its signal handler.
+
+    `deadline` is kept by the run itself and its parent (lockstep.runs.run): the seconds from a request to the end, saving
+    included, after which a run that is stuck leaves the stacks of its threads in its logs, and ends with what was saved last.
     """
 
-    def __init__(self, every_n_steps: int = 10) -> None:
-        self.every_n_steps = every_n_steps
+    def __init__(self, every_n_steps: int = 10, deadline: float | None = 300) -> None:
+        self.every_n_steps, self.deadline = every_n_steps, deadline
         self._is_overdue = True  # it has been longer than a step since the ranks last asked
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -52,7 +55,7 @@ class Preemption(Callback):
 def _agree(trainer: Trainer) -> int:
     """The signal that any rank has received, 0 if none has; the same answer on every rank."""
     if trainer.world_size == 1:
-        return STOP_SIGNALS.received
-    received = torch.tensor(STOP_SIGNALS.received, device=trainer.strategy.root_device)
+        return leading(STOP_SIGNALS.received)
+    received = torch.tensor(leading(STOP_SIGNALS.received), device=trainer.strategy.root_device)
     torch.distributed.all_reduce(received, torch.distributed.ReduceOp.MAX)
     return int(received)

@@ -1,6 +1,7 @@
 """Lightning's seam for reading and writing checkpoints."""
 
 import logging
+import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class AtomicCheckpointIO(CheckpointIO):
         try:
             write_checkpoint(checkpoint, path, keep_as)
         except (OSError, RuntimeError, ConfigError) as error:  # torch's writer turns a full disk into a RuntimeError
+            if (accident := _death_of_a_worker(error)) is not None:
+                raise accident from None
             line = f"{path}: the checkpoint was not written ({_reason(error)}); earlier ones are untouched"
             if self.on_save_error != "warn":
                 raise CheckpointError(line) from error
@@ -92,6 +95,16 @@ def _snapshot(content: Any) -> Any:
     if isinstance(content, list | tuple):
         return type(content)(map(_snapshot, content))
     return content
+
+
+def _death_of_a_worker(error: BaseException | None) -> BaseException | None:
+    """What torch's handler of SIGCHLD raises when a data worker has died, in whatever the main thread is doing then."""
+    while error is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if any(frame.f_globals.get("__name__") == "torch.utils.data._utils.signal_handling" for frame in frames):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _reason(error: Exception) -> str:

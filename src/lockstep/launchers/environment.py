@@ -1,5 +1,6 @@
 """What the environment says about this process: which rank it is, who started it, which run it belongs to."""
 
+import contextlib
 import functools
 import logging
 import os
@@ -124,11 +125,44 @@ def run_id() -> str:
 
 
 def _start_of(pid: int) -> int:
-    """When a process began, in clock ticks since boot by proc(5); 0 where there is no /proc."""
+    """When a process began, in clock ticks since boot; 0 where there is no /proc."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        return int(_stat(pid)[19])
     except OSError:
         return 0
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of proc(5) from the third on: state, parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def gone_ranks() -> list[int]:
+    """Those of this run that are no more, where all were started beside this process and there is a /proc to look into."""
+    rank = this_rank()
+    alive = {other.global_rank for pid in _siblings() if (other := rank_in(_environment_of(pid))) is not None}
+    if rank is None or rank.num_nodes > 1 or rank.global_rank not in alive:
+        return []
+    return sorted(set(range(rank.world_size)) - alive)
+
+
+def _siblings() -> list[int]:
+    """The processes that this one's parent has started, this one too."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended since
+            if int(_stat(int(folder.name))[1]) == os.getppid():
+                found.append(int(folder.name))
+    return found
+
+
+def _environment_of(pid: int) -> dict[str, str]:
+    """What a process was started with; nothing of one that has died and was not waited for yet."""
+    try:
+        text = Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return {}
+    return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
 
 
 def rank_log() -> str:

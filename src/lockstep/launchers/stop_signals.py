@@ -1,63 +1,157 @@
-"""Being asked to stop: SIGTERM, SIGUSR1 (SLURM's warning before a time limit) and Ctrl-C, in a process that trains."""
+"""Being asked to stop: by SIGTERM, SIGHUP (the terminal has closed), SIGUSR1 (SLURM's warning before a time limit) and Ctrl-C."""
 
+import atexit
+import contextlib
 import os
+import select
 import signal
 import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 PREEMPTED = 75  # exit code: EX_TEMPFAIL of sysexits.h, to be resumed
+INSISTED = 5.0  # seconds that a process gets to leave by itself after the second Ctrl-C
 
 
 class Preempted(BaseException):
-    """The run was asked to stop and can be resumed. Like KeyboardInterrupt it is nobody's to catch on the way."""
+    """The run was asked to stop and can be resumed. Like KeyboardInterrupt it is nobody's to catch on the way.
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"preempted by {signal.Signals(number).name}")
-        self.number = number
+    `unsaved` says why what was trained since the last checkpoint is not in one.
+    """
+
+    def __init__(self, number: int, unsaved: str | None = None) -> None:
+        lost = "" if unsaved is None else f", with nothing saved anew: {unsaved}"
+        super().__init__(f"preempted by {signal.Signals(number).name}{lost}")
+        self.number, self.unsaved = number, unsaved
+
+
+def leading(received: Sequence[int]) -> int:
+    """The signal that counts, 0 if there is none: the first one, but SIGUSR1 wins: it asks for a requeue."""
+    return signal.SIGUSR1 if signal.SIGUSR1 in received else next(iter(received), 0)
 
 
 class StopSignals:
     """What this process was asked by signals. Raises Preempted at once, or, while `deferred`, only notes it, for
     whoever asks at the next step boundary: a signal handler is no place for a collective or a checkpoint.
 
-    The second Ctrl-C is always at once.
+    The second Ctrl-C is always at once. It is raised one time only: the process is then on its way out.
     """
 
     def __init__(self) -> None:
         self.deferred = False
-        self.received = 0  # the signal's number; the first one, but SIGUSR1 wins: it asks for a requeue
-        self._interrupts = 0
+        self.received: list[int] = []
+        self._may_raise = True
+        self._exit_code: int | None = None
         self._process = 0
+        self._previous: dict[int, Any] = {}  # the handlers there were
+        self._wakeup: int | None = None
 
     @property
     def is_listening(self) -> bool:
         """In this process, or in the one that it was forked from."""
         return self._process > 0
 
-    def listen(self) -> None:
-        """From now on, in this process; a data worker that inherits the handlers ignores them and ends with us."""
-        self.deferred, self.received, self._interrupts, self._process = False, 0, 0, os.getpid()
+    @property
+    def insists(self) -> bool:
+        return self.received.count(signal.SIGINT) > 1
+
+    def listen(self, deadline: float = float("inf"), overdue: Callable[[Preempted], None] | None = None) -> None:
+        """From now on, in this process; a data worker that inherits the handlers ignores them and ends with us.
+
+        Calls `overdue` from another thread if this process is still there `deadline` seconds after the first request: its
+        main thread may be stuck where no handler of Python's is run, in a collective that waits for a rank, say.
+        """
+        self.stop_listening()
+        self._process = os.getpid()
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                signal.signal(number, self._receive)
+                self._previous[number] = signal.signal(number, self._receive)
+        atexit.register(self._ignore)
+        if overdue is not None:
+            reader, self._wakeup = os.pipe()
+            os.set_blocking(self._wakeup, False)
+            signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)  # written to by C code, at once
+            threading.Thread(target=_wait, args=(reader, deadline, overdue), name="stop-deadline", daemon=True).start()
 
     def stop_listening(self) -> None:
-        self._process = 0
-        for number in SIGNALS:
-            if signal.getsignal(number) == self._receive:
-                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        """Leaves the handlers as they were, and forgets."""
+        self.deferred, self.received, self._may_raise, self._exit_code, self._process = False, [], True, None, 0
+        atexit.unregister(self._ignore)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+        if self._wakeup is not None:
+            signal.set_wakeup_fd(-1)
+            os.close(self._wakeup)
+            self._wakeup = None
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[list[int]]:
+        """Within, nothing is raised, however often it is asked: whoever looks at the list decides."""
+        was_listening, might_raise = self.is_listening, self._may_raise
+        if not was_listening:
+            self.listen()
+        self._may_raise = False
+        try:
+            yield self.received
+        finally:
+            self._may_raise = might_raise
+            if not was_listening:
+                self.stop_listening()
+
+    def leave(self) -> None:
+        """The process is on its way out: nothing is raised from here on."""
+        self._may_raise = False
+
+    def end_with(self, code: int) -> None:
+        """All is said and done but for leaving: a request now makes that happen at once, with the same code."""
+        self._exit_code = code
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         if os.getpid() != self._process:
             return
-        self._interrupts += number == signal.SIGINT
-        self.received = number if number == signal.SIGUSR1 else self.received or number
-        if self._interrupts > 1 or not self.deferred:
-            raise Preempted(number)
+        self.received.append(number)
+        if self._exit_code is not None:
+            os._exit(self._exit_code)
+        if self._may_raise and (not self.deferred or self.insists):
+            self._may_raise = False
+            raise Preempted(number, "asked for twice" if self.deferred else None)
+
+    def _ignore(self) -> None:
+        """While Python tears itself down, when it would put the default handlers back."""
+        for number in self._previous:
+            signal.signal(number, signal.SIG_IGN)
+
+    def forget_wakeup(self) -> None:
+        """In a process that was forked: what it receives is not meant for us."""
+        if self._wakeup is not None:
+            signal.set_wakeup_fd(-1)
+
+
+def _wait(reader: int, deadline: float, overdue: Callable[[Preempted], None]) -> None:
+    """Reads the numbers of all signals received, until there is no writer."""
+    received: list[int] = []
+    why, due = "", float("inf")
+    while (left := due - time.monotonic()) > 0:
+        if not select.select([reader], [], [], None if left == float("inf") else left)[0]:
+            continue
+        if not (numbers := os.read(reader, 64)):
+            os.close(reader)
+            return
+        received += [number for number in numbers if number in SIGNALS]
+        if received.count(signal.SIGINT) > 1:
+            why, due = "asked for twice", min(due, time.monotonic() + INSISTED)
+        elif received and not why:
+            why, due = f"no answer within {deadline:g} s", time.monotonic() + deadline
+    overdue(Preempted(leading(received), why))
 
 
 STOP_SIGNALS = StopSignals()
+os.register_at_fork(after_in_child=STOP_SIGNALS.forget_wakeup)
 
 
 def requeue(number: int, is_found_again: bool) -> str | None:

@@ -10,50 +10,37 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, RESTARTS
-from lockstep.launchers.stop_signals import PREEMPTED, SIGNALS, Preempted
+from lockstep.launchers.rank import Outcome
+from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, leading
 
 POLL = 0.05  # seconds between two looks at the ranks
 LAST_WORDS = 2.0  # seconds the others get to end by themselves once a rank has failed
 LEAVING_TOGETHER = 8.0  # seconds they get once a rank has left because the run was preempted: all have saved by then
+FINISHED_TOGETHER = 600.0  # seconds they get once a rank has finished: a logger may have something to upload
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 
 # Set by other launchers; a rank of ours must not take itself for one of theirs.
 _FOREIGN = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS_PER_NODE", "GROUP_RANK")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How the ranks ended: an exit code (0, 1, 2 or 75), and of the rank that failed first, what it said; after being
-    preempted the signal's number."""
-
-    code: int
-    reason: str | None = None
-    rank: int | None = None
-    traceback: str | None = None
-    signal: int = 0
-    is_final: bool = field(default=False, compare=False)  # it would fail again in the same way
-    is_silent: bool = field(default=False, compare=False)  # the rank has not said why
-
-
-def supervise(command: list[str], world_size: int, log: Path, restarts: int = 0) -> Outcome:
+def supervise(command: list[str], world_size: int, log: Path, restarts: int = 0, stop_deadline: float = float("inf")) -> Outcome:
     """Runs `command` as `world_size` ranks on this machine until all have ended; leaves no process behind.
-    `restarts` is how often that has been tried before.
+    `restarts` is how often that has been tried before. Ranks that are asked to stop end themselves within `stop_deadline`
+    seconds; those that can't, because they are suspended, say, are ended soon after.
 
     Rank zero shares this terminal; the output of rank k is appended to `log` with `.rank{k}` before the suffix.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, pipe() as (reader, _):
         environment = _environment(world_size, port) | {ERROR_DIR: errors, PARENT_PIPE: str(reader), RESTARTS: str(restarts)}
         ranks: list[subprocess.Popen[bytes]] = []
-        with Signals() as signals:
+        with STOP_SIGNALS.noted() as received:
             try:
                 for rank in range(world_size):
                     ranks.append(_start(command, rank, environment, reader, log))  # noqa: PERF401  ended even if one fails to start
-                return _watch(ranks, signals, Path(errors))
+                return _watch(ranks, received, Path(errors), stop_deadline)
             finally:
                 _end(ranks)
 
@@ -75,7 +62,7 @@ def _reserved_port() -> Iterator[int]:
     torch's TCPStore does), while the kernel hands it to nobody else who asks for any free port."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("", 0))
+        holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
 
 
@@ -117,48 +104,49 @@ def _start(command: list[str], rank: int, environment: dict[str, str], reader: i
         )
 
 
-class Signals:
-    """Counts requests to stop while the ranks run, instead of dying of them."""
-
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        self._previous: dict[int, object] = {}
-
-    def __enter__(self) -> "Signals":
-        for number in SIGNALS:
-            if signal.getsignal(number) is signal.SIG_IGN:
-                continue  # nohup
-            self._previous[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        self.received.append(number)
-
-
-def _watch(ranks: list[subprocess.Popen[bytes]], signals: Signals, errors: Path) -> Outcome:
-    deadline = float("inf")
-    forwarded = 0
+def _watch(
+    ranks: list[subprocess.Popen[bytes]], received: list[int], errors: Path, stop_deadline: float = float("inf")
+) -> Outcome:
+    ends_by, forwarded, why = float("inf"), 0, ""
     while (codes := [rank.poll() for rank in ranks]).count(None):
-        if any(codes) and deadline == float("inf"):
-            deadline = time.monotonic() + (LEAVING_TOGETHER if PREEMPTED in codes else LAST_WORDS)
-        if len(signals.received) > forwarded:
-            _pass_on(signals.received[forwarded], ranks, first=not forwarded)
+        now = time.monotonic()
+        ends_by = min(ends_by, now + _time_to_leave(codes))
+        if len(received) > forwarded:
+            _pass_on(received[forwarded], ranks, first=not forwarded)
+            if not forwarded:
+                ends_by = min(ends_by, now + stop_deadline + LEAVING_TOGETHER)
             forwarded += 1
-            if signals.received[:forwarded].count(signal.SIGINT) > 1:
-                break
-        if time.monotonic() > deadline:
+        if received[:forwarded].count(signal.SIGINT) > 1:
+            why = "asked for twice"
+            break
+        if now > ends_by:
+            why = f"no answer within {stop_deadline:g} s from rank {codes.index(None)}"
             break
         time.sleep(POLL)
     codes = [rank.poll() for rank in ranks]
     outcome = _verdict(codes, errors)
-    if signals.received and (outcome.code == PREEMPTED or outcome.is_silent or None in codes):
-        number = signal.SIGUSR1 if signal.SIGUSR1 in signals.received else signals.received[0]
-        return Outcome(code=PREEMPTED, reason=str(Preempted(number)), signal=number)
-    return outcome
+    if not received or (outcome.code == 0 and 0 in codes):
+        return outcome
+    if outcome.code == PREEMPTED:
+        return _preempted(received, outcome.unsaved)
+    if None in codes and not any(codes):
+        return _preempted(received, why)
+    return _preempted(received) if outcome.is_silent or None in codes else outcome
+
+
+def _time_to_leave(codes: list[int | None]) -> float:
+    """Seconds that the others get once some have ended."""
+    ended = [code for code in codes if code is not None]
+    if not ended:
+        return float("inf")
+    if not any(ended):
+        return FINISHED_TOGETHER
+    return LEAVING_TOGETHER if PREEMPTED in ended else LAST_WORDS
+
+
+def _preempted(received: list[int], unsaved: str | None = None) -> Outcome:
+    error = Preempted(leading(received), unsaved)
+    return Outcome(code=PREEMPTED, reason=str(error), signal=error.number, unsaved=unsaved)
 
 
 def _pass_on(number: int, ranks: list[subprocess.Popen[bytes]], first: bool) -> None:

@@ -4,6 +4,8 @@ import contextlib
 import logging
 import math
 import multiprocessing
+import os
+import re
 import shutil
 import signal
 import sys
@@ -14,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, write_json
@@ -22,10 +24,11 @@ from lockstep.config.construct import refused_by_lightning
 from lockstep.config.overrides import is_run_dir_given
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, NamedFailure
-from lockstep.launchers.environment import rank_log, restarts, this_rank
-from lockstep.launchers.rank import tell_parent
+from lockstep.launchers.environment import gone_ranks, rank_log, restarts, this_rank
+from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
+from lockstep.launchers.rank import Outcome, tell_parent
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, requeue
-from lockstep.launchers.supervisor import Outcome, supervise
+from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.locks import hold, is_held_here, release
 from lockstep.runs.resume import ADDED, note_added
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from lightning import Trainer
 
 log = logging.getLogger(__name__)
+
+_LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe")  # gloo, NCCL, torch's store
 
 # What did not exist before this process, which removes it again when a run can't start as configured.
 _made: dict[Path, list[Path]] = {}
@@ -57,7 +62,7 @@ class Run:
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
         self.is_continued = cfg.resume is not None or restarts() > 0
         self.result: float | None = None
-        self._is_over = False
+        self._code: int | None = None  # the exit code, once it is settled
         self._started, self._started_at = time.monotonic(), time.time()
         self._before: dict[str, bytes | None] = {}  # what a continued run has said of itself
 
@@ -69,13 +74,43 @@ class Run:
     def __enter__(self) -> Self:
         if self.is_owner:
             hold(self.directory, "hydra.run.dir" if self.cfg.resume is None else "resume")
-        STOP_SIGNALS.listen()
+        self._watch()
         try:
             self._begin()
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
         return self
+
+    def _watch(self) -> None:
+        """Whatever the main thread is stuck in, from here to the end: the parent looks after itself and its ranks."""
+        if self.is_parent:
+            STOP_SIGNALS.listen()
+            return
+        STOP_SIGNALS.listen(_deadline(self.cfg, "guards.preemption.deadline"), self._be_overdue)
+        limit = _deadline(self.cfg, "guards.watchdog.seconds_to_first_batch")
+        HEARTBEAT.start(limit, self.directory / rank_log(), self._give_up)
+
+    def _be_overdue(self, error: Preempted) -> None:
+        dump_stacks(self.directory / rank_log(), str(error))
+        self._leave_stuck(outcome_of(error, self._global_rank, self.directory))
+
+    def _give_up(self, reason: str) -> None:
+        self._leave_stuck(Outcome(code=1, reason=f"rank {self._global_rank}: {reason}", rank=self._global_rank))
+
+    def _leave_stuck(self, outcome: Outcome) -> None:
+        """In another thread than the main one: leaves without it, and waits for nobody."""
+        try:
+            if self._code is None and not tell_parent(outcome):
+                self._fail(outcome)
+        finally:
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            os._exit(outcome.code if self._code is None else self._code)
+
+    @property
+    def _global_rank(self) -> int:
+        return self.rank.global_rank if self.rank else 0
 
     def _begin(self) -> None:
         if self.is_owner:
@@ -118,7 +153,13 @@ class Run:
         self._close(read_json(self.directory / "metrics.json") or {})
 
     def _supervised(self, command: list[str], attempt: int) -> Outcome:
-        outcome = supervise(command, self.plan.world_size, self.directory / "train.log", restarts() + attempt)
+        outcome = supervise(
+            command,
+            self.plan.world_size,
+            self.directory / "train.log",
+            restarts() + attempt,
+            _deadline(self.cfg, "guards.preemption.deadline"),
+        )
         if outcome.code == 0 and not (self.directory / "metrics.json").is_file():
             return Outcome(code=1, reason="the ranks ended without writing metrics.json")
         return outcome
@@ -144,7 +185,7 @@ class Run:
             write_json(self.directory / "metrics.json", result)
         _leave_process_group(together=True)
         if self.has_parent:
-            self.result = metrics[optimized]
+            self.result, self._code = metrics[optimized], 0
         else:
             self._close(result)
 
@@ -153,22 +194,24 @@ class Run:
         self.result = math.nan if value is None else value
         if self.is_owner:
             record.write_status(self.directory, "finished")
+            self._code = 0
             console.show_result(self.directory, result)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        STOP_SIGNALS.deferred = True  # being asked once more while leaving changes nothing
+        STOP_SIGNALS.leave()
         try:
-            if error is not None and not self._is_over:
-                rank = self.rank.global_rank if self.rank else 0
+            if error is not None and self._code is None:
                 error = refused_by_lightning(error, self.cfg.trainer) or error
-                self._end(outcome_of(error, rank, self.directory, self._started_at))
+                self._end(outcome_of(error, self._global_rank, self.directory, self._started_at))
         finally:
+            HEARTBEAT.stop()
             _end_workers()
-            STOP_SIGNALS.stop_listening()
+            STOP_SIGNALS.end_with(1 if self._code is None else self._code)
             release(self.directory)
 
     def _end(self, outcome: Outcome) -> None:
-        if tell_parent(outcome.code, outcome.reason or "", outcome.traceback, outcome.signal, outcome.is_final):
+        if tell_parent(outcome):
+            self._code = outcome.code
             if outcome.traceback:
                 with (self.directory / rank_log()).open("a") as file:
                     file.write(outcome.traceback)
@@ -179,7 +222,7 @@ class Run:
 
     def _fail(self, outcome: Outcome) -> None:
         """Says why once, records it, and leaves. Without a parent any rank may be the one who knows."""
-        self._is_over = True
+        self._code = outcome.code
         if outcome.code == 2:
             console.say(outcome.reason or "")
             if self.is_owner and self.directory in _made:
@@ -215,6 +258,12 @@ class Run:
         return given or (self.rank is not None and self.rank.started_by == "slurm")
 
 
+def _deadline(cfg: DictConfig, key: str) -> float:
+    """Seconds; for ever where the guard has been taken out, or its limit is null."""
+    seconds = OmegaConf.select(cfg, key)
+    return float("inf") if seconds is None else seconds
+
+
 def _content(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
@@ -226,13 +275,18 @@ def outcome_of(error: BaseException, rank: int, directory: Path, since: float = 
         has_saved = any(path.stat().st_mtime >= since for path in directory.glob("checkpoints/*.ckpt"))
         return Outcome(code=1 if has_saved else 2, reason=str(error), rank=rank, is_final=True)
     if isinstance(error, Preempted):
-        return Outcome(code=PREEMPTED, reason=str(error), rank=rank, signal=error.number)
+        return Outcome(code=PREEMPTED, reason=str(error), rank=rank, signal=error.number, unsaved=error.unsaved)
     if isinstance(error, KeyboardInterrupt):
         return Outcome(code=PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
     if isinstance(error, SystemExit):
         return Outcome(code=1, reason="interrupted", rank=rank)
     if isinstance(error, NamedFailure):
         return Outcome(code=1, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
+    if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
+        if gone := gone_ranks():
+            return Outcome(code=1, reason=f"rank {gone[0]} has died; rank {rank} has lost its connection to it", rank=gone[0])
+        reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
+        return Outcome(code=1, reason=reason, rank=rank)
     text = "".join(traceback.format_exception(error))
     return Outcome(code=1, reason=f"rank {rank}: {type(error).__name__}: {error}", rank=rank, traceback=text)
 

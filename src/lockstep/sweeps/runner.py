@@ -13,8 +13,8 @@ from typing import Any
 
 from lockstep.config.overrides import quote
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
-from lockstep.launchers.stop_signals import PREEMPTED
-from lockstep.launchers.supervisor import Signals, cores, kill_group, pipe
+from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS
+from lockstep.launchers.supervisor import cores, kill_group, pipe
 from lockstep.runs.hparams import write_failed_session
 from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, RUNNING, archive, judge_record, record_of, status_of
 from lockstep.sweeps.jobs import Job
@@ -49,12 +49,12 @@ class Runner:
 
     def run(self, jobs: Sequence[Job]) -> None:
         waiting, running = list(jobs), list[Running]()
-        with Signals() as signals, pipe() as (reader, _):
+        with STOP_SIGNALS.noted() as received, pipe() as (reader, _):
             try:
                 while running or (waiting and not self.stopped):
-                    if signals.received and not self.was_interrupted:
-                        self._stop(running, signals.received[0])
-                    if signal.SIGINT in signals.received[1:]:  # a terminal that closes sends several SIGHUPs
+                    if received and not self.was_interrupted:
+                        self._stop(running, received[0])
+                    if signal.SIGINT in received[1:]:  # a terminal that closes sends several SIGHUPs
                         _kill_all(running)
                     if not self.stopped:
                         self._start_what_fits(waiting, running, reader)

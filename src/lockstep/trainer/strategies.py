@@ -1,5 +1,7 @@
 """How processes work together: Lightning's DDP, set by config."""
 
+import os
+import socket
 from datetime import timedelta
 from inspect import signature
 from typing import Any
@@ -9,6 +11,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.environment import this_rank
 
 
 class DDP(DDPStrategy):
@@ -27,7 +30,9 @@ class DDP(DDPStrategy):
         self.planned_world_size = world_size
 
     def setup_environment(self) -> None:
+        store = _store_on_loopback()
         super().setup_environment()
+        del store  # Lightning's own is the same by now
         sizes = {
             "the config": self.planned_world_size,
             "the trainer": self.num_nodes * self.num_processes,
@@ -36,3 +41,17 @@ class DDP(DDPStrategy):
         if len(set(sizes.values())) > 1:
             words = ", ".join(f"{name} says {size}" for name, size in sizes.items())
             raise ConfigError(f"the world size is not one number: {words}")
+
+
+def _store_on_loopback() -> torch.distributed.TCPStore | None:
+    """Where rank zero of a run on one machine serves the ranks' key-value store. The one that torch makes for MASTER_ADDR
+    listens on every interface, unless there is one at that port in this process already: it then shares it."""
+    rank = this_rank()
+    is_elsewhere = rank is None or rank.started_by != "parent" or rank.global_rank > 0
+    if is_elsewhere or torch.distributed.is_initialized():
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listener = socket.create_server((address, port)).detach()  # it is the store's from here on
+    return torch.distributed.TCPStore(
+        address, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener
+    )

@@ -1,58 +1,61 @@
-"""A process that makes no progress ends, says where it was, and leaves the stacks of its threads."""
+"""What the watchdog says of progress, and which limit it sets: a first batch may take longer."""
 
-import json
-import multiprocessing
-import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from faults import Fault
 from fits import prepared
-from lightning import Callback
+from lightning import Callback, LightningModule, Trainer
 
-from lockstep.callbacks import Watchdog, watchdog
-from lockstep.runs import record
+from lockstep.callbacks import Watchdog
+from lockstep.launchers.heartbeat import HEARTBEAT
 
-
-def hang(folder: Path) -> None:
-    record.write_status(folder, "running")
-    sys.stderr = (folder / "errors").open("w")
-    datamodule, model, trainer = prepared(
-        folder, "guards.watchdog={_target_:lockstep.callbacks.Watchdog,seconds:1}", extra=[Fault(0, "hang", batch=2)]
-    )
-    trainer.fit(model, datamodule)
+FIRST, LATER = 1800, 600
 
 
-@pytest.mark.slow
-def test_a_process_that_hangs_ends_with_its_stacks(tmp_path: Path) -> None:
-    process = multiprocessing.get_context("forkserver").Process(target=hang, args=(tmp_path,))
-    process.start()
-    process.join(60)
-    if process.is_alive():
-        process.kill()
-        pytest.fail("it hangs")
-    assert process.exitcode == 1
-    status = json.loads((tmp_path / "status.json").read_text())
-    reason = "rank 0: no progress for 1 s, after training batch 1 of epoch 0; the stacks of its threads are in train.log"
-    assert (status["status"], status["reason"], status["rank"]) == ("failed", reason, 0)
-    log = (tmp_path / "train.log").read_text()
-    assert log.startswith(reason)
-    assert "faults.py" in log  # where it hangs
-    assert log.count("hread 0x") >= 2
-    assert (tmp_path / "errors").read_text() == f"The run failed: {reason}. Logs: {tmp_path}\n"
+def test_the_longer_limit_holds_until_a_batch_of_each_stage_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = dict[str, Any]()
+    now = ["", 0.0]
+    monkeypatch.setattr(HEARTBEAT, "beat", lambda where, limit: now.__setitem__(slice(None), [where, limit]))
 
+    class Asks(Callback):
+        """After the watchdog, in the same hooks."""
 
-def test_progress_keeps_it_quiet_and_it_ends_with_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five batches of 0.4 s each, and one second allowed."""
-    monkeypatch.setattr(watchdog.os, "_exit", lambda _: pytest.fail("ended"))
+        def note(self, hook: str) -> None:
+            limits.setdefault(hook, []).append(now[1])
 
-    class Sleepy(Callback):
+        def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+            self.note(f"setup to {stage.lower()}")
+
         def on_train_batch_start(self, *_: object) -> None:
-            time.sleep(0.4)
+            self.note("training")
 
-    dog = Watchdog(seconds=1)
-    datamodule, model, trainer = prepared(tmp_path, "trainer.max_epochs=1", "datamodule.batch_size=250", extra=[Sleepy(), dog])
+        def on_validation_start(self, *_: object) -> None:
+            self.note("validation")
+
+        def on_validation_end(self, *_: object) -> None:
+            self.note("after validation")
+
+        def on_test_batch_start(self, *_: object) -> None:
+            self.note("test")
+
+        def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+            self.note(f"teardown of {stage.lower()}")
+
+    dog = f"guards.watchdog={{_target_:lockstep.callbacks.Watchdog,seconds:{LATER},seconds_to_first_batch:{FIRST}}}"
+    few = ("trainer.max_epochs=2", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=2")
+    datamodule, model, trainer = prepared(tmp_path, dog, *few)
+    assert any(isinstance(callback, Watchdog) for callback in trainer.callbacks)
+    trainer.callbacks.append(Asks())
     trainer.fit(model, datamodule)
-    assert dog._over.is_set()
-    assert not (tmp_path / "train.log").exists()
+    trainer.test(model, datamodule, verbose=False)
+    assert limits == {
+        "setup to fit": [FIRST],
+        "training": [FIRST, LATER, LATER, LATER],
+        "validation": [FIRST, LATER],
+        "after validation": [LATER, LATER],
+        "teardown of fit": [LATER],
+        "setup to test": [FIRST],
+        "test": [FIRST, LATER],
+        "teardown of test": [LATER],
+    }

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from fits import BARE, last, prepared
+from torch.utils.data import DataLoader
 
 from lockstep.checkpointing import (
     AtomicCheckpointIO,
@@ -373,3 +374,20 @@ def test_training_goes_on_without_a_checkpoint_or_ends(
     with pytest.raises(CheckpointError, match="No space left on device"):
         trainer.fit(model, datamodule)
     assert last(tmp_path / "fail")["global_step"] == 1
+
+
+@pytest.mark.parametrize("choice", ["fail", "warn"])
+def test_a_data_worker_that_dies_during_a_save_is_no_failed_write(choice: str, folder: Path) -> None:
+    """torch's handler raises in whatever the main thread is doing: here within torch.save."""
+    batches: Any = iter(DataLoader([1, 2, 3], num_workers=1))
+    next(batches)
+
+    class Fatal:
+        def __reduce__(self) -> Any:
+            os.kill(batches._workers[0].pid, signal.SIGKILL)
+            time.sleep(10)
+            return int, ()
+
+    with pytest.raises(RuntimeError, match=r"DataLoader worker .* is killed by signal"):
+        AtomicCheckpointIO(on_save_error=choice).save_checkpoint({"state": Fatal()}, folder / "last.ckpt")
+    assert (names(folder), step_of(folder / "last.ckpt")) == ({"last.ckpt", "previous.ckpt"}, 2)

@@ -3,6 +3,8 @@
 import logging
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -181,3 +183,27 @@ def test_only_rank_zero_speaks_on_the_terminal(env: dict[str, str], speaks: bool
     started(env)
     assert is_rank_zero() is speaks
     assert RankZeroFilter().filter(logging.makeLogRecord({})) is speaks
+
+
+AGENT = """
+import os, subprocess, sys
+for rank in "210":
+    environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "3"}
+    process = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment, stdin=subprocess.PIPE)
+process.wait()
+"""
+RANK = """
+import os, sys, time
+from lockstep.launchers.environment import gone_ranks
+if os.environ["RANK"] == "2":
+    sys.stdin.read()
+while os.environ["RANK"] == "0" and not gone_ranks():
+    time.sleep(0.05)
+print(os.environ["RANK"], gone_ranks())
+"""
+
+
+def test_which_rank_has_died_is_seen_from_another() -> None:
+    """Rank one ends at once, which rank zero waits for; rank two goes on to the end."""
+    agent = subprocess.run([sys.executable, "-c", AGENT, RANK], capture_output=True, text=True, check=True, timeout=60)
+    assert "0 [1]" in agent.stdout.splitlines()

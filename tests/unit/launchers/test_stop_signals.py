@@ -1,25 +1,27 @@
 """Being asked to stop by a signal: noted while training, at once otherwise; and who is put back into SLURM's queue."""
 
+import ctypes
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lockstep.launchers.stop_signals import SIGNALS, Preempted, StopSignals, requeue
+from lockstep.launchers import stop_signals
+from lockstep.launchers.stop_signals import SIGNALS, Preempted, StopSignals, leading, requeue
 
 
 @pytest.fixture
 def requests() -> Iterator[StopSignals]:
     """Listening in this process, whose own handlers come back."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
     requests = StopSignals()
     requests.listen()
     yield requests
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    requests.stop_listening()
 
 
 def ask(number: int) -> None:
@@ -39,7 +41,7 @@ def test_outside_training_it_is_at_once(number: signal.Signals) -> None:
 def test_while_training_it_is_noted(number: signal.Signals, requests: StopSignals) -> None:
     requests.deferred = True
     ask(number)
-    assert requests.received == number
+    assert requests.received == [number]
 
 
 def test_the_first_counts_but_for_the_one_that_asks_for_a_requeue(requests: StopSignals) -> None:
@@ -51,7 +53,7 @@ def test_the_first_counts_but_for_the_one_that_asks_for_a_requeue(requests: Stop
         (signal.SIGTERM, signal.SIGUSR1),
     ):
         ask(number)
-        assert requests.received == received
+        assert leading(requests.received) == received
 
 
 def test_the_second_ctrl_c_is_at_once_and_only_that(requests: StopSignals) -> None:
@@ -61,16 +63,21 @@ def test_the_second_ctrl_c_is_at_once_and_only_that(requests: StopSignals) -> No
     requests.listen()
     requests.deferred = True
     ask(signal.SIGINT)
-    with pytest.raises(Preempted):
+    with pytest.raises(Preempted, match="nothing saved anew: asked for twice"):
         ask(signal.SIGINT)
+    ask(signal.SIGINT)  # the process is on its way out: no third one interrupts that
 
 
 def test_a_program_under_nohup_stays_so(requests: StopSignals) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    requests.listen()
-    ask(signal.SIGHUP)
-    assert requests.received == 0
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    requests.stop_listening()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        requests.listen()
+        ask(signal.SIGHUP)
+        assert requests.received == []
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_data_worker_leaves_it_to_the_process_that_trains(requests: StopSignals) -> None:
@@ -78,7 +85,7 @@ def test_a_data_worker_leaves_it_to_the_process_that_trains(requests: StopSignal
     child = os.fork()
     if child == 0:
         ask(signal.SIGTERM)
-        os._exit(40 + (requests.received != 0))
+        os._exit(40 + len(requests.received))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 40
 
 
@@ -86,6 +93,97 @@ def test_afterwards_signals_are_python_s_again(requests: StopSignals) -> None:
     requests.stop_listening()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_within_noted_nothing_is_raised(requests: StopSignals) -> None:
+    with requests.noted() as received:
+        for _ in range(3):
+            ask(signal.SIGINT)
+    assert received == [signal.SIGINT] * 3
+    fresh = StopSignals()
+    with fresh.noted() as received:
+        ask(signal.SIGTERM)
+    assert received == [signal.SIGTERM]
+    assert not fresh.is_listening
+
+
+# A deadline
+
+
+@pytest.fixture
+def overdue() -> Iterator[list[Preempted]]:
+    """What is heard of a request that is not met within 0.2 seconds."""
+    requests, heard = StopSignals(), list[Preempted]()
+    requests.listen(0.2, heard.append)
+    os.register_at_fork(after_in_child=requests.forget_wakeup)
+    requests.deferred = True
+    yield heard
+    requests.stop_listening()
+
+
+def test_a_request_has_a_deadline(overdue: list[Preempted]) -> None:
+    os.kill(os.getpid(), signal.SIGCHLD)  # no request
+    ask(signal.SIGTERM)
+    time.sleep(0.1)
+    ask(signal.SIGUSR1)
+    assert not overdue
+    time.sleep(0.2)
+    assert list(map(str, overdue)) == ["preempted by SIGUSR1, with nothing saved anew: no answer within 0.2 s"]
+
+
+def test_the_deadline_holds_where_no_handler_of_python_s_is_run(overdue: list[Preempted]) -> None:
+    """As in a collective that waits for a rank that has been suspended: C code that goes on waiting after a signal."""
+    ctypes.CDLL(None).system(b"kill -TERM $PPID; sleep 0.4")
+    assert [error.number for error in overdue] == [signal.SIGTERM]
+
+
+def test_the_second_ctrl_c_shortens_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_signals, "INSISTED", 0.05)
+    reader, writer = os.pipe()
+    os.write(writer, bytes([signal.SIGINT, signal.SIGCHLD, signal.SIGINT]))
+    heard: list[Preempted] = []
+    stop_signals._wait(reader, 60, heard.append)
+    assert [error.unsaved for error in heard] == ["asked for twice"]
+    for end in (reader, writer):
+        os.close(end)
+
+
+def test_a_data_worker_s_signals_start_no_deadline(overdue: list[Preempted]) -> None:
+    child = os.fork()
+    if child == 0:
+        ask(signal.SIGTERM)
+        os._exit(0)
+    os.waitpid(child, 0)
+    time.sleep(0.3)
+    assert not overdue
+
+
+def test_after_the_end_it_leaves_at_once_with_the_code_it_has(requests: StopSignals) -> None:
+    child = os.fork()
+    if child == 0:
+        requests._process = os.getpid()
+        requests.end_with(75)
+        ask(signal.SIGINT)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 75
+
+
+LATE = """
+import os, signal
+from lockstep.launchers.stop_signals import STOP_SIGNALS
+class Late:
+    def __del__(self, kill=os.kill, me=os.getpid(), number=signal.SIGINT):
+        kill(me, number)
+STOP_SIGNALS.listen()
+STOP_SIGNALS.end_with(75)
+late = Late()
+late.itself = late
+raise SystemExit(75)
+"""
+
+
+def test_a_request_while_python_ends_does_not_change_the_code() -> None:
+    assert subprocess.run([sys.executable, "-c", LATE], check=False).returncode == 75
 
 
 # The queue

@@ -1,20 +1,27 @@
 """Which rank a run failed by, and what its ranks find in their environment: the parts that need no processes."""
 
 import json
+import os
 import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commands import MARK, processes_marked
 
 from lockstep.launchers import supervisor
 from lockstep.launchers.environment import PARENT_PIPE, rank_in
-from lockstep.launchers.supervisor import Outcome, _environment, _verdict, _watch
+from lockstep.launchers.supervisor import Outcome, _environment, _reserved_port, _verdict, _watch, supervise
 
 
-def report(folder: Path, rank: int, time: float, code: int = 1, reason: str = "boom", signal: int = 0) -> None:
-    content: dict[str, Any] = {"time": time, "rank": rank, "code": code, "reason": reason, "signal": signal}
+def report(folder: Path, rank: int, time: float, code: int = 1, reason: str = "boom", **more: Any) -> None:
+    content: dict[str, Any] = {"time": time, "rank": rank, "code": code, "reason": reason} | more
     content["traceback"] = f"Traceback {rank}"
     (folder / f"rank{rank}.json").write_text(json.dumps(content))
 
@@ -170,6 +177,86 @@ def test_a_failure_after_a_request_to_stop_is_no_preemption(
         (tmp_path / "rank0.json").write_text(json.dumps(report | {"rank": 0, "time": 1.0, "traceback": None}))
     ended = -signal.SIGTERM if report is None else report["code"]
     ranks: Any = [SimpleNamespace(poll=lambda: ended), SimpleNamespace(poll=lambda: 0)]
-    signals: Any = SimpleNamespace(received=[signal.SIGTERM])
-    outcome = _watch(ranks, signals, tmp_path)
+    outcome = _watch(ranks, [signal.SIGTERM], tmp_path)
     assert (outcome.code, outcome.reason) == (code, reason)
+
+
+# Requests that nobody answers
+
+STUCK = "echo $$ >> pids; trap '' TERM; [ $RANK = 0 ] && kill -STOP $$; sleep 60"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ([signal.SIGHUP], "preempted by SIGHUP, with nothing saved anew: no answer within 0.2 s from rank 0"),
+        ([signal.SIGINT] * 3, "preempted by SIGINT, with nothing saved anew: asked for twice"),
+    ],
+)
+def test_ranks_that_are_suspended_or_deaf_are_ended(
+    asked: list[int], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(MARK, "stuck")
+    monkeypatch.setattr(supervisor, "LEAVING_TOGETHER", 0.2)
+    monkeypatch.setattr(supervisor, "KILL_GRACE", 0.1)
+
+    def ask() -> None:
+        while not Path("pids").is_file() or len(Path("pids").read_text().split()) < 2:
+            time.sleep(0.01)
+        for number in asked:
+            os.kill(os.getpid(), number)
+            time.sleep(0.05)
+
+    threading.Thread(target=ask).start()
+    outcome = supervise(["sh", "-c", STUCK], 2, tmp_path / "train.log", stop_deadline=0.2)
+    assert (outcome.code, outcome.reason, outcome.signal) == (75, reason, asked[0])
+    assert not processes_marked("stuck")
+
+
+def test_what_a_stuck_rank_says_of_itself_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has left within its own deadline; the other one is suspended, and ended by the parent."""
+    report(tmp_path, 0, time=1.0, code=75, signal=signal.SIGTERM, unsaved="no answer within 5 s")
+    monkeypatch.setattr(supervisor, "LEAVING_TOGETHER", 0.1)
+    ranks: Any = [SimpleNamespace(poll=lambda: 75), SimpleNamespace(poll=lambda: None, send_signal=lambda _: None)]
+    outcome = _watch(ranks, [signal.SIGINT], tmp_path)
+    assert outcome.reason == "preempted by SIGINT, with nothing saved anew: no answer within 5 s"
+
+
+def test_a_rank_that_has_finished_is_no_preemption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They finish together: the other one hangs in what Python does when it ends."""
+    monkeypatch.setattr(supervisor, "FINISHED_TOGETHER", 0.1)
+    ranks: Any = [SimpleNamespace(poll=lambda: 0), SimpleNamespace(poll=lambda: None, send_signal=lambda _: None)]
+    for received in ([], [signal.SIGTERM]):
+        assert _watch(ranks, received, tmp_path) == Outcome(code=0)
+
+
+# What ranks are reached by, and what they follow
+
+
+def test_the_port_is_on_the_loopback_and_can_be_listened_on() -> None:
+    with _reserved_port() as port, socket.create_server(("127.0.0.1", port)), pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port))
+
+
+FOLLOWS = """
+import time
+from lockstep.launchers.rank import follow_parent
+follow_parent()
+print("up", flush=True)
+time.sleep(60)
+"""
+AGENT = """
+import os, subprocess, sys
+environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "0"}
+subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment, start_new_session=True)
+os.wait()
+"""
+
+
+def test_a_rank_ends_with_its_torchrun() -> None:
+    with subprocess.Popen([sys.executable, "-c", AGENT, FOLLOWS], stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "up\n"
+        agent.kill()
+        assert agent.stdout.read() == ""  # the rank, too, has closed it

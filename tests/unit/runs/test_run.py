@@ -62,6 +62,23 @@ def test_a_failure_that_says_everything_has_no_traceback(tmp_path: Path) -> None
     assert outcome_of(NonFiniteLoss("at step 7 the loss is nan"), 2, tmp_path) == expected
 
 
+GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:24221. Check the logs. GLHF!"
+
+
+@pytest.mark.parametrize(
+    ("gone", "blamed", "reason"),
+    [
+        ([1], 1, "rank 1 has died; rank 0 has lost its connection to it"),
+        ([], 0, "rank 0 has lost its connection to another rank; the logs of the others may say why"),
+    ],
+)
+def test_who_loses_its_peer_is_not_to_blame(
+    gone: list[int], blamed: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.runs.run.gone_ranks", lambda: gone)
+    assert outcome_of(RuntimeError(GLHF), 0, tmp_path) == Outcome(code=1, reason=reason, rank=blamed)
+
+
 def test_what_was_made_is_removed_with_the_folders_that_are_empty_then(tmp_path: Path) -> None:
     run = tmp_path / "logs" / "name" / "run"
     will_make(run)

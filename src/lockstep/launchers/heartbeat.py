@@ -1,0 +1,54 @@
+"""A process that makes no progress: found by a thread of its own, whatever the main thread waits for."""
+
+import contextlib
+import faulthandler
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+LAST_WORDS = 3.0  # seconds for the other ranks, which wait for this one, to leave their stacks too
+
+
+class Heartbeat:
+    """Calls `give_up` with a reason when the next sign of progress takes longer than the last one has allowed for."""
+
+    def __init__(self) -> None:
+        self._where, self._limit, self._due = "", float("inf"), float("inf")  # due in time.monotonic
+        self._over = threading.Event()
+
+    def start(self, limit: float, log: Path, give_up: Callable[[str], None]) -> None:
+        """From now on. The stacks of all threads are appended to `log` first, while the other ranks are still there."""
+        self.stop()
+        self._over = threading.Event()
+        self.beat("at the start", limit)
+        threading.Thread(target=self._watch, args=(self._over, log, give_up), name="heartbeat", daemon=True).start()
+
+    def beat(self, where: str, limit: float) -> None:
+        """A sign of progress; the next one has to come within `limit` seconds."""
+        self._where, self._limit, self._due = where, limit, time.monotonic() + limit
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def _watch(self, over: threading.Event, log: Path, give_up: Callable[[str], None]) -> None:
+        while not over.wait(min(1.0, self._limit / 4)):
+            if not self._is_late():
+                continue
+            reason = f"no progress for {self._limit:g} s, {self._where}; the stacks of its threads are in {log.name}"
+            dump_stacks(log, reason)
+            if not over.wait(LAST_WORDS) and self._is_late():  # else it has moved after all
+                give_up(reason)
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._due
+
+
+def dump_stacks(log: Path, why: str) -> None:
+    """Appends where every thread of this process is."""
+    with contextlib.suppress(OSError), log.open("a") as file:  # the disk may be full
+        print(why, file=file, flush=True)
+        faulthandler.dump_traceback(file)
+
+
+HEARTBEAT = Heartbeat()
