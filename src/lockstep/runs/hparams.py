@@ -2,6 +2,7 @@
 # pyright: reportAttributeAccessIssue=false
 # (the classes of protocol buffers are made when they are imported)
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import key_of
+from lockstep.launchers.environment import SWEPT_KEYS
 
 _FACTS = ("world_size", "global_batch_size", "lr", "precision", "seed")
 
@@ -25,6 +27,12 @@ def hyperparameters(
     }
     said = {key.rpartition(".")[2] for key in values} - ({"lr"} if cfg.get("lr_scaling", "none") != "none" else set())
     return values | {name: facts[name] for name in _FACTS if name not in said and facts.get(name) is not None}
+
+
+def swept(overrides: Sequence[str]) -> list[str]:
+    """In a job of a sweep without those that all its jobs have."""
+    keys = os.environ.get(SWEPT_KEYS)
+    return [override for override in overrides if keys is None or key_of(override) in keys.split()]
 
 
 def session(values: Mapping[str, str | float], is_success: bool) -> list[Any]:

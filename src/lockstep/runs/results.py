@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.runs.hparams import hyperparameters, session
+from lockstep.runs.hparams import hyperparameters, session, swept
 
 _WITHOUT_HYDRA = {"runtime": {"choices": {}}, "overrides": {"task": []}}
 
@@ -69,7 +69,7 @@ def _total(trainer: Trainer, count: int) -> int:
 def log_hparams(trainer: Trainer, cfg: DictConfig, facts: dict[str, Any], metrics: dict[str, float]) -> None:
     """One hparams record per run: the overridden keys and what follows from them, with the final metrics."""
     hydra: Any = HydraConfig.get() if HydraConfig.initialized() else OmegaConf.create(_WITHOUT_HYDRA)
-    values = hyperparameters(cfg, hydra.runtime.choices, hydra.overrides.task, facts)
+    values = hyperparameters(cfg, hydra.runtime.choices, swept(hydra.overrides.task), facts)
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.log_metrics(metrics, step=trainer.global_step)

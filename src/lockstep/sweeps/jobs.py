@@ -22,6 +22,7 @@ class Job:
 
     config: the composed config, from which `key` is made; hyperparameters: what TensorBoard shows of it.
     tensorboard: the folder in `directory` that TensorBoard's logger writes to; None without one.
+    swept: the keys of the overrides that are not the same for all jobs.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
     """
 
@@ -38,6 +39,7 @@ class Job:
     config: dict[str, Any] = field(default_factory=dict, compare=False)
     hyperparameters: dict[str, Any] = field(default_factory=dict, compare=False)
     tensorboard: str | None = None
+    swept: tuple[str, ...] = ()
     stop_deadline: float = 0.0
 
 

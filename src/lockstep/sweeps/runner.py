@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.config.overrides import quote
-from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
+from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS
 from lockstep.launchers.supervisor import cores, kill_group, pipe
 from lockstep.runs.hparams import write_failed_session
@@ -121,6 +121,7 @@ class Runner:
     def _environment(self, job: Job, slots: tuple[str, ...], reader: int) -> dict[str, str]:
         drop = {*RANK_VARIABLES, PARENT_PIPE}
         environment = {key: value for key, value in os.environ.items() if key not in drop} | {SWEEP_PIPE: str(reader)}
+        environment[SWEPT_KEYS] = " ".join(job.swept)
         if job.pool == "gpu":
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
         mine = len(_cores_of(self.pools[job.pool], slots))

@@ -13,7 +13,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.config.overrides import of_each_run
+from lockstep.config.overrides import key_of, of_each_run
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import command_of
@@ -93,7 +93,8 @@ class Sweep:
             key = self._key(cfg)
         except ConfigError as error:
             raise ConfigError(f"job {number} ({' '.join(overrides)}): {error}") from error
-        directory = self.manifest.place_of(key) or self.directory / directory_name(self._swept(overrides), key)
+        swept = self._swept(overrides)
+        directory = self.manifest.place_of(key) or self.directory / directory_name(swept, key)
         pool, width = pool_of(plan)
         facts = plan.facts() | {"seed": cfg.seed, "precision": cfg.trainer.precision}
         job = self.jobs[key] = Job(
@@ -108,7 +109,8 @@ class Sweep:
             data_dir=OmegaConf.select(cfg, "datamodule.data_dir"),
             command=tuple(command_of([*overrides, *of_each_run(self.config.hydra)], directory)),
             config=config_of(cfg),
-            hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, overrides, facts),
+            hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept, facts),
+            swept=tuple(map(key_of, swept)),
             tensorboard=tensorboard_of(cfg),
             stop_deadline=_stop_deadline(cfg),
         )

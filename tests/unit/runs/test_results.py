@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.callbacks import BestCheckpoint
-from lockstep.runs.hparams import hyperparameters, write_failed_session
+from lockstep.launchers.environment import SWEPT_KEYS
+from lockstep.runs.hparams import hyperparameters, swept, write_failed_session
 from lockstep.runs.results import metrics_of
 
 
@@ -55,6 +56,13 @@ def test_hyperparameters_are_the_options_of_groups_too_and_nothing_twice(tmp_pat
     assert values == chosen | {"world_size": 2, "global_batch_size": 128, "precision": "32-true"}
     cfg.lr_scaling = "linear"  # then the rate is another one than what is configured
     assert hyperparameters(cfg, {}, overrides, FACTS)["lr"] == 0.2
+
+
+def test_in_a_job_of_a_sweep_they_are_what_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = ["trainer=cpu", "model=cnn", "+x.y=1"]
+    assert swept(overrides) == overrides
+    monkeypatch.setenv(SWEPT_KEYS, "model x.y")
+    assert swept(overrides) == ["model=cnn", "+x.y=1"]
 
 
 def test_a_run_that_failed_has_a_record_for_tensorboard(tmp_path: Path) -> None:
