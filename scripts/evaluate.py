@@ -57,7 +57,7 @@ def _evaluation_of(run_dir: Path, overrides: list[str]) -> DictConfig:
     cfg = saved_config(run_dir, overrides)
     if cfg.run_dir == str(run_dir):
         cfg.run_dir = str(run_dir / "evaluations" / run_id())
-    cfg.callbacks = {name: callback for name, callback in cfg.callbacks.items() if name == "progress"}
+    cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name == "progress"}
     cfg.logger, cfg.ckpt_path = {}, None
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
     cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided

@@ -16,6 +16,7 @@ from torch import nn
 
 from lockstep.callbacks import LastCheckpoint
 from lockstep.checkpointing import read_checkpoint
+from lockstep.config.arguments import Arguments
 from lockstep.config.construct import Factory, construct
 from lockstep.config.plan import Plan
 from lockstep.config.targets import IN_A_CHECKPOINT
@@ -189,7 +190,16 @@ def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
     """Of a run that is continued the same ones, less what they have logged after its checkpoint, which is of `step`."""
     is_continued = step is not None and Path(cfg.ckpt_path).is_relative_to(cfg.run_dir)
     can_purge = (TensorBoardLogger, CSVLogger) if is_continued else ()
-    return _instances(cfg, "logger", lambda factory: {"purge_step": step} if factory.callee in can_purge else {})
+
+    def given(factory: Factory) -> dict[str, Any]:
+        if factory.callee is TensorBoardLogger:  # which passes the rest on only when it first writes
+            from torch.utils.tensorboard import SummaryWriter
+
+            rest = factory.values.keys() - factory.arguments.own
+            Arguments(SummaryWriter).check(factory.key, {name: factory.values[name] for name in rest})
+        return {"purge_step": step} if factory.callee in can_purge else {}
+
+    return _instances(cfg, "logger", given)
 
 
 def _plain(cfg: DictConfig, key: str) -> Any:

@@ -97,14 +97,13 @@ def _built(key: str, value: Any, allow: Sequence[str] | None) -> Any:
 
 
 def name_refusal(key: str, target: str, values: Mapping[str, Any], error: Exception) -> ConfigError:
-    """The line for what a library has raised: under the name of the argument that it speaks of."""
+    """The line for what a library has raised: under the argument whose name and value it speaks of, or at least one of them."""
     line = _in_one_line(error)
-    for name, value in values.items():
-        if re.search(rf"\b{name.rstrip('s').replace('_', '[_ ]')}s?\b", line):
-            return config_error(f"{key}.{name}", shown(value), line)
-    for name, value in values.items():
-        if isinstance(value, str | int | float) and re.search(rf"(?<![\w.]){re.escape(shown(value))}(?![\w.])", line):
-            return config_error(f"{key}.{name}", shown(value), line)
+    named = [name for name in values if re.search(rf"\b{name.rstrip('s').replace('_', '[_ ]')}s?\b", line)]
+    plain = {name: re.escape(shown(value)) for name, value in values.items() if isinstance(value, str | int | float)}
+    valued = [name for name, text in plain.items() if re.search(rf"(?<![\w.]){text}(?![\w.])", line)]
+    for name in (*(name for name in named if name in valued), *named, *valued):
+        return config_error(f"{key}.{name}", shown(values[name]), line)
     return config_error(key, target, line)
 
 

@@ -25,7 +25,8 @@ def explain(error: Exception) -> str | None:
     override, options = next(filter(any, map(_place_in_hydra, (cause, error))), (None, []))
     if not isinstance(error, HydraException | OmegaConfBaseException) and not (override and _is_from_hydra(error)):
         return None
-    override = override or key or next((item for item in sys.argv[1:] if "${" in item), " ".join(sys.argv[1:]))
+    said = [item for item in sys.argv[1:] if "${" in item or f"'{item}'" in str(error)]
+    override = override or key or next(iter(said), " ".join(sys.argv[1:]))
     return f"{override}: {_reason(cause)}" + (f"; accepted is one of {', '.join(options)}" if options else "")
 
 

@@ -91,7 +91,15 @@ class Task(LightningModule):
         with uncounted():
             return self.net(_stand_ins(samples).contiguous(memory_format=self.memory_format))[:0]
 
+    def _expect_batch(self, batch: Any) -> None:
+        """Raises ConfigError for what a loader of one's own yields instead."""
+        if not isinstance(batch, Batch):
+            source = type(getattr(self.trainer, "datamodule", None)).__name__
+            needs = f"yields a {type(batch).__name__}; accepted is a lockstep.datamodules.DataModule, which yields a Batch"
+            raise config_error("datamodule", source, needs)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        self._expect_batch(batch)
         values = self._measured(self(batch.inputs), batch.targets)
         self.train_means.update(values)
         self.samples_trained += len(batch.ids)
@@ -106,6 +114,7 @@ class Task(LightningModule):
         return self._evaluate(batch, self.test_means, self.test_metrics)
 
     def _evaluate(self, batch: Batch, means: SampleMean, metrics: EpochMetrics) -> Tensor:
+        self._expect_batch(batch)
         outputs = self(batch.inputs)
         means.update(self._measured(outputs, batch.targets))
         if metrics:

@@ -171,7 +171,7 @@ class Run:
         metrics = metrics_of(trainer)
         optimized = self.cfg.optimized_metric
         if optimized not in metrics:
-            raise RuntimeError(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics))}")
+            raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics))}")
         facts = facts_of(trainer) | self.plan.facts() | {"seed": self.cfg.seed}
         result = {
             "metrics": metrics,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from lightning import LightningDataModule
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -15,6 +16,7 @@ from lockstep.config.arguments import fits, words
 from lockstep.config.construct import construct, refused_by_lightning
 from lockstep.config.plan import Plan
 from lockstep.config.targets import IN_A_CHECKPOINT, resolve
+from lockstep.datamodules import DataSpec
 from lockstep.errors import ConfigError
 
 SPEC = {"input_shape": [1, 8, 8], "num_outputs": 10, "class_names": None}
@@ -292,6 +294,40 @@ def test_plain_lightning_code_is_told_what_is_missing(group: str, node: dict[str
     shipped[group] = node
     with pytest.raises(ConfigError, match=rf"^{group}\._target_={line}"):
         build(shipped, plan)
+
+
+class Pairs(LightningDataModule):
+    """A LightningDataModule as it comes, whose batches are (x, y)."""
+
+    spec = DataSpec((1, 8, 8), 10)
+
+    def train_dataloader(self) -> list[Any]:
+        return [[torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.long)]]
+
+    val_dataloader = train_dataloader
+
+
+def test_batches_that_are_pairs_are_told_what_they_should_be(shipped: DictConfig, tmp_path: Path) -> None:
+    plan = Plan.of(shipped)
+    shipped.datamodule = {"_target_": f"{__name__}.Pairs"}
+    shipped.callbacks, shipped.guards, shipped.logger, shipped.run_dir = {}, {}, {}, str(tmp_path)
+    shipped.trainer.enable_progress_bar = False
+    datamodule, model, trainer = build(shipped, plan)
+    with pytest.raises(ConfigError, match=r"^datamodule=Pairs: yields a list; accepted is a lockstep\.datamodules\.DataModule"):
+        trainer.fit(model, datamodule)
+
+
+def test_an_unknown_argument_of_tensorboard_s_writer_is_refused_before_it_writes(shipped: DictConfig, tmp_path: Path) -> None:
+    OmegaConf.update(shipped, "logger.tensorboard.no_such_argument", 1, force_add=True)
+    shipped.run_dir = str(tmp_path)
+    with pytest.raises(ConfigError, match=r"^logger\.tensorboard\.no_such_argument=1: no such argument; accepted are log_dir, "):
+        build(shipped, Plan.of(shipped))
+
+
+def test_an_unknown_argument_of_ddp_is_refused_on_one_process_too(shipped: DictConfig) -> None:
+    OmegaConf.update(shipped, "trainer.strategy.no_such_argument", 1, force_add=True)
+    with pytest.raises(ConfigError, match=r"^trainer\.strategy\.no_such_argument=1: no such argument; accepted are "):
+        build(shipped, Plan.of(shipped))
 
 
 def test_a_checkpoint_of_another_optimizer_or_of_a_later_epoch_is_refused(shipped: DictConfig, tmp_path: Path) -> None:

@@ -1,0 +1,418 @@
+"""Bad command lines by the hundred, made from the composed config: each must end with one line, code 2 and nothing left.
+
+    python scripts/torture.py                         # all of them, as a Markdown table
+    python scripts/torture.py --only trainer. typed:  # those of that kind, or with such a text in them
+    python scripts/torture.py --every 20              # each twentieth
+    python scripts/torture.py --list
+
+For every key of every group: values of another type, out of range, null, and unknown keys below it; then what people have
+typed. What is right all the same must train. The command lines run in forks of a process that has imported torch and
+Lightning, each in a folder of its own that holds an earlier run. Exit code 1 if one was not as it must be.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import importlib
+import os
+import runpy
+import shlex
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.runs.record import environment
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 240  # that one command line may take
+PRELOADED = ("lockstep.cli", "lockstep.build", "lockstep.runs.results", "torch.utils.tensorboard", "sklearn.datasets")
+SHORT = ("debug=fast", "trainer=cpu", "trainer.max_steps=1", "trainer.enable_progress_bar=false", "callbacks.pictures=null")
+
+# Together these have every group's options; a key is tried in the first that has it.
+BASES: tuple[tuple[str, ...], ...] = (
+    ("logger=csv",),
+    ("logger=tensorboard",),
+    (
+        *("model=cnn", "model/optimizer=sgd", "model/lr_scheduler=cosine", "callbacks=[default,early_stopping]"),
+        *("datamodule=synthetic_images", "datamodule.length=256", "datamodule.val_length=64", "datamodule.test_length=64"),
+    ),
+    (
+        *("model=linear", "model/lr_scheduler=plateau", "datamodule=random_regression", "callbacks=ema"),
+        *("optimized_metric=val/loss", "optimized_mode=min"),
+    ),
+    ("model=resnet18", "model/optimizer=adam", "model/lr_scheduler=one_cycle"),
+    ("model/lr_scheduler=step", "datamodule=image_folder", "datamodule.data_dir=pictures", "datamodule.batch_size=2"),
+    ("datamodule=mnist", "datamodule.data_dir=nodata", "logger=mlflow"),
+)
+
+# What is right although it looks wrong, beside null where null is shipped: it must train.
+RIGHT = (
+    *("callbacks.?*=null", "guards.?*=null", "logger.?*=null", "callbacks=null", "logger=null"),
+    *("guards.checkpoint.every_n_epochs=null", "trainer.max_epochs=null", "trainer.check_val_every_n_epoch=null"),
+    *("callbacks.best_checkpoint.dirpath=null", "callbacks.best_checkpoint.filename=null", "logger.*.name=null"),
+    *("callbacks.best_checkpoint.monitor=null", "logger.*.version=null", "logger.*.version=5"),
+)
+FREE_TEXT = ("name", "*.dirpath", "*.filename", "*.save_dir", "*.experiment_name", "*.tracking_uri", "logger.*.name")
+FREE_TEXT += ("logger.*.version",)
+# Where the refusal rightly names another key: the one that no longer fits, or has no logger to be given to.
+ELSEWHERE = {"model.metrics=[nonsense]": "optimized_metric", "model.metrics=[-1]": "model.metrics"}
+
+# What has been seen to end in a traceback, or to train: the key that must be named, then the overrides.
+TYPED = """
+trainer.max_epochs              trainer.max_epochs=0
+trainer.max_steps               trainer.max_steps=0
+trainer.limit_train_batches     trainer.limit_train_batches=0
+trainer.limit_train_batches     trainer.limit_train_batches=0.0001
+trainer.val_check_interval      trainer.val_check_interval=0
+trainer.val_check_interval      trainer.val_check_interval=100000
+trainer.check_val_every_n_epoch trainer.check_val_every_n_epoch=3
+trainer.accelerator             trainer.accelerator=mps
+trainer.strategy.process_group_backend  trainer.devices=2 trainer.strategy.process_group_backend=nccl
+trainer.devices                 trainer.devices=999999
+trainer.devices                 trainer.devices=[0
+trainer.devices                 trainer.devices=1,2
+trainer.divices                 trainer.divices=2
+trainer.num_nodes               trainer.num_nodes=2
+trainer.num_sanity_val_steps    trainer.num_sanity_val_steps=x
+trainer.checkpoint_io           trainer.checkpoint_io=null
+trainer.checkpoint_io           trainer.checkpoint_io._target_=os.system
+trainer.strategy                trainer.strategy=ddp
+trainer.no_such_argument        +trainer.no_such_argument=1
+trainer.profiler                +trainer.profiler=nope
+trainer.callbacks               +trainer.callbacks=5
+trainer.logger                  +trainer.logger=x
+trainer.plugins                 +trainer.plugins=5
+trainer.barebones               +trainer.barebones=true
+trainer.max_time                trainer.max_time=1h
+trainer.precision               trainer.precision=8
+model.net                       model.net=null
+model.net.hidden                model.net.hidden=x
+model.net.hidden                model.net.hidden=-5
+model.net.hidden                model.net.hidden=[-5]
+model.net.hidden                model.net.hidden.foo=3
+model.net._target_              model.net._target_=nope
+model.net._target_              model.net._target_=lockstep.nets.Nope
+model.net._target_              model.net._target_=os.system
+model.net.depth                 model=resnet18 model.net.depth=19
+model.net.num_outputs           +model.net.num_outputs=3
+model.optimizer                 model.optimizer=adam
+model.lr_scheduler              model.lr_scheduler=cosine
+model/optimizer                 model/optimizer=lion
+model/optimizer                 model/optimizer=null
+model.optimizer.foo             +model.optimizer.foo=1
+model.optimizer.lrr             model.optimizer.lrr=1
+model.optimizer.betas           model.optimizer.betas=[2,2]
+model.optimizer.eps             +model.optimizer.eps=-1
+model.optimizer.line_search_fn  trainer.devices=2 +model.optimizer.line_search_fn=strong_wolfe
+model                           model=5
+model                           model=perceptron
+model                           model=null
+model.metrics                   model.metrics=[loss,acc,f1]
+datamodule                      datamodule=random_regression
+datamodule.data_dir             datamodule=image_folder
+datamodule.data_dir             datamodule=image_folder datamodule.data_dir=logs
+datamodule.data_dir             datamodule=image_folder datamodule.data_dir=nowhere
+datamodule.seed                 datamodule.seed=x
+datamodule.shape                datamodule=synthetic_images datamodule.shape=5
+datamodule.shape                datamodule=synthetic_images datamodule.shape=[-1,4,4]
+datamodule.shape                datamodule=synthetic_images datamodule.shape=[0,1,1]
+datamodule.augment.crop         datamodule.augment.crop=4
+datamodule.augment              +datamodule.augment.zoom=2
+datamodule.global_batch_size    datamodule.global_batch_size=49 trainer.devices=2
+datamodule.batch_size           datamodule.batch_size=5000
+datamodule.fold                 datamodule.folds=3 datamodule.fold=3
+datamodule._target_             datamodule._target_=lightning.LightningDataModule
+callbacks.best_checkpoint.mode  callbacks.best_checkpoint.mode=up
+callbacks.best_checkpoint.save_top_k  callbacks.best_checkpoint.save_top_k=x
+callbacks.early_stopping.min_delta    callbacks=[default,early_stopping] callbacks.early_stopping.min_delta=x
+callbacks.nope                  +callbacks.nope=5
+callbacks.nope._target_         +callbacks.nope._target_=nope.Nope
+guards.checkpoint               guards.checkpoint=5
+guards                          guards=null
+logger                          logger=mlflow
+logger                          logger=wandb
+ckpt_path                       ckpt_path=nowhere.ckpt
+ckpt_path                       ckpt_path=pictures/a/0.png
+init_from                       init_from=pictures
+trainer.max_epochs              ckpt_path=later.ckpt
+model.optimizer._target_        ckpt_path=sgd.ckpt trainer.max_epochs=9
+ckpt_path                       ckpt_path=later.ckpt model.net.hidden=[7] trainer.max_epochs=99
+resume                          resume=nowhere
+optimized_metric                optimized_metric=val/f1
+optimized_metric                optimized_metric=test/acc test=false
+seed                            ~seed
+seed                            +seed=3
+seed                            seed=[
+seed                            seed=${nope}
+seed                            seed=${oc.env:NO_SUCH_VARIABLE}
+seed                            seed.foo=3
+nope                            ~nope
+nope                            nope@model=3
+hydra.launcher.jobs             hydra.launcher.jobs=x
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is wrong with a command line, its overrides, and the key that its refusal must name; None where it must train."""
+
+    kind: str
+    overrides: tuple[str, ...]
+    key: str | None
+
+    def __str__(self) -> str:
+        return " ".join(self.overrides)
+
+
+def lines() -> Iterator[Line]:
+    seen: set[str] = set()
+    for base in BASES:
+        for key, value in _walk(_composed((*SHORT, *base))):
+            if key not in seen and key != "run_dir":
+                yield from (Line(kind, (*base, override), key) for kind, override, key in _variants(key, value))
+            seen.add(key)
+    for name, _, text in (line.partition(" ") for line in TYPED.strip().splitlines()):
+        yield Line("typed", tuple(text.split()), name)
+
+
+def _composed(overrides: Sequence[str]) -> DictConfig:
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+        return hydra.compose("train", overrides=["name=torture", "run_dir=nowhere", *overrides])
+
+
+def _walk(cfg: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in cfg.items():
+        yield f"{prefix}{name}", value
+        if isinstance(value, DictConfig):
+            yield from _walk(value, f"{prefix}{name}.")
+
+
+def _variants(key: str, value: Any) -> Iterator[tuple[str, str, str | None]]:
+    """(kind, override, the key to be named) of one key."""
+    wrong = [("another type", text) for text in _of_another_type(value)]
+    wrong += [("out of range", text) for text in _out_of_range(key, value)]
+    wrong += [("null", "null")] if value is not None else []
+    for kind, text in wrong:
+        override = f"{key}={text}"
+        is_right = any(fnmatch(override, right) and override.count(".") == right.count(".") for right in RIGHT)
+        named = key.removesuffix("._partial_")  # without it, what is lacking is named
+        yield ("right", override, None) if is_right else (kind, override, ELSEWHERE.get(override, named))
+    if isinstance(value, DictConfig):
+        yield "unknown key", f"{key}.no_such_key=1", f"{key}.no_such_key"
+        yield "unknown key", f"+{key}.no_such_key=1", key if key == "datamodule.augment" else f"{key}.no_such_key"
+
+
+def _of_another_type(value: Any) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        return ("perhaps",)
+    if isinstance(value, int | float):
+        return "x", "true"
+    if isinstance(value, str):
+        return "5", "{a: 1}"
+    if OmegaConf.is_list(value):
+        return "5", "x"
+    return ("5", "x") if isinstance(value, DictConfig) else ("{a: 1}", "[x]")
+
+
+def _out_of_range(key: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        return ()
+    if isinstance(value, int | float):
+        return ("-7",) if isinstance(value, int) else ("-7", "nan")
+    if isinstance(value, str):
+        return () if any(fnmatch(key, free) for free in FREE_TEXT) else ("nonsense",)
+    return ("[nonsense]", "[-1]") if OmegaConf.is_list(value) else ()
+
+
+# Running them
+
+
+@dataclass(frozen=True)
+class Running:
+    line: Line
+    pid: int
+    folder: Path
+    before: dict[str, str]
+    began: float  # time.monotonic
+
+
+@dataclass(frozen=True)
+class Result:
+    line: Line
+    said: str
+    problem: str | None
+
+
+def run_all(todo: Sequence[Line], jobs: int, on_result: Callable[[Result], None]) -> list[Result]:
+    """In forks of this process, `jobs` at a time."""
+    for module in PRELOADED:
+        importlib.import_module(module)
+    waiting, running, results = list(todo)[::-1], list[Running](), list[Result]()
+    with tempfile.TemporaryDirectory(prefix="torture-") as name:
+        scratch = Path(name)
+        _save_checkpoints(scratch)
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(_start(waiting.pop(), scratch, scratch / str(len(waiting))))
+            time.sleep(0.02)
+            for one in list(running):
+                if (result := _ended(one)) is not None:
+                    running.remove(one)
+                    results.append(result)
+                    on_result(result)
+    return results
+
+
+def _save_checkpoints(folder: Path) -> None:
+    """Of the shipped model: of another optimizer, and of a later epoch."""
+    import torch
+
+    from lockstep.build import build_model
+
+    model: Any = OmegaConf.to_container(_composed(SHORT).model, resolve=True)
+    spec = {"input_shape": [1, 8, 8], "num_outputs": 10, "class_names": None}
+    state = {"state_dict": build_model({"model": model, "spec": spec}).state_dict(), "global_step": 1}
+    torch.save(state | {"epoch": 9, "hyper_parameters": {"model": model}}, folder / "later.ckpt")
+    other = model | {"optimizer": model["optimizer"] | {"_target_": "torch.optim.SGD"}}
+    torch.save(state | {"epoch": 1, "hyper_parameters": {"model": other}}, folder / "sgd.ckpt")
+
+
+def _start(line: Line, scratch: Path, folder: Path) -> Running:
+    _furnish(folder, scratch)
+    before = _content(folder)
+    pid = os.fork()
+    if not pid:
+        os._exit(_command_line(line, folder))
+    return Running(line, pid, folder, before, time.monotonic())
+
+
+def _furnish(folder: Path, scratch: Path) -> None:
+    """An earlier run, two checkpoints, and three classes of pictures."""
+    from PIL import Image
+
+    run = folder / "logs" / "torture" / "earlier"
+    run.mkdir(parents=True)
+    (run / "status.json").write_text('{"status": "finished"}')
+    for path in scratch.glob("*.ckpt"):
+        os.link(path, folder / path.name)
+    for name in "abc":
+        (folder / "pictures" / name).mkdir(parents=True)
+        for number in range(8):
+            Image.new("RGB", (8, 8), (30 * number, 0, 0)).save(folder / "pictures" / name / f"{number}.png")
+
+
+def _content(folder: Path) -> dict[str, str]:
+    paths = sorted(folder.rglob("*"))
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "" for path in paths}
+
+
+def _command_line(line: Line, folder: Path) -> int:
+    """In the fork: as if train.py had been started with it. Returns the exit code."""
+    os.setsid()
+    os.chdir(folder)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder.with_suffix(f".{name}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.argv = [str(ROOT / "train.py"), *SHORT, *line.overrides]
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return code
+
+
+def _ended(one: Running) -> Result | None:
+    pid, status = os.waitpid(one.pid, os.WNOHANG)
+    if not pid and time.monotonic() - one.began < SECONDS:
+        return None
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(one.pid, signal.SIGKILL)
+    if not pid:
+        _, status = os.waitpid(one.pid, 0)
+    said = one.folder.with_suffix(".err").read_text(errors="replace").strip()
+    changed = sorted(name for name, _ in one.before.items() ^ _content(one.folder).items())
+    return Result(one.line, said, _problem(one.line, os.waitstatus_to_exitcode(status), said, changed))
+
+
+def _problem(line: Line, code: int, said: str, changed: list[str]) -> str | None:
+    """What is not as it must be."""
+    last = said.splitlines()[-1] if said else ""
+    if line.key is None:
+        return None if code == 0 else f"code {code} for what is right: {last}"
+    if code != 2:
+        return f"code {code}: {last}" if code else "it trains"
+    if said.count("\n"):
+        return f"{said.count(chr(10)) + 1} lines: {last}"
+    if changed:
+        return f"left behind or changed: {', '.join(changed[:3])}"
+    subject, _, accepted = said.partition(": ")
+    return None if line.key in subject and accepted else f"does not name the key, its value and what is accepted: {said}"
+
+
+# The report
+
+
+def table(results: Sequence[Result]) -> str:
+    """How many of each kind, and how they ended."""
+    about = environment()
+    versions = ", ".join(f"{name} {about['versions'][name]}" for name in ("torch", "lightning", "hydra-core"))
+    command = shlex.join(["python", "scripts/torture.py", *sys.argv[1:]])
+    commit = f"commit {(about['git_commit'] or 'unknown')[:12]}{' with changes' if about['git_dirty'] else ''}"
+    wrong = [result for result in results if result.line.key is not None]
+    right = [result for result in results if result.line.key is None]
+    kinds = dict.fromkeys(result.line.kind for result in wrong)
+    rows = ["| what is wrong | command lines | one line, code 2, nothing left | otherwise |", "|---|---|---|---|"]
+    rows += [_row(kind, [result for result in wrong if result.line.kind == kind]) for kind in kinds]
+    rows.append(_row("**all**", wrong))
+    trained = sum(result.problem is None for result in right)
+    head = [f"`{command}`; {commit}, {versions}, Python {about['python']}.", ""]
+    return "\n".join([*head, *rows, "", f"Of {len(right)} that look wrong and are right {trained} trained."])
+
+
+def _row(name: str, results: Sequence[Result]) -> str:
+    bad = sum(result.problem is not None for result in results)
+    return f"| {name} | {len(results)} | {len(results) - bad} | {bad} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="those with such a text in them")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th")
+    parser.add_argument("--jobs", type=int, default=2, help="at once (default: 2)")
+    parser.add_argument("--list", action="store_true", help="print them, run none")
+    parser.add_argument("--verbose", action="store_true", help="show what each says")
+    arguments = parser.parse_args()
+    todo = [line for line in lines() if not arguments.only or any(text in f"{line.kind}: {line}" for text in arguments.only)]
+    todo = todo[:: arguments.every]
+    if arguments.list:
+        print(*(f"{line.kind}: {line}" for line in todo), sep="\n")
+        return
+
+    def show(result: Result) -> None:
+        if result.problem or arguments.verbose:
+            print(f"{result.line.kind}: {result.line}\n    {(result.problem or result.said)[:600]}", file=sys.stderr, flush=True)
+
+    results = run_all(todo, arguments.jobs, show)
+    print(table(results))
+    sys.exit(any(result.problem for result in results))
+
+
+if __name__ == "__main__":
+    main()
