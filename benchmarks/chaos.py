@@ -31,6 +31,7 @@ from lockstep.checkpointing import differences, read_checkpoint
 from lockstep.cli import start
 from lockstep.config.rules import integer
 from lockstep.errors import config_error
+from lockstep.runs.identity import run_id_of
 
 ROOT = Path(__file__).resolve().parents[1]
 KILLS_PER_RUN = 10
@@ -172,8 +173,8 @@ def _verdict(run: Path, peaceful: Path, world: int) -> tuple[str, int, int]:
 
 
 def _content(run: Path, name: str) -> Any:
-    """A checkpoint less the name of its directory."""
-    return _without(read_checkpoint(name, run / "checkpoints" / name), str(run))
+    """A checkpoint less what tells one run from another: the name of its directory, and its id."""
+    return _without(_without(read_checkpoint(name, run / "checkpoints" / name), str(run)), run_id_of(run) or str(run))
 
 
 def _without(content: Any, text: str) -> Any:

@@ -19,7 +19,7 @@ from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
 from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import RankZeroFilter, run_id
-from lockstep.runs.run import Run, will_make
+from lockstep.runs.run import Run
 from lockstep.runs.saved import checkpoint_of, saved_config
 
 
@@ -37,11 +37,7 @@ def main() -> None:
     cfg.init_from = str(checkpoint)
     check(cfg)
     Plan.of(cfg)
-    directory = Path(cfg.run_dir)
-    if not directory.exists():
-        will_make(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    with Run(cfg, show_config=False) as run:
+    with Run(cfg) as run:
         if run.is_parent:
             run.supervise(command_with(f"run_dir={quote(cfg.run_dir)}"))
         else:

@@ -4,7 +4,7 @@
     python scripts/predict.py RUN_DIR photos/ cat.jpg --output predictions.csv datamodule.batch_size=256
 
 An INPUT is an image or a folder, which is searched through. Images become the size and colour of the training data. One
-that can't be read is named, the others are predicted, and the exit code is 1.
+that can't be read is named, the others are predicted, and the exit code is 1. FILE is replaced when all is predicted.
 """
 
 import argparse
@@ -13,10 +13,11 @@ import csv
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from omegaconf import DictConfig
 
+from lockstep.atomic_files import replacing
 from lockstep.cli import start
 from lockstep.config.plan import Plan
 from lockstep.console import say
@@ -37,19 +38,33 @@ def main() -> None:
     overrides = [item for item in arguments.inputs if "=" in item and not Path(item).exists()]
     paths = list(_images(Path(item) for item in arguments.inputs if item not in overrides))
     cfg = saved_config(arguments.run_dir, overrides)
-    checkpoint = checkpoint_of(arguments.run_dir, arguments.checkpoint)
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(arguments.output.open("w", newline="")) if arguments.output else sys.stdout
+    model = _classifier(checkpoint_of(arguments.run_dir, arguments.checkpoint), arguments.allow)
+    with _opened(arguments.output) as file:
         writer = csv.writer(file)
         writer.writerow(["path", "prediction", "probability"])
         predicted = 0
-        for row in _predictions(cfg, checkpoint, paths, arguments.allow):
+        for row in _predictions(cfg, model, paths):
             writer.writerow(row)
             predicted += 1
     if arguments.output:
         print(f"{predicted} predictions in {arguments.output}")
     if predicted < len(paths):
         sys.exit(1)
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    """The terminal, or a file that takes the place of `output` when all is written."""
+    if output is None:
+        yield sys.stdout
+        return
+    path = output.resolve()
+    if output.exists() and not output.is_file():
+        raise config_error("--output", output, "is not a file; accepted is a file, there or not there yet")
+    if not path.parent.is_dir():
+        raise config_error("--output", output, f"there is no folder {path.parent}; accepted is a file in one that is there")
+    with replacing(path) as file:
+        yield file
 
 
 def _images(inputs: Iterator[Path]) -> Iterator[Path]:
@@ -64,18 +79,23 @@ def _images(inputs: Iterator[Path]) -> Iterator[Path]:
         yield from found
 
 
-def _predictions(cfg: DictConfig, checkpoint: Path, paths: list[Path], allow: list[str]) -> Iterator[tuple[Any, ...]]:
-    """A row for each image that can be read; the others are named on standard error."""
-    import torch
-    from torch.utils.data import DataLoader
-
+def _classifier(checkpoint: Path, allow: list[str]) -> Any:
     from lockstep.build import load_model
-    from lockstep.datamodules.images import ImageFiles
     from lockstep.models import Classifier
 
     model = load_model(checkpoint, allow)
     if not isinstance(model, Classifier) or len(model.spec.input_shape) != 3:
         raise ConfigError(f"{checkpoint}: predicts images with classifiers; this is a {type(model).__name__} of {model.spec}")
+    return model
+
+
+def _predictions(cfg: DictConfig, model: Any, paths: list[Path]) -> Iterator[tuple[Any, ...]]:
+    """A row for each image that can be read; the others are named on standard error."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    from lockstep.datamodules.images import ImageFiles
+
     cfg.trainer.devices = 1
     model = model.to({"gpu": "cuda"}.get(device := Plan.of(cfg).accelerator, device))
     names = model.spec.class_names or [str(i) for i in range(model.spec.num_outputs)]

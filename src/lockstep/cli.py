@@ -2,25 +2,22 @@
 
 import os
 import sys
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
 from lockstep import console
 from lockstep.config.hydra_errors import explain
-from lockstep.config.overrides import is_run_dir_given, null_groups_left_out
-from lockstep.errors import ConfigError, config_error
-from lockstep.launchers.environment import register_resolvers, restarts, this_rank
+from lockstep.config.overrides import null_groups_left_out
+from lockstep.errors import ConfigError
+from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.rank import follow_parent
+from lockstep.runs.directory import give_back, take_run_directory
 from lockstep.runs.resume import command_to_continue
-from lockstep.runs.run import discard_made, will_make
-from lockstep.runs.validation import validated
+from lockstep.runs.validation import refusing, validated
 
 register_resolvers()
 
@@ -40,39 +37,26 @@ def start(main: Callable[[], Any]) -> None:
     except ConfigError as error:
         line = str(error)
     except Exception as error:
-        if (explained := explain(error)) is None:
+        line = explain(error) or _unwritten(error)
+        if line is None:
             raise
-        line = explained
     else:
         return
     console.say(line)
-    discard_made()
+    give_back()
     sys.exit(2)
 
 
+def _unwritten(error: Exception) -> str | None:
+    """What Hydra could not write, on a full disk say. A run's own errors do not come this far: they are its end."""
+    return f"{error.filename or 'hydra.run.dir'}: {error.strerror or error}" if isinstance(error, OSError) else None
+
+
 class ValidateConfig(Callback):
-    """Called by Hydra before it makes the run's directory."""
+    """Called by Hydra before it makes the run's directory or writes into it: what is refused here has changed nothing."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         HydraConfig.instance().set_config(config)
-        try:
-            validated(config)
-            _reserve_directory(config)
-        except (ConfigError, OmegaConfBaseException) as error:  # Hydra turns an exception here into a warning
-            console.say(explain(error) or str(error))
-            raise SystemExit(2) from None
-        except Exception:  # a bug in the check itself: Hydra would only warn, and go on unvalidated
-            traceback.print_exc()
-            raise SystemExit(1) from None
-
-
-def _reserve_directory(config: DictConfig) -> None:
-    """A directory that was given is used as it is; one that was made up must belong to no other run."""
-    directory = Path(str(OmegaConf.select(config, "hydra.run.dir"))).absolute()
-    given = is_run_dir_given(config.hydra)
-    rank = this_rank()
-    is_first = rank is None or rank.global_rank == 0  # the status that another rank finds may be of this very run
-    if is_first and not given and (directory / "status.json").exists() and not restarts():
-        raise config_error("hydra.run.dir", directory, "belongs to an earlier run; give another one")
-    if (rank is None or rank.started_by != "parent") and not (directory.exists() if given else restarts() > 0):
-        will_make(directory)
+        with refusing():
+            _, plan = validated(config)
+            take_run_directory(config, plan.global_batch_size)

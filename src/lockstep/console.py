@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rich.tree import Tree
+
+_ROOT = Path(__file__).resolve().parents[2]  # the checkout
 
 PATIENCE = 5.0  # seconds a pipe may be full, because nobody reads it, before lines are dropped
 
@@ -92,24 +92,6 @@ def say(line: str) -> None:
     print(" ".join(line.split()), file=sys.stderr, flush=True)
 
 
-def show_config(cfg: DictConfig) -> None:
-    """The composed config: a tree on a terminal, YAML elsewhere."""
-    if not sys.stdout.isatty():
-        print(OmegaConf.to_yaml(cfg, resolve=True), flush=True)
-        return
-    tree = Tree("[bold]config")
-    _grow(tree, OmegaConf.to_container(cfg, resolve=True))
-    Console().print(tree)
-
-
-def _grow(tree: Tree, content: Any) -> None:
-    for key, value in content.items():
-        if isinstance(value, dict) and value:
-            _grow(tree.add(f"[cyan]{key}"), value)
-        else:
-            tree.add(f"[cyan]{key}[/]: {escape(str(value))}", highlight=True)
-
-
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     """The closing table: metrics, time, throughput, and what to do next."""
     rows = {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
@@ -118,15 +100,22 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
         rows |= {"throughput": f"{result['samples_per_second']:,.0f} samples/s"}
     show_rows(rows | {"run directory": _relative(run_dir)})
     if result["train_time"]:
-        folder = shlex.quote(_relative(run_dir))
-        print(f"\nNext:\n  tensorboard --logdir {folder}\n  python scripts/evaluate.py {folder}", flush=True)
+        folder, evaluate = shlex.quote(_relative(run_dir)), command_line("scripts/evaluate.py", _relative(run_dir))
+        print(f"\nNext:\n  tensorboard --logdir {folder}\n  {evaluate}", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:
     """How to go on."""
-    how = f" Continue it: python train.py resume={shlex.quote(_relative(run_dir))}" if (run_dir / ".hydra").is_dir() else ""
+    command = command_line("train.py", f"resume={_relative(run_dir)}")
+    how = f" Continue it: {command}" if (run_dir / ".hydra").is_dir() else ""
     begins = "" if any(run_dir.glob("checkpoints/*.ckpt")) else " No checkpoint was saved: it will begin anew."
     say(f"The run was {reason}.{how}{begins}")
+
+
+def command_line(script: str, *arguments: str) -> str:
+    """A command for a shell that runs a script of this checkout from where the person is."""
+    path = _relative(_ROOT / script) if (_ROOT / script).is_file() else script
+    return shlex.join(["python", path, *arguments])
 
 
 def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:
@@ -154,4 +143,5 @@ def script(name: str) -> str:
 
 
 def _relative(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

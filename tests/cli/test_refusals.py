@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import train
+from commands import started, train
 from PIL import Image
 
 
@@ -33,6 +33,8 @@ def refused(folder: Path, *overrides: str, **env: str) -> str:
         ("ckpt_path=nowhere.ckpt", "ckpt_path=nowhere.ckpt: no such file"),
         ("trainer.devices=[0", "trainer.devices=[0: not a valid override"),
         ("trainer.num_nodes=2", "trainer.num_nodes=2: several nodes are started by srun or torchrun"),
+        ("hydra.run.dir=/dev/null/run", "hydra.run.dir=/dev/null/run: can't be made or written to (Not a directory)"),
+        ("hydra.sweep.dir=/dev/null seed=0,1 -m", "hydra.sweep.dir=/dev/null: can't be made or written to (File exists)"),
     ],
 )
 def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: str) -> None:
@@ -88,3 +90,20 @@ def test_data_that_is_missing_and_cannot_be_downloaded_is_refused(tmp_path: Path
     line = refused(tmp_path, "datamodule=cifar10", "datamodule.data_dir=nodata", HTTPS_PROXY="http://127.0.0.1:9")
     assert line.startswith("datamodule.data_dir=nodata: CIFAR10 is not in")
     assert "could not be downloaded" in line
+
+
+def test_a_second_command_on_a_running_directory_changes_nothing(tmp_path: Path) -> None:
+    """Hydra would write its own files before the run asks for the lock."""
+    (tmp_path / "run" / ".hydra").mkdir(parents=True)
+    for name in ("config.yaml", "hydra.yaml", "overrides.yaml"):
+        (tmp_path / "run" / ".hydra" / name).write_text("of the first\n")
+    holder = "import time; from pathlib import Path; from lockstep.runs.locks import hold; "
+    holder += "hold(Path('run'), ''); print(flush=True); time.sleep(60)"
+    with started("-c", holder, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        line = refused(tmp_path, "hydra.run.dir=run", "seed=9", HYDRA_FULL_ERROR="0")
+        assert line.startswith(f"hydra.run.dir={tmp_path}/run: is being run by process {process.pid} on ")
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+        process.kill()

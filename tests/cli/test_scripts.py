@@ -2,6 +2,8 @@
 
 import csv
 import json
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +64,10 @@ def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -
     for i in range(20):
         pixels = (digits.images[i] * 255 / 16).round().astype(numpy.uint8)
         Image.fromarray(pixels).save(tmp_path / "in" / ("more" if i % 2 else "") / f"{i}.png")
+    (tmp_path / "out.csv").write_text("of yesterday")
     done = python(PREDICT, run, "in", "datamodule.batch_size=7", "--output", "out.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out.csv"}
     with (tmp_path / "out.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 20
@@ -75,12 +79,34 @@ def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -
     assert float(ours["probability"]) == pytest.approx(model.predict(pixels[None, None]).max().item(), abs=1e-5)
 
 
-def test_an_unreadable_image_is_named(run: Path, tmp_path: Path) -> None:
-    """The others are predicted; in a data worker too."""
-    for name in ("a", "b", "c"):
-        Image.new("L", (8, 8)).save(tmp_path / f"{name}.png")
-    (tmp_path / "b.png").write_bytes(b"not an image")
-    done = python(PREDICT, run, ".", "datamodule.num_workers=1", cwd=tmp_path)
+def test_images_that_can_not_be_read_are_named_and_the_others_predicted(run: Path, tmp_path: Path) -> None:
+    """One that is cut, one that is none, and a bomb of 400 million pixels, whose header is all there is of it."""
+    Image.new("L", (8, 8)).save(tmp_path / "a.png")
+    Image.effect_noise((64, 64), 50).save(tmp_path / "whole.png")
+    (tmp_path / "b.png").write_bytes((tmp_path / "whole.png").read_bytes()[:1000])
+    (tmp_path / "c.png").write_bytes(b"not an image")
+    header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 0, 0, 0, 0)
+    crc = struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    (tmp_path / "d.png").write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + header + crc)
+    options = ("datamodule.num_workers=1", "datamodule.batch_size=2", "--output", "out.csv")
+    done = python(PREDICT, run, "a.png", "b.png", "c.png", "d.png", "whole.png", *options, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["b.png: not a readable image (cannot identify image file 'b.png')"]
-    assert [line.partition(",")[0] for line in done.stdout.splitlines()] == ["path", "a.png", "c.png"]
+    lines = done.stderr.splitlines()
+    assert [line.partition(": not a readable image (")[0] for line in lines] == ["b.png", "c.png", "d.png"], done.stderr
+    assert all(len(line) < 300 for line in lines)
+    assert [row.partition(",")[0] for row in (tmp_path / "out.csv").read_text().splitlines()] == ["path", "a.png", "whole.png"]
+
+
+def test_an_output_that_can_not_be_written_is_refused_before_anything_is_changed(run: Path, tmp_path: Path) -> None:
+    Image.new("L", (8, 8)).save(tmp_path / "a.png")
+    (tmp_path / "out.csv").write_text("of yesterday")
+    for arguments, line in {
+        ("a.png", "--output", "nowhere/out.csv"): f"--output=nowhere/out.csv: there is no folder {tmp_path}/nowhere",
+        ("a.png", "--output", "."): "--output=.: is not a file",
+        ("a.png", "model.net=3", "--output", "out.csv"): "model.net=3: a group can't be chosen anew",
+    }.items():
+        done = python(PREDICT, run, *arguments, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert done.stderr.startswith(line)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "out.csv"}
+    assert (tmp_path / "out.csv").read_text() == "of yesterday"

@@ -11,7 +11,7 @@ from commands import ROOT, python, runs, started, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 pytestmark = pytest.mark.slow
-JSON = {"status.json", "metrics.json", "progress.json", "seen.0.json"}
+JSON = {"run.json", "status.json", "metrics.json", "progress.json", "seen.0.json"}
 WITNESS = "+callbacks.witness={_target_:faults.Witness}"
 
 
@@ -90,14 +90,16 @@ def test_tensorboard_shows_the_run(one: tuple[Path, str]) -> None:
 
 
 def test_the_terminal_is_plain_text_and_says_what_matters(one: tuple[Path, str]) -> None:
-    _, output = one
+    run, output = one
     assert "\x1b" not in output
     assert "\r" not in output
     assert "one process on the CPU; global batch 64 (64 per process), learning rate 0.002" in output
     assert "1280 of 1293 samples per epoch" in output
     assert output.count("\nepoch ") == 3
     assert "tensorboard --logdir logs" in output
-    assert "optimizer:\n    _target_: torch.optim.AdamW" in output
+    assert f"python {ROOT}/scripts/evaluate.py logs" in output  # as it is to be typed from here
+    assert "torch.optim.AdamW" not in output
+    assert "optimizer:\n    _target_: torch.optim.AdamW" in (run / "train.log").read_text()
 
 
 def test_two_processes_share_a_directory_and_have_a_log_each(two: tuple[Path, str]) -> None:

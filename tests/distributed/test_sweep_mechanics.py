@@ -47,7 +47,7 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
     }
     failed = jobs(tmp_path)["seed=1"]
     assert failed["log_tail"][-1] == "planted fault"
-    again = python(*failed["command"][1:], cwd=tmp_path, FAULTS="1")  # the command that reproduces it
+    again = python(*failed["command"][1:], "overwrite=true", cwd=tmp_path, FAULTS="1")  # the command that reproduces it
     assert (again.returncode, again.stderr.strip()) == (1, "planted fault")
     assert "planted fault" in done.stdout
     with (tmp_path / "sweep" / "results.csv").open() as file:

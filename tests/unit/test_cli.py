@@ -1,21 +1,18 @@
 """The command line's words for what Hydra could not apply, and quoting for Hydra's grammar."""
 
+import errno
+import os
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from lockstep import cli
 from lockstep.cli import explain, start
 from lockstep.config.overrides import null_groups_left_out, quote
-from lockstep.errors import ConfigError, config_error
-from lockstep.launchers.environment import Rank
-from lockstep.runs.run import keep_made
+from lockstep.errors import config_error
 
 
 def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -225,15 +222,19 @@ def test_a_quoted_path_arrives_in_the_config(compose: Callable[..., DictConfig])
     assert compose(f"ckpt_path={quote(path)}").ckpt_path == path
 
 
-@pytest.mark.parametrize(("rank", "refused"), [(0, True), (1, False)])
-def test_only_rank_zero_asks_whether_a_directory_is_new(
-    rank: int, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("full_error", ["0", "1", ""])
+def test_what_hydra_can_not_write_is_one_line(
+    full_error: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slower rank finds the status that rank zero of its own run has written already."""
-    (tmp_path / "status.json").write_text("{}")
-    started = Rank(started_by="torchrun", global_rank=rank, local_rank=rank, world_size=2, num_nodes=1)
-    monkeypatch.setattr(cli, "this_rank", lambda: started)
-    config = OmegaConf.create({"hydra": {"run": {"dir": str(tmp_path)}, "overrides": {"hydra": []}}})
-    with pytest.raises(ConfigError, match="belongs to an earlier run") if refused else nullcontext():
-        cli._reserve_directory(config)
-    keep_made()
+    """Whatever the environment says of Hydra's errors: with anything but 1 it prints a traceback and leaves with 1."""
+
+    def main() -> None:
+        assert os.environ["HYDRA_FULL_ERROR"] == "1"
+        raise OSError(errno.ENOSPC, "No space left on device", "run/.hydra/config.yaml")
+
+    monkeypatch.setenv("HYDRA_FULL_ERROR", full_error)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    with pytest.raises(SystemExit) as ended:
+        start(main)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "run/.hydra/config.yaml: No space left on device\n"

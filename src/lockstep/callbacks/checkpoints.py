@@ -7,6 +7,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
+from lockstep.runs.identity import run_id_of
 from lockstep.trainer.lightning_internals import end_restart, logged_step_of, set_logged_step
 from lockstep.trainer.steps import begins_step
 
@@ -39,6 +40,14 @@ class LastCheckpoint(Checkpoint):
         self._saved_time = time.monotonic()
         self._is_saving = False
         self._logged_step: int | None = None  # Lightning's counter for its loggers, as of the checkpoint loaded
+        self._run_id: str | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._run_id = run_id_of(Path(trainer.default_root_dir))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of every checkpoint of the run, the best one too: which run it is of."""
+        return {} if self._run_id is None else {"run_id": self._run_id}
 
     def save(self, trainer: Trainer, wait: bool = False) -> None:
         """Now, unless it is saved already: to be called at a step boundary, on every rank. `wait` for what is written in

@@ -52,32 +52,44 @@ def read_checkpoint(key: str, path: Path) -> dict[str, Any]:
         raise config_error(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
 
 
-def latest_valid_checkpoint(folder: Path, since: float = 0.0) -> Path | None:
-    """The checkpoint to continue from, of those written `since` (time.time); damaged ones are named, passed over, and put
-    aside as NAME.damaged, so that none takes the place of a sound one. None where there is none at all.
+def latest_valid_checkpoint(folder: Path, run_id: str | None = None) -> Path | None:
+    """The checkpoint to continue a run from. Those that are damaged, or carry the id of another run, are named, passed over,
+    and put aside as NAME.damaged or NAME.foreign, so that none takes the place of a sound one. None where there is none.
 
-    Raises ConfigError where there are some and none is sound: to begin again would write over them.
+    Raises ConfigError where there are some and none will do: to begin again would write over them.
     """
-    damaged = []
+    passed_over: dict[str, str] = {}
     for path in (folder / name for name in CONTINUED_FROM):
-        if not path.is_file() or path.stat().st_mtime < since:
+        if not path.is_file():
             continue
         try:
-            read_checkpoint("checkpoint", path)
+            checkpoint = read_checkpoint("checkpoint", path)
         except ConfigError as error:
             log.warning(f"{error}; looking for an older one")
-            damaged.append(path.name)
+            passed_over[path.name] = "damaged"
             continue
-        for name in damaged if is_rank_zero() else []:
-            (folder / name).replace(folder / f"{name}.damaged")
-        if damaged:
+        if run_id is not None and run_id_in(checkpoint) not in (None, run_id):
+            log.warning(f"{path}: of another run than this; looking for an older one")
+            passed_over[path.name] = "foreign"
+            continue
+        for name, what in passed_over.items() if is_rank_zero() else ():
+            (folder / name).replace(folder / f"{name}.{what}")
+        if passed_over:
             log.warning(f"continuing from {path} instead")
         return path
-    if damaged:
-        raise config_error(
-            "resume", folder.parent, f"every checkpoint is damaged: {', '.join(damaged)}; move them away to start anew"
+    if passed_over:
+        names = ", ".join(passed_over)
+        kinds = " or ".join(
+            {"damaged": "damaged", "foreign": "another run's"}[kind] for kind in sorted(set(passed_over.values()))
         )
+        raise config_error("resume", folder.parent, f"every checkpoint is {kinds}: {names}; move them away to start anew")
     return None
+
+
+def run_id_in(checkpoint: dict[str, Any]) -> str | None:
+    """Which run has saved it, as lockstep.callbacks.LastCheckpoint notes among the states of callbacks."""
+    states = checkpoint.get("callbacks", {}).values()
+    return next((state["run_id"] for state in states if isinstance(state, dict) and "run_id" in state), None)
 
 
 def _reason(error: Exception) -> str:

@@ -90,6 +90,7 @@ RULES: dict[str, Rule] = {
     "seed": SEED,
     "test": YES_NO,
     "resume": TEXT.or_null(),
+    "overwrite": YES_NO,
     "max_restarts": integer(0),
     "max_processes_per_core": integer(1),
     "ckpt_path": TEXT.or_null(),

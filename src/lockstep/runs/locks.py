@@ -12,7 +12,7 @@ from lockstep.errors import ConfigError
 
 log = logging.getLogger(__name__)
 _TRIES, _PAUSE = 4, 0.05  # seconds; somebody who only asks holds a lock for a moment
-_held: dict[Path, TextIO] = {}  # by the resolved path: closing another handle of the same file would give up the lock
+_held: dict[str, TextIO] = {}  # by the real path: closing another handle of the same file would give up the lock
 
 
 def hold(directory: Path, key: str) -> None:
@@ -32,16 +32,16 @@ def hold(directory: Path, key: str) -> None:
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()}\n")
     file.flush()
-    _held[directory.resolve()] = file
+    _held[os.path.realpath(directory)] = file
 
 
 def release(directory: Path) -> None:
-    if (file := _held.pop(directory.resolve(), None)) is not None:
+    if (file := _held.pop(os.path.realpath(directory), None)) is not None:
         file.close()
 
 
 def is_held_here(directory: Path) -> bool:
-    return directory.resolve() in _held
+    return os.path.realpath(directory) in _held
 
 
 def check_free(directory: Path, key: str) -> None:

@@ -6,7 +6,6 @@ import platform
 import subprocess
 import sys
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,18 +13,17 @@ from lockstep.atomic_files import read_json, write_json
 from lockstep.runs.locks import is_held
 
 Status = Literal["running", "finished", "failed", "preempted"]
-FILES = ("status.json", "metrics.json")  # of a run directory
 _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 
 
 def write_status(
-    run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, is_first: bool = False, **facts: int
+    run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, is_first: bool = False
 ) -> None:
-    """Replaces status.json; the time of the first start, and the facts given before, are kept unless this is the first."""
+    """Replaces status.json; the time of the first start is kept unless this is the first."""
     path = run_dir / "status.json"
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    kept = {"started": now} | ({} if is_first else read_json(path) or {})
-    content = kept | {"status": status, "reason": reason, "rank": rank, "updated": now} | facts
+    started = now if is_first else (read_json(path) or {}).get("started", now)
+    content = {"started": started, "status": status, "reason": reason, "rank": rank, "updated": now}
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
 
 
@@ -34,12 +32,6 @@ def actual_status(run_dir: Path) -> str | None:
     None where there is no word to be read."""
     word = (read_json(run_dir / "status.json") or {}).get("status")
     return "interrupted" if word == "running" and not is_held(run_dir) else word
-
-
-def start_of(run_dir: Path) -> float:
-    """When the run was first started, as of time.time(); 0 where it is not known."""
-    said = (read_json(run_dir / "status.json") or {}).get("started")
-    return datetime.fromisoformat(said).timestamp() if said else 0.0
 
 
 def write_failure(run_dir: Path, reason: str | None, rank: int | None) -> None:

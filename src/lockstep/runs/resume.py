@@ -1,18 +1,19 @@
 """`resume=RUN_DIR`: the command line of a run that was broken off, to go on in its own directory."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
-
-from lockstep.atomic_files import read_json, replace_text
-from lockstep.config.overrides import config_flags, key_of, last_of_each, of_each_run, quote, split_flags, unquote
-from lockstep.errors import ConfigError, config_error
+from lockstep.atomic_files import read_json
+from lockstep.config.overrides import key_of, last_of_each, quote, split_flags, unquote
+from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
+from lockstep.runs.directory import absolute
+from lockstep.runs.identity import FILE, OF_ONE_START, Identity, how_else
 from lockstep.runs.locks import check_free
+from lockstep.runs.record import actual_status
 
-ADDED = "resumed.yaml"  # the overrides that resumptions have added; .hydra/ stays as the first start has written it
 _CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
 _IN_THE_CHECKPOINT = ("model.optimizer", "model/optimizer", "model.lr_scheduler", "model/lr_scheduler")
 _IN_THE_CHECKPOINT += ("seed", "lr_scaling", "base_batch_size")
@@ -24,10 +25,10 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     new. Without one as they are; None where the run has finished and nothing new is asked of it.
 
     Done before Hydra starts: inside it a new directory exists already, and ranks are started with the command line.
-    Raises ConfigError where there is no such run, or where it is still running.
+    Raises ConfigError where there is no such run, where it is still running, or can't be continued so. Changes nothing.
     """
-    flags, new = split_flags(arguments)
-    wanted = next((unquote(item.removeprefix("resume=")) for item in new if item.startswith("resume=")), "null")
+    flags, overrides = split_flags(arguments)
+    wanted = next((unquote(item.partition("=")[2]) for item in reversed(overrides) if key_of(item) == "resume"), "null")
     rank = this_rank()
     if wanted == "null" or (rank is not None and rank.started_by == "parent"):  # whose arguments are spelled out
         return list(arguments)
@@ -35,32 +36,44 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
     if wanted == "last" and rank is not None:
         raise config_error("resume", wanted, f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory")
-    run_dir = newest_unfinished() if wanted == "last" else Path(wanted).expanduser().absolute()
-    if not (run_dir / ".hydra" / "overrides.yaml").is_file():
-        raise config_error("resume", wanted, "has no .hydra/overrides.yaml; accepted is the directory of a run, or last")
+    run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else absolute(Path(wanted).expanduser())
+    new = [item for item in overrides if key_of(item) not in OF_ONE_START]
+    if any(key_of(item) == "overwrite" and not item.endswith("=false") for item in overrides):
+        raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
+    saved = _identity_of(run_dir, wanted)
     if rank is None or rank.global_rank == 0:
         check_free(run_dir, "resume")
-    new = [item for item in new if not item.startswith(("resume=", "hydra.run.dir="))]
-    status = read_json(run_dir / "status.json") or {}
-    if status.get("status") == "finished" and not new:
+    if not new and _is_over(run_dir):
         return None
-    first: Any = OmegaConf.load(run_dir / ".hydra" / "hydra.yaml")
-    saved = [*OmegaConf.load(run_dir / ".hydra" / "overrides.yaml"), *of_each_run(first.hydra), *added(run_dir)]
-    saved = [item for item in saved if not item.startswith("resume=")]
-    changed = [item for item in new if item not in saved]
+    known = list(saved.overrides)
+    changed = [item for item in new if item not in known]
     _check(changed)
     keys = {key_of(item) for item in changed}
-    if "global_batch_size" in status and keys & _CHANGES_THE_WORLD and not keys & _SAYS_THE_BATCH and _takes_global(run_dir):
-        saved.append(f"datamodule.global_batch_size={status['global_batch_size']}")  # whatever the number of processes
+    if saved.global_batch_size is not None and keys & _CHANGES_THE_WORLD and not keys & _SAYS_THE_BATCH:
+        known.append(f"datamodule.global_batch_size={saved.global_batch_size}")  # whatever the number of processes
     where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
-    return [*config_flags(first.hydra), *flags, *last_of_each([*saved, *new]), *where]
+    return [*saved.flags, *flags, *last_of_each([*known, *new]), *where]
+
+
+def _identity_of(run_dir: Path, wanted: str) -> Identity:
+    identity = Identity.read(run_dir)
+    if identity is not None:
+        return identity
+    if any(run_dir.glob("checkpoints/*.ckpt")):
+        raise config_error("resume", wanted, f"has lost its {FILE}, which says what the run is; {how_else(run_dir)}")
+    raise config_error("resume", wanted, f"has no {FILE}; accepted is the directory of a run, or last")
+
+
+def _is_over(run_dir: Path) -> bool:
+    """Has the run finished: its record, written last, is there and can be read."""
+    return actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None
 
 
 def _check(changed: Sequence[str]) -> None:
     """Raises ConfigError for what a resumption can't change: it is in the checkpoint, or it is another run."""
     for item in changed:
-        key, _, value = item.partition("=")
-        if key.lstrip("+~").startswith(_IN_THE_CHECKPOINT):
+        key, value = key_of(item), item.partition("=")[2]
+        if key.startswith(_IN_THE_CHECKPOINT):
             raise config_error(
                 key, value, "comes from the checkpoint on resumption; accepted is a new run, with init_from=CHECKPOINT"
             )
@@ -68,43 +81,32 @@ def _check(changed: Sequence[str]) -> None:
             raise config_error(key, value, "a run is resumed from its own checkpoint; accepted is a new run, without resume")
 
 
-def _takes_global(run_dir: Path) -> bool:
-    """Has the datamodule a global_batch_size? One of the user's own may not."""
-    path = run_dir / ".hydra" / "config.yaml"
-    cfg: Any = OmegaConf.load(path) if path.is_file() else {}
-    return "global_batch_size" in cfg.get("datamodule", {})
+_DEPTH = 4  # of folders below the working directory: logs/NAME/RUN is 3
 
 
-def newest_unfinished() -> Path:
-    """The run below logs/ that was written to last, of those that have not finished and are not running."""
-
-    def written(path: Path) -> float:
-        files = [path, path.with_name("progress.json"), *path.parent.glob("checkpoints/*.ckpt")]
-        return max(file.stat().st_mtime for file in files if file.is_file())
-
-    for path in sorted(Path("logs").glob("*/*/status.json"), key=written, reverse=True):
-        if (read_json(path) or {}).get("status") != "finished" and _is_free(path.parent):
-            return path.parent.absolute()
-    raise config_error("resume", "last", f"there is no unfinished run in {Path('logs').absolute()}")
+def newest_unfinished(folder: Path) -> Path:
+    """The run below a folder that was heard of last, of those that have not finished and are not running. Jobs of sweeps
+    are not among them: a sweep goes on as a whole."""
+    candidates = [run for run in _run_directories(folder) if actual_status(run) not in ("finished", "running")]
+    if not candidates:
+        sweeps = "a sweep goes on by its own command, or by scripts/sweep.py resume"
+        raise config_error("resume", "last", f"there is no unfinished run below {folder}; {sweeps}")
+    return max(candidates, key=_heard_of)
 
 
-def _is_free(run_dir: Path) -> bool:
+def _run_directories(folder: Path) -> Iterator[Path]:
+    for name, folders, files in os.walk(folder, followlinks=True):  # logs/ may be a link to a larger disk
+        path = Path(name)
+        if FILE in files:
+            yield path
+        if {FILE, "manifest.json", "multirun.yaml"} & set(files) or len(path.relative_to(folder).parts) == _DEPTH:
+            folders.clear()
+        folders[:] = [name for name in folders if not name.startswith(".")]
+
+
+def _heard_of(run_dir: Path) -> float:
+    """When its status was written, as the status says itself; 0 where it does not."""
     try:
-        check_free(run_dir, "resume")
-    except ConfigError:
-        return False
-    return True
-
-
-def added(run_dir: Path) -> list[str]:
-    """What resumptions have changed so far."""
-    path = run_dir / ADDED
-    return list(OmegaConf.load(path)) if path.is_file() else []
-
-
-def note_added(run_dir: Path, overrides: Sequence[str]) -> None:
-    """Writes down what this resumption has changed of the first start, for the next one."""
-    first = list(OmegaConf.load(run_dir / ".hydra" / "overrides.yaml"))
-    changed = [item for item in overrides if item not in first and not item.startswith("resume=")]
-    if changed:
-        replace_text(run_dir / ADDED, OmegaConf.to_yaml(OmegaConf.create(changed)))
+        return datetime.fromisoformat((read_json(run_dir / "status.json") or {})["updated"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return 0.0

@@ -6,7 +6,6 @@ import math
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -19,19 +18,19 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.atomic_files import read_json, write_json
+from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
 from lockstep.config.overrides import is_run_dir_given
 from lockstep.config.plan import Plan
-from lockstep.errors import ConfigError, NamedFailure
+from lockstep.errors import ConfigError, NamedFailure, config_error
 from lockstep.launchers.environment import gone_ranks, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.rank import Outcome, tell_parent
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, requeue
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
-from lockstep.runs.locks import hold, is_held_here, release
-from lockstep.runs.resume import ADDED, note_added
+from lockstep.runs.directory import give_back, leave, take
+from lockstep.runs.identity import run_id_of
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe")  # gloo, NCCL, torch's store
-
-# What did not exist before this process, which removes it again when a run can't start as configured.
-_made: dict[Path, list[Path]] = {}
 
 
 class Run:
@@ -53,8 +49,8 @@ class Run:
     preempted. A run that is continued finds its checkpoint in `cfg.ckpt_path`.
     """
 
-    def __init__(self, cfg: DictConfig, show_config: bool = True) -> None:
-        self.cfg, self.show_config = cfg, show_config
+    def __init__(self, cfg: DictConfig) -> None:
+        self.cfg = cfg
         self.directory = Path(cfg.run_dir)
         self.plan = Plan.of(cfg)
         self.rank = this_rank()
@@ -63,8 +59,8 @@ class Run:
         self.is_continued = cfg.resume is not None or restarts() > 0
         self.result: float | None = None
         self._code: int | None = None  # the exit code, once it is settled
-        self._started, self._started_at = time.monotonic(), time.time()
-        self._before: dict[str, bytes | None] = {}  # what a continued run has said of itself
+        self._started = time.monotonic()
+        self._checkpoints_before = _checkpoints(self.directory)
 
     @property
     def is_owner(self) -> bool:
@@ -73,7 +69,7 @@ class Run:
 
     def __enter__(self) -> Self:
         if self.is_owner:
-            hold(self.directory, "hydra.run.dir" if self.cfg.resume is None else "resume")
+            take(self.directory, "run_dir")  # a run that Hydra has composed has it already
         self._watch()
         try:
             self._begin()
@@ -93,7 +89,7 @@ class Run:
 
     def _be_overdue(self, error: Preempted) -> None:
         dump_stacks(self.directory / rank_log(), str(error))
-        self._leave_stuck(outcome_of(error, self._global_rank, self.directory))
+        self._leave_stuck(outcome_of(error, self._global_rank))
 
     def _give_up(self, reason: str) -> None:
         self._leave_stuck(Outcome(code=1, reason=f"rank {self._global_rank}: {reason}", rank=self._global_rank))
@@ -114,25 +110,27 @@ class Run:
 
     def _begin(self) -> None:
         if self.is_owner:
-            self._before = {name: _content(self.directory / name) for name in (*record.FILES, ADDED)}
-            (self.directory / "metrics.json").unlink(missing_ok=True)  # of an earlier run in a directory that was given
-            size = self.plan.global_batch_size
-            record.write_status(self.directory, "running", is_first=not self.is_continued, global_batch_size=size)
-            if self.cfg.resume is not None:
-                note_added(self.directory, HydraConfig.get().overrides.task)
-            if self.show_config:
-                console.show_config(self.cfg)
+            try:
+                self._announce()
+            except OSError as error:
+                raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
             log.info(str(self.plan))
         if self.is_continued and not self.is_parent:
             self._find_checkpoint()
 
+    def _announce(self) -> None:
+        """In the files: the terminal gets what a person reads."""
+        remove_partial_files(self.directory)
+        (self.directory / "metrics.json").unlink(missing_ok=True)  # of what is continued
+        record.write_status(self.directory, "running", is_first=not self.is_continued)
+        with (self.directory / rank_log()).open("a") as file:
+            file.write(OmegaConf.to_yaml(self.cfg, resolve=True))
+
     def _find_checkpoint(self) -> None:
-        """Of a run that is continued its own checkpoint counts: not the one it may have begun with, nor, where it was only
-        started again, one that an earlier run has left in a directory that was given."""
+        """Of a run that is continued its own checkpoint counts: not the one it may have begun with, nor another run's."""
         from lockstep.checkpointing import latest_valid_checkpoint
 
-        since = 0.0 if self.cfg.resume is not None else record.start_of(self.directory)
-        found = latest_valid_checkpoint(self.directory / "checkpoints", since)
+        found = latest_valid_checkpoint(self.directory / "checkpoints", run_id_of(self.directory))
         if found is None:
             log.info("There is no checkpoint yet: the run starts from the beginning.")
         else:
@@ -202,12 +200,13 @@ class Run:
         try:
             if error is not None and self._code is None:
                 error = refused_by_lightning(error, self.cfg.trainer) or error
-                self._end(outcome_of(error, self._global_rank, self.directory, self._started_at))
+                has_saved = bool(_checkpoints(self.directory) - self._checkpoints_before)
+                self._end(outcome_of(error, self._global_rank, has_saved))
         finally:
             HEARTBEAT.stop()
             _end_workers()
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
-            release(self.directory)
+            leave(self.directory)
 
     def _end(self, outcome: Outcome) -> None:
         if tell_parent(outcome):
@@ -225,12 +224,7 @@ class Run:
         self._code = outcome.code
         if outcome.code == 2:
             console.say(outcome.reason or "")
-            if self.is_owner and self.directory in _made:
-                discard_made()
-            elif self.is_owner and self.cfg.resume is not None:
-                self._take_back()
-            elif self.is_owner:  # it was there before: a job's in a sweep, say
-                record.write_status(self.directory, "failed", outcome.reason, outcome.rank)
+            give_back()
         elif outcome.code == PREEMPTED:
             if self.is_owner:
                 with contextlib.suppress(OSError):  # the disk may be full
@@ -246,12 +240,6 @@ class Run:
                 record.write_failure(self.directory, outcome.reason, outcome.rank)
         raise SystemExit(outcome.code)
 
-    def _take_back(self) -> None:
-        """A run that could not be continued so is what it was."""
-        for name, content in self._before.items():
-            path = self.directory / name
-            path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
-
     def _is_found_again(self) -> bool:
         """Would the same command, started by a requeue, come to the same directory?"""
         given = HydraConfig.initialized() and is_run_dir_given(HydraConfig.get())  # an evaluation is not composed by Hydra
@@ -264,15 +252,16 @@ def _deadline(cfg: DictConfig, key: str) -> float:
     return float("inf") if seconds is None else seconds
 
 
-def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+def _checkpoints(directory: Path) -> set[tuple[str, int, int]]:
+    """The checkpoints there are, told apart by what a rename gives them; what time it was is nobody's matter."""
+    stats = [(path.name, path.stat()) for path in directory.glob("checkpoints/*.ckpt")]
+    return {(name, stat.st_ino, stat.st_mtime_ns) for name, stat in stats}
 
 
-def outcome_of(error: BaseException, rank: int, directory: Path, since: float = 0.0) -> Outcome:
-    """A ConfigError means that the run could not start, unless it has saved a checkpoint `since` (time.time) then: that is
-    never thrown away."""
+def outcome_of(error: BaseException, rank: int, has_saved: bool = False) -> Outcome:
+    """A ConfigError means that the run could not start, unless it has saved a checkpoint by then: that is never thrown
+    away."""
     if isinstance(error, ConfigError):
-        has_saved = any(path.stat().st_mtime >= since for path in directory.glob("checkpoints/*.ckpt"))
         return Outcome(code=1 if has_saved else 2, reason=str(error), rank=rank, is_final=True)
     if isinstance(error, Preempted):
         return Outcome(code=PREEMPTED, reason=str(error), rank=rank, signal=error.number, unsaved=error.unsaved)
@@ -307,28 +296,3 @@ def _end_workers() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes the end of a worker for an accident
     for worker in workers:
         worker.kill()
-
-
-def will_make(directory: Path) -> None:
-    """Remembers that this process is about to make a directory, and which folders above it."""
-    _made[directory] = [folder for folder in directory.parents if not folder.exists()]
-
-
-def keep_made() -> None:
-    """From here on there is something in what this process has made."""
-    _made.clear()
-
-
-def discard_made() -> None:
-    """Removes what a run made that could not start, and the folders above that are empty then."""
-    if _made:
-        logging.shutdown()
-    for directory, folders in _made.items():
-        if (directory / "lock").exists() and not is_held_here(directory):  # another run or sweep has come to be there
-            continue
-        release(directory)
-        shutil.rmtree(directory, ignore_errors=True)
-        for folder in folders:
-            with contextlib.suppress(OSError):  # another run has come to be there
-                folder.rmdir()
-    _made.clear()

@@ -5,6 +5,8 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from lockstep.errors import ConfigError, config_error
 
@@ -12,10 +14,9 @@ from lockstep.errors import ConfigError, config_error
 def saved_config(run_dir: Path, overrides: list[str]) -> DictConfig:
     """The config a run was composed of, with values overridden in Hydra's grammar; groups can't be chosen anew."""
     path = run_dir / ".hydra" / "config.yaml"
-    if not path.is_file():
-        raise config_error("RUN_DIR", run_dir, f"has no {path.relative_to(run_dir)}; accepted is the directory of a run")
-    cfg: Any = OmegaConf.load(path)
+    cfg = _read(path, run_dir)
     cfg.run_dir, cfg.name = str(run_dir), run_dir.parent.name  # were asked of Hydra, which is not running now
+    cfg.resume = None
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
         if override.is_delete() or override.is_sweep_override():
@@ -28,6 +29,23 @@ def saved_config(run_dir: Path, overrides: list[str]) -> DictConfig:
             )
         OmegaConf.update(cfg, key, override.value(), force_add=True)
     return cfg
+
+
+def _read(path: Path, run_dir: Path) -> Any:
+    """The file as Hydra has written it: the root keys come last, so that a file cut short lacks run_dir."""
+    if not path.is_file():
+        raise config_error("RUN_DIR", run_dir, f"has no {path.relative_to(run_dir)}; accepted is the directory of a run")
+    try:
+        cfg = OmegaConf.load(path)
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).split())
+    else:
+        if OmegaConf.is_dict(cfg) and "run_dir" in cfg:
+            return cfg
+        reason = "it is cut short"
+    raise config_error(
+        "RUN_DIR", run_dir, f"{path.relative_to(run_dir)} is damaged ({reason}); accepted is what Hydra had written"
+    )
 
 
 def checkpoint_of(run_dir: Path, wanted: str | None) -> Path:

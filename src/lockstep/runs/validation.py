@@ -1,11 +1,19 @@
 """Can a run start as it is configured, here and now? Asked before any directory exists."""
 
-from omegaconf import DictConfig, OmegaConf
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lockstep import console
 from lockstep.config.checks import check
+from lockstep.config.hydra_errors import explain
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
+from lockstep.runs.directory import give_back
 
 
 def validated(config: DictConfig) -> tuple[DictConfig, Plan]:
@@ -29,3 +37,18 @@ def _check_launch(plan: Plan) -> None:
             f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}: {rank.started_by} has started "
             f"{rank.world_size} process(es); accepted is a product of {rank.world_size}"
         )
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """For callbacks of Hydra's, in which an exception would be a warning: a refusal is one line and code 2, a bug code 1."""
+    try:
+        yield
+    except (ConfigError, OmegaConfBaseException) as error:
+        console.say(explain(error) or str(error))
+        give_back()
+        raise SystemExit(2) from None
+    except Exception:
+        traceback.print_exc()
+        give_back()
+        raise SystemExit(1) from None

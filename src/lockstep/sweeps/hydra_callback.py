@@ -1,36 +1,29 @@
 """Hydra's seam for what comes before a sweep's first batch and after its last."""
 
-import traceback
-from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from lockstep import console
-from lockstep.errors import ConfigError
-from lockstep.runs.run import discard_made, will_make
+from lockstep.errors import config_error
+from lockstep.runs.directory import folder_of, take
+from lockstep.runs.validation import refusing
 
 
 class EndSweep(Callback):
     """The table and the exit code when the last job is over; `Sweep.launch` is called once per batch."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Takes the directory before Hydra's sweeper writes into it."""
         HydraConfig.instance().set_config(config)
-        directory = Path(str(config.hydra.sweep.dir)).absolute()
-        if not directory.exists():
-            will_make(directory)
+        with refusing():
+            if OmegaConf.select(config, "overwrite"):
+                raise config_error("overwrite", "true", "is for one run; accepted is another hydra.sweep.dir")
+            take(folder_of(config, "hydra.sweep.dir"), "hydra.sweep.dir")
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.sweeps.sweep import Sweep  # Hydra makes this callback for single runs too
 
-        try:
+        with refusing():
             Sweep.end()
-        except ConfigError as error:  # Hydra would only warn, and end with code 0
-            console.say(str(error))
-            discard_made()
-            raise SystemExit(2) from None
-        except Exception:
-            traceback.print_exc()
-            raise SystemExit(1) from None

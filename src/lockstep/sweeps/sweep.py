@@ -18,10 +18,10 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import command_of
 from lockstep.launchers.stop_signals import PREEMPTED
+from lockstep.runs.directory import give_back, keep_taken
 from lockstep.runs.hparams import hyperparameters
 from lockstep.runs.locks import hold
 from lockstep.runs.record import git_commit
-from lockstep.runs.run import discard_made, keep_made
 from lockstep.runs.validation import validated
 from lockstep.sweeps.job_directory import FAILED, INTERRUPTED, WAITING
 from lockstep.sweeps.jobs import Job, config_of, directory_name, identity, pool_of
@@ -55,7 +55,7 @@ class Sweep:
             raise _no_jobs()
         if sweep is not None and sweep.runner is not None:
             sweep._end()
-        discard_made()  # by a dry run
+        give_back()  # by a dry run
 
     def __init__(self, config: DictConfig, loader: Any, settings: Settings) -> None:
         self.config, self.loader, self.settings = config, loader, settings
@@ -153,7 +153,7 @@ class Sweep:
         """Takes the directory, and what an earlier sweep has left in it."""
         if self.runner is not None:
             return self.manifest, self.runner
-        keep_made()  # from here on the directory may be another sweep's
+        keep_taken()  # from here on the directory may be another sweep's
         self.directory.mkdir(parents=True, exist_ok=True)
         hold(self.directory, "hydra.sweep.dir")
         manifest = Manifest(self.directory)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import Rank
 from lockstep.runs import record, resume
-from lockstep.runs.resume import command_to_continue, note_added
+from lockstep.runs.identity import Identity
+from lockstep.runs.resume import command_to_continue, newest_unfinished
 
 FIRST = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "trainer.max_epochs=5"]
 
@@ -25,21 +25,11 @@ def _nobody_has_started_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "this_rank", lambda: None)
 
 
-def run_in(folder: Path, status: Any = "preempted", overrides: list[str] = FIRST, **facts: int) -> Path:
-    """A run's directory as its first start has left it."""
-    (folder / ".hydra").mkdir(parents=True)
-    OmegaConf.save(OmegaConf.create(overrides), folder / ".hydra" / "overrides.yaml")
-    source = {"provider": "main", "path": "/conf"}
-    hydra = {
-        "job": {"config_name": "train"},
-        "runtime": {"config_sources": [source]},
-        "overrides": {"hydra": ["hydra.run.dir=somewhere", "hydra.verbose=true"]},
-    }
-    OmegaConf.save(OmegaConf.create({"hydra": hydra}), folder / ".hydra" / "hydra.yaml")
-    OmegaConf.save(OmegaConf.create({"datamodule": {"global_batch_size": None}}), folder / ".hydra" / "config.yaml")
-    record.write_status(folder, "running", **facts)
-    if status != "running":
-        record.write_status(folder, status)
+def run_in(folder: Path, status: Any = "preempted", overrides: list[str] = FIRST, size: int | None = None) -> Path:
+    """A run's directory as far as resuming is concerned."""
+    folder.mkdir(parents=True)
+    Identity("its id", ["--config-name", "train", "--config-path", "/conf"], overrides, size).write(folder)
+    record.write_status(folder, status)
     return folder
 
 
@@ -77,7 +67,7 @@ def test_other_command_lines_stay_as_they_are(arguments: list[str]) -> None:
 def test_a_run_goes_on_as_it_was_started_in_its_directory(spelled: Callable[[str], str], tmp_path: Path) -> None:
     run = run_in(tmp_path / "it's, a=run")
     command = command_to_continue([f"resume={spelled(str(run))}"])
-    assert overrides_of(command) == [*FIRST, "hydra.verbose=true"]
+    assert overrides_of(command) == FIRST
     assert command is not None
     assert command[-2:] == [f"hydra.run.dir={quote(str(run))}", f"resume={quote(str(run))}"]
 
@@ -85,7 +75,7 @@ def test_a_run_goes_on_as_it_was_started_in_its_directory(spelled: Callable[[str
 def test_what_is_new_replaces_what_was(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
     new = ["trainer.max_epochs=20", "test=false"]
-    expected = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "trainer.max_epochs=20", "hydra.verbose=true"]
+    expected = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "trainer.max_epochs=20"]
     assert overrides_of(command_to_continue([new[0], f"resume={run}", new[1]])) == [*expected, "test=false"]
     added = overrides_of(command_to_continue([f"resume={run}", "trainer.profiler=advanced"]))
     assert added[2] == "++trainer.profiler=advanced"  # it is not there without the + of the first start
@@ -107,17 +97,6 @@ def test_another_checkpoint_is_another_run(tmp_path: Path) -> None:
         command_to_continue([f"resume={run}", "ckpt_path=other.ckpt"])
 
 
-def test_what_was_new_is_remembered_and_the_first_start_stays_as_it_was(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
-    first = (run / ".hydra" / "overrides.yaml").read_text()
-    for new, epochs in (("trainer.max_epochs=7", 7), ("test=false", 7), ("trainer.max_epochs=9", 9)):
-        overrides = overrides_of(command_to_continue([f"resume={run}", new]))
-        note_added(run, [item for item in overrides if not item.startswith("hydra.")])
-        assert [item for item in overrides if item.startswith("trainer.max_epochs")] == [f"trainer.max_epochs={epochs}"]
-    assert "test=false" in overrides_of(command_to_continue([f"resume={run}"]))
-    assert (run / ".hydra" / "overrides.yaml").read_text() == first
-
-
 @pytest.mark.parametrize(
     ("new", "added"),
     [
@@ -128,13 +107,15 @@ def test_what_was_new_is_remembered_and_the_first_start_stays_as_it_was(tmp_path
     ],
 )
 def test_on_another_world_the_global_batch_stays(new: list[str], added: list[str], tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run", global_batch_size=48)
+    run = run_in(tmp_path / "run", size=48)
     overrides = overrides_of(command_to_continue([f"resume={run}", *new]))
     assert [item for item in overrides if "global_batch_size" in item] == added
 
 
 def test_a_finished_run_has_nothing_to_continue_but_with_something_new(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run", "finished")
+    assert command_to_continue([f"resume={run}"]) is not None  # its record is lost
+    (run / "metrics.json").write_text('{"metrics": {}}')
     assert command_to_continue([f"resume={run}"]) is None
     assert "trainer.max_epochs=20" in overrides_of(command_to_continue([f"resume={run}", "trainer.max_epochs=20"]))
 
@@ -149,7 +130,7 @@ def test_a_run_that_is_running_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wanted", ["nowhere", "."])
 def test_what_is_no_run_is_refused(wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=rf"^resume={wanted}: has no .hydra/overrides.yaml; accepted is the directory"):
+    with pytest.raises(ConfigError, match=rf"^resume={wanted}: has no run.json; accepted is the directory"):
         command_to_continue([f"resume={wanted}"])
 
 
@@ -165,17 +146,63 @@ def test_a_rank_of_ours_has_it_spelled_out_already(tmp_path: Path, monkeypatch: 
     assert command_to_continue(["seed=1", f"resume={run}"]) == ["seed=1", f"resume={run}"]
 
 
+@pytest.mark.parametrize("spelled", ["+resume={}", "++resume={}", "+resume='{}'", "resume=nowhere resume={}"])
+def test_however_it_is_spelled(spelled: str, tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    assert overrides_of(command_to_continue([*spelled.format(run).split(), "test=false"])) == [*FIRST, "test=false"]
+
+
+def test_to_go_on_and_to_start_over_are_two_things(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    with pytest.raises(ConfigError, match=rf"^resume={run}: goes on with what overwrite=true would set aside"):
+        command_to_continue([f"resume={run}", "overwrite=true"])
+    assert overrides_of(command_to_continue([f"resume={run}", "overwrite=false"])) == FIRST
+
+
+def test_what_a_run_was_is_not_guessed_at(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "last.ckpt").touch()
+    (run / "run.json").unlink()
+    with pytest.raises(ConfigError) as refused:
+        command_to_continue([f"resume={run}"])
+    how = f"accepted is a new run that goes on from ckpt_path={run}/checkpoints/last.ckpt"
+    assert str(refused.value) == f"resume={run}: has lost its run.json, which says what the run is; {how}"
+
+
+def last(folder: Path) -> str:
+    """The run that resume=last takes, from a folder."""
+    return str(newest_unfinished(folder).relative_to(folder))
+
+
 def test_the_last_one_is_the_newest_that_has_not_finished_and_is_not_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    for age, (name, status) in enumerate([("d", "running"), ("c", "finished"), ("b", "running"), ("a", "failed")]):
-        os.utime(run_in(tmp_path / "logs" / "task" / name, status) / "status.json", (1e9 - age, 1e9 - age))
+    """By what the runs have said of themselves: the times of files are all the other way round."""
+    runs = {"logs/task/d": "running", "logs/task/c": "finished", "my runs/b": "running", "logs/a/b/a": "failed"}
+    for age, (name, status) in enumerate(runs.items()):
+        monkeypatch.setattr(record.time, "strftime", lambda _, age=age: f"2026-11-21T10:0{9 - age}:00+0000")
+        os.utime(run_in(tmp_path / name, status) / "status.json", (1e9 + age, 1e9 + age))
     with held_by_another(tmp_path / "logs" / "task" / "d"):
-        command = command_to_continue(["resume=last"])
-        assert command is not None
-        assert command[-1] == f"resume='{tmp_path}/logs/task/b'"
-    for name in "abd":
-        record.write_status(tmp_path / "logs" / "task" / name, "finished")
-    with pytest.raises(ConfigError, match=rf"^resume=last: there is no unfinished run in {tmp_path}/logs$"):
-        command_to_continue(["resume=last"])
+        assert last(tmp_path) == "my runs/b"
+    assert last(tmp_path) == "logs/task/d"
+    for name in ("logs/task/d", "my runs/b", "logs/a/b/a"):
+        record.write_status(tmp_path / name, "finished")
+    with pytest.raises(ConfigError, match=rf"^resume=last: there is no unfinished run below {tmp_path}; a sweep goes on by "):
+        newest_unfinished(tmp_path)
+
+
+def test_the_last_one_is_no_job_of_a_sweep_and_a_torn_status_does_not_hide_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_in(tmp_path / "logs" / "sweep" / "job")
+    (tmp_path / "logs" / "sweep" / "manifest.json").write_text("{}")
+    run_in(tmp_path / ".cache" / "run")
+    torn = run_in(tmp_path / "elsewhere" / "run")
+    (torn / "status.json").write_text('{"status": "pree')
+    assert last(tmp_path) == "elsewhere/run"
+    assert f"{torn}/status.json: is not readable" in caplog.text
+    (tmp_path / "logs" / "task").mkdir()
+    disk = run_in(tmp_path / ".disk" / "newer")
+    (tmp_path / "logs" / "task" / "linked").symlink_to(disk)
+    assert last(tmp_path) == "logs/task/linked"

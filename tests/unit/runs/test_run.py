@@ -1,10 +1,10 @@
 """How the end of a run is judged."""
 
+import errno
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
@@ -18,30 +18,36 @@ from lockstep.launchers.environment import RESTARTS
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.launchers.supervisor import Outcome
 from lockstep.runs import record
+from lockstep.runs.identity import Identity
 from lockstep.runs.locks import is_held_here
-from lockstep.runs.run import Run, discard_made, outcome_of, will_make
+from lockstep.runs.run import Run, outcome_of
 
 
-def test_a_refusal_is_a_run_that_could_not_start(tmp_path: Path) -> None:
-    assert outcome_of(ConfigError("seed=-1: no"), 1, tmp_path) == Outcome(code=2, reason="seed=-1: no", rank=1, is_final=True)
+def test_a_refusal_is_a_run_that_could_not_start_unless_it_has_saved_something() -> None:
+    assert outcome_of(ConfigError("seed=-1: no"), 1) == Outcome(code=2, reason="seed=-1: no", rank=1, is_final=True)
+    assert outcome_of(ConfigError("cat.png: not a readable image"), 0, has_saved=True).code == 1
 
 
-def test_a_run_that_has_saved_something_has_started(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "last.ckpt").touch()
-    assert outcome_of(ConfigError("cat.png: not a readable image"), 0, tmp_path).code == 1
+@pytest.mark.parametrize(("saves", "code"), [(False, 2), (True, 1)])
+def test_what_was_saved_since_it_was_continued_is_what_counts(
+    saves: bool, code: int, tmp_path: Path, compose: Callable[..., DictConfig]
+) -> None:
+    """Whatever the clocks say: the checkpoint that was there is of tomorrow, the new one of the year 1970."""
+    path = tmp_path / "checkpoints" / "last.ckpt"
+    write_checkpoint({"step": 1}, path)
+    os.utime(path, (2e9, 2e9))
+    run = Run(compose("trainer.accelerator=cpu", run_dir=tmp_path))
+    run.__enter__()
+    if saves:
+        write_checkpoint({"step": 2}, path)
+        os.utime(path, (0, 0))
+    with pytest.raises(SystemExit) as left:
+        run.__exit__(ConfigError, ConfigError("cat.png: not a readable image"), None)
+    assert left.value.code == code
 
 
-def test_a_run_that_has_saved_nothing_since_it_was_continued_could_not_start(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "last.ckpt").touch()
-    saved = (tmp_path / "checkpoints" / "last.ckpt").stat().st_mtime
-    assert outcome_of(ConfigError("cat.png: not a readable image"), 0, tmp_path, since=saved + 1).code == 2
-    assert outcome_of(ConfigError("cat.png: not a readable image"), 0, tmp_path, since=saved - 1).code == 1
-
-
-def test_an_exit_on_the_way_is_a_failure_without_a_traceback(tmp_path: Path) -> None:
-    assert outcome_of(SystemExit(0), 0, tmp_path) == Outcome(code=1, reason="interrupted", rank=0)
+def test_an_exit_on_the_way_is_a_failure_without_a_traceback() -> None:
+    assert outcome_of(SystemExit(0), 0) == Outcome(code=1, reason="interrupted", rank=0)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +58,14 @@ def test_an_exit_on_the_way_is_a_failure_without_a_traceback(tmp_path: Path) -> 
         (Preempted(signal.SIGUSR1), signal.SIGUSR1),
     ],
 )
-def test_who_is_asked_to_stop_can_be_resumed(error: BaseException, number: signal.Signals, tmp_path: Path) -> None:
+def test_who_is_asked_to_stop_can_be_resumed(error: BaseException, number: signal.Signals) -> None:
     expected = Outcome(code=75, reason=f"preempted by {number.name}", rank=1, signal=number)
-    assert outcome_of(error, 1, tmp_path) == expected
+    assert outcome_of(error, 1) == expected
 
 
-def test_a_failure_that_says_everything_has_no_traceback(tmp_path: Path) -> None:
+def test_a_failure_that_says_everything_has_no_traceback() -> None:
     expected = Outcome(code=1, reason="rank 2: at step 7 the loss is nan", rank=2, is_final=True)
-    assert outcome_of(NonFiniteLoss("at step 7 the loss is nan"), 2, tmp_path) == expected
+    assert outcome_of(NonFiniteLoss("at step 7 the loss is nan"), 2) == expected
 
 
 GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:24221. Check the logs. GLHF!"
@@ -72,41 +78,41 @@ GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.
         ([], 0, "rank 0 has lost its connection to another rank; the logs of the others may say why"),
     ],
 )
-def test_who_loses_its_peer_is_not_to_blame(
-    gone: list[int], blamed: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_loses_its_peer_is_not_to_blame(gone: list[int], blamed: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.runs.run.gone_ranks", lambda: gone)
-    assert outcome_of(RuntimeError(GLHF), 0, tmp_path) == Outcome(code=1, reason=reason, rank=blamed)
+    assert outcome_of(RuntimeError(GLHF), 0) == Outcome(code=1, reason=reason, rank=blamed)
 
 
-def test_what_was_made_is_removed_with_the_folders_that_are_empty_then(tmp_path: Path) -> None:
-    run = tmp_path / "logs" / "name" / "run"
-    will_make(run)
-    (run / "checkpoints").mkdir(parents=True)
-    (tmp_path / "logs" / "other").mkdir()
-    discard_made()
-    assert [path.name for path in tmp_path.rglob("*")] == ["logs", "other"]
-
-
-def test_a_resumption_that_is_refused_leaves_the_run_as_it_was(
-    tmp_path: Path, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lockstep.runs.run.note_added", lambda folder, _: (folder / "resumed.yaml").write_text("- model=cnn\n"))
-    monkeypatch.setattr(
-        "lockstep.runs.run.HydraConfig.get", lambda: SimpleNamespace(overrides=SimpleNamespace(task=[], hydra=[]))
-    )
+def test_a_resumption_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
     record.write_status(tmp_path, "finished")
     write_json(tmp_path / "metrics.json", {"metrics": {"val/acc": 0.5}})
+    (tmp_path / "train.log").write_text("epoch 1\n")
+    (tmp_path / ".status.json.77.partial").write_text("{")  # of a writer that was killed
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    cfg = compose("trainer.accelerator=cpu", f"resume='{tmp_path}'", run_dir=tmp_path)
-    run = Run(cfg, show_config=False)
+    run = Run(compose("trainer.accelerator=cpu", f"resume='{tmp_path}'", run_dir=tmp_path))
     run.__enter__()
-    assert (read_json(tmp_path / "status.json") or {})["status"] == "running"
+    assert record.actual_status(tmp_path) == "running"
+    assert {path.name for path in tmp_path.iterdir()} == {"status.json", "train.log", "lock"}
+    assert "devices: 1\n" in (tmp_path / "train.log").read_text()  # the composed config
     refusal = ConfigError("ckpt_path=last.ckpt: of another model")
     with pytest.raises(SystemExit) as left:
         run.__exit__(ConfigError, refusal, None)
     assert left.value.code == 2
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != "lock"} == before
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_full_disk_at_the_start_is_a_refusal(
+    tmp_path: Path, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lockstep.runs.record.write_json", full)
+    with pytest.raises(SystemExit) as left, Run(compose("trainer.accelerator=cpu", run_dir=tmp_path / "a" / "run")):
+        pass
+    assert left.value.code == 2
+    assert capsys.readouterr().err == f"run_dir={tmp_path}/a/run: can't be written to (No space left on device)\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_evaluation_that_is_asked_to_stop_is_preempted_without_hydra(
@@ -114,7 +120,7 @@ def test_an_evaluation_that_is_asked_to_stop_is_preempted_without_hydra(
 ) -> None:
     """scripts/evaluate.py composes its config itself."""
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
-    run = Run(compose("trainer.accelerator=cpu", run_dir=tmp_path), show_config=False)
+    run = Run(compose("trainer.accelerator=cpu", run_dir=tmp_path))
     run.__enter__()
     with pytest.raises(SystemExit) as left:
         run.__exit__(Preempted, Preempted(signal.SIGINT), None)
@@ -122,21 +128,20 @@ def test_an_evaluation_that_is_asked_to_stop_is_preempted_without_hydra(
     assert (read_json(tmp_path / "status.json") or {})["status"] == "preempted"
 
 
-def test_a_run_started_again_leaves_the_checkpoint_of_an_earlier_one_alone(
+def test_a_run_goes_on_from_a_checkpoint_of_its_own_whatever_the_time(
     tmp_path: Path, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a directory that was given; after a first save of its own it goes on from that."""
-    path = tmp_path / "checkpoints" / "last.ckpt"
-    write_checkpoint({"of": "an earlier run"}, path)
-    os.utime(path, (0, 0))
-    with Run(compose("trainer.accelerator=cpu", run_dir=tmp_path), show_config=False):
-        pass
+    """The clock of a file server may be hours apart: the run's own is of the past, the other's of the future."""
+    own, other = (tmp_path / "checkpoints" / name for name in ("previous.ckpt", "last.ckpt"))
+    Identity("this run", [], [], None).write(tmp_path)
+    for path, run_id, seconds in ((own, "this run", 0), (other, "another run", 2e9)):
+        write_checkpoint({"callbacks": {"LastCheckpoint": {"run_id": run_id}}}, path)
+        os.utime(path, (seconds, seconds))
     monkeypatch.setenv(RESTARTS, "1")
-    for is_its_own in (False, True):
-        cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
-        with Run(cfg, show_config=False):
-            assert cfg.ckpt_path == (str(path) if is_its_own else None)
-        write_checkpoint({"of": "this run"}, path)
+    cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
+    with Run(cfg):
+        assert cfg.ckpt_path == str(own)
+    assert {path.name for path in own.parent.iterdir()} == {"previous.ckpt", "last.ckpt.foreign"}
 
 
 def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
@@ -144,10 +149,10 @@ def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Calla
     for name in ("last.ckpt", "previous.ckpt"):
         (tmp_path / "checkpoints" / name).write_bytes(b"torn")
     cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
-    run = Run(cfg, show_config=False)
+    run = Run(cfg)
     run.is_continued = True
     with pytest.raises(SystemExit) as left:
         run.__enter__()
     assert left.value.code == 2
-    assert (read_json(tmp_path / "status.json") or {})["status"] == "failed"
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints"}
     assert not is_held_here(tmp_path)

@@ -1,0 +1,167 @@
+"""Who has a directory, before anything is written into it; and how it becomes again what it was if the run can't start."""
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.config.overrides import is_run_dir_given
+from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.environment import restarts, this_rank
+from lockstep.runs.identity import FILE, Identity
+from lockstep.runs.locks import hold, is_held_here, release
+
+_OF_A_RUN = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a run has the directory
+_SMALL = 2**20  # bytes; we write no larger file beside the folders and the logs
+
+
+@dataclass
+class _Before:
+    """What a directory was before this process took it."""
+
+    existed: bool
+    missing: list[Path]  # folders above it that did not exist
+    names: frozenset[str] = frozenset()
+    contents: dict[str, bytes] = field(default_factory=dict)  # of small files
+    sizes: dict[str, int] = field(default_factory=dict)  # of logs, which only grow
+    set_aside: Path | None = None  # where the run is that was in it
+
+    @classmethod
+    def of(cls, directory: Path) -> "_Before":
+        before = cls(directory.is_dir(), [folder for folder in directory.parents if not folder.exists()])
+        if before.existed:
+            before.names = frozenset(path.name for path in directory.iterdir())
+            before.sizes = {path.name: path.stat().st_size for path in directory.glob("train*.log")}
+            files = [path for path in directory.iterdir() if path.is_file() and path.suffix != ".log" and path.name != "lock"]
+            before.contents = {path.name: path.read_bytes() for path in files if path.stat().st_size <= _SMALL}
+        return before
+
+    def restore(self, directory: Path) -> None:
+        if not self.existed:
+            shutil.rmtree(directory, ignore_errors=True)
+            for folder in self.missing:
+                with contextlib.suppress(OSError):  # another run has come to be there
+                    folder.rmdir()
+            return
+        for path in directory.iterdir():
+            if path.name not in self.names:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        for name, size in self.sizes.items():
+            os.truncate(directory / name, size)
+        for name, content in self.contents.items():
+            path = directory / name
+            if not path.is_file() or path.read_bytes() != content:
+                path.write_bytes(content)
+
+
+_taken: dict[Path, _Before] = {}
+
+
+def take(directory: Path, key: str) -> None:
+    """Makes `directory` where there is none, and holds it until this process ends. Raises ConfigError, naming `key`, where
+    that can't be done or another process has it."""
+    if is_held_here(directory):
+        return
+    with _writing(directory, key):
+        _taken.setdefault(directory, _Before.of(directory))
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            hold(directory, key)
+        except ConfigError:
+            del _taken[directory]  # it is the other one's
+            raise
+
+
+@contextlib.contextmanager
+def _writing(directory: Path, key: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        words = f"can't be made or written to ({error.strerror or error}); accepted is a folder, there or not there yet"
+        raise config_error(key, directory, words) from error
+
+
+def take_run_directory(config: DictConfig, global_batch_size: int) -> None:
+    """The directory of a run that is composed and checked, for the process that has it: not for a rank that another one
+    answers for. Writes what the run is, or makes sure of it where the run goes on.
+
+    Raises ConfigError for a directory that is another run's, unless that is to be set aside.
+    """
+    directory = folder_of(config, "hydra.run.dir")
+    rank = this_rank()
+    if rank is not None and (rank.started_by == "parent" or rank.global_rank > 0):
+        return
+    resumed = config.resume is not None
+    if resumed and absolute(config.resume) != directory:
+        raise config_error("resume", config.resume, f"accepted on the command line alone, as resume={config.resume}")
+    take(directory, "resume" if resumed else "hydra.run.dir")
+    takes_global = "global_batch_size" in config.get("datamodule", {})
+    ours = Identity.new(config.hydra, global_batch_size if takes_global else None)
+    theirs = Identity.read(directory) if resumed or restarts() else None
+    if theirs is not None and (resumed or theirs.overrides == ours.overrides):
+        ours = ours.under(theirs.id)
+    elif any((directory / name).exists() for name in _OF_A_RUN):
+        _set_aside(directory, config)
+    with _writing(directory, "hydra.run.dir"):
+        ours.write(directory)
+
+
+def folder_of(config: DictConfig, key: str) -> Path:
+    """The absolute path that a key names, as Hydra will spell it. Raises ConfigError where it names none."""
+    where = OmegaConf.select(config, key)
+    if not isinstance(where, str) or not where:
+        raise config_error(key, "null" if where is None else repr(where), "accepted is a folder")
+    return absolute(where)
+
+
+def absolute(path: str | Path) -> Path:
+    """As Hydra spells it: links are kept, `..` is not."""
+    return Path(os.path.abspath(path))  # noqa: PTH100
+
+
+def _set_aside(directory: Path, config: DictConfig) -> None:
+    """Moves the whole directory of an earlier run, and takes it anew; refused without overwrite=true."""
+    if not OmegaConf.select(config, "overwrite"):
+        words = "belongs to an earlier run; accepted is another directory"
+        if is_run_dir_given(config.hydra):
+            words += f", resume={directory} to go on with that run, or overwrite=true to set it aside and start over"
+        raise config_error("hydra.run.dir", directory, words)
+    if Path.cwd().is_relative_to(directory):
+        raise config_error("overwrite", "true", f"{directory} is the working directory; accepted is one apart from it")
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}.before-{number}")).exists():
+        number += 1
+    leave(directory)
+    with _writing(directory, "overwrite"):
+        directory.rename(aside)
+    _taken[directory] = _Before(existed=False, missing=[], set_aside=aside)
+    take(directory, "hydra.run.dir")
+
+
+def leave(directory: Path) -> None:
+    """Somebody else may take it, as it is now."""
+    _taken.pop(directory, None)
+    release(directory)
+
+
+def keep_taken() -> None:
+    """From here on there is something in what this process has taken."""
+    _taken.clear()
+
+
+def give_back() -> None:
+    """Makes every directory that this process has taken what it was before: for a run that could not start."""
+    if _taken:
+        logging.shutdown()
+    for directory, before in _taken.items():
+        with contextlib.suppress(OSError):
+            before.restore(directory)
+        release(directory)
+        if before.set_aside is not None:
+            before.set_aside.rename(directory)
+    _taken.clear()

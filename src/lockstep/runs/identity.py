@@ -1,0 +1,75 @@
+"""What a run is: its id, which its checkpoints carry, and the command line that composes it."""
+
+import hashlib
+import json
+import uuid
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from lockstep.atomic_files import write_json
+from lockstep.config.overrides import config_flags, key_of, of_each_run
+from lockstep.errors import config_error
+
+FILE = "run.json"
+OF_ONE_START = ("resume", "overwrite", "hydra.run.dir")  # keys that say how one command starts, not what the run is
+
+
+@dataclass(frozen=True)
+class Identity:
+    """run.json: the first file of a run, replaced when a resumption changes something. A checksum seals it: what a run is
+    must not be guessed from half a file.
+
+    flags: of Hydra's command line, as they name the config.
+    overrides: of the first start and of all resumptions since.
+    global_batch_size: in samples; None where the datamodule has no such key.
+    """
+
+    id: str
+    flags: list[str]
+    overrides: list[str]
+    global_batch_size: int | None
+
+    @classmethod
+    def new(cls, hydra: Any, global_batch_size: int | None) -> Self:
+        """Of a command line that Hydra has composed, `hydra` being its own config."""
+        overrides = [item for item in [*hydra.overrides.task, *of_each_run(hydra)] if key_of(item) not in OF_ONE_START]
+        return cls(uuid.uuid4().hex, config_flags(hydra), overrides, global_batch_size)
+
+    @classmethod
+    def read(cls, run_dir: Path) -> Self | None:
+        """None where there is no such file. Raises ConfigError for one that is damaged."""
+        try:
+            content = json.loads((run_dir / FILE).read_text())
+            seal = content.pop("sha256")
+            if seal == _seal(content):
+                return cls(**content)
+            reason = "it is not as it was written"
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            reason = " ".join(str(error).split())
+        raise config_error("resume", run_dir, f"{FILE} is damaged ({reason}); {how_else(run_dir)}")
+
+    def write(self, run_dir: Path) -> None:
+        content = asdict(self)
+        write_json(run_dir / FILE, content | {"sha256": _seal(content)})
+
+    def under(self, run_id: str) -> Self:
+        """This command line for a run that has begun already."""
+        return replace(self, id=run_id)
+
+
+def run_id_of(run_dir: Path) -> str | None:
+    """What the checkpoints of the run in a directory carry; None where no run was started there by Lockstep."""
+    identity = Identity.read(run_dir)
+    return None if identity is None else identity.id
+
+
+def how_else(run_dir: Path) -> str:
+    """How to go on where a directory can't be continued in."""
+    return f"accepted is a new run that goes on from ckpt_path={run_dir}/checkpoints/last.ckpt"
+
+
+def _seal(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

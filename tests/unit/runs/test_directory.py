@@ -1,0 +1,246 @@
+"""A run directory has one owner before anything is written into it, and is what it was when the run can't start."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.errors import ConfigError
+from lockstep.launchers.environment import RESTARTS, Rank
+from lockstep.runs import directory as directories
+from lockstep.runs.directory import folder_of, give_back, leave, take, take_run_directory
+from lockstep.runs.identity import Identity
+from lockstep.runs.locks import is_held_here
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(directories, "this_rank", lambda: None)
+    yield
+    for directory in list(directories._taken):
+        leave(directory)
+
+
+def config(directory: Any, *overrides: str, given: bool = True, **root: Any) -> DictConfig:
+    """As far as a directory is concerned."""
+    hydra = {
+        "run": {"dir": directory},
+        "job": {"config_name": "train"},
+        "runtime": {"config_sources": [{"provider": "main", "path": "/conf"}]},
+        "overrides": {"task": list(overrides), "hydra": [f"hydra.run.dir={directory}"] if given else []},
+    }
+    return OmegaConf.create(
+        {"resume": None, "overwrite": False, "datamodule": {"global_batch_size": None}, "hydra": hydra} | root
+    )
+
+
+def run_in(directory: Path, *overrides: str) -> Path:
+    """What a run that has finished has left."""
+    take_run_directory(config(str(directory), *overrides), 64)
+    (directory / "status.json").write_text('{"status": "finished"}')
+    (directory / "metrics.json").write_text('{"metrics": {}}')
+    (directory / "train.log").write_text("epoch 1\n")
+    (directory / ".hydra").mkdir()
+    (directory / ".hydra" / "overrides.yaml").write_text("- seed=1\n")
+    (directory / "checkpoints").mkdir()
+    (directory / "checkpoints" / "last.ckpt").write_bytes(b"weights")
+    leave(directory)
+    return directory
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def held_by_another(folder: Path) -> Iterator[None]:
+    """By a process that runs this run."""
+    script = "import sys; from pathlib import Path; from lockstep.runs.locks import hold; hold(Path(sys.argv[1]), 'k'); print()"
+    command = [sys.executable, "-uc", f"{script}; input()", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+        process.kill()
+
+
+def test_what_the_run_is_is_the_first_thing_written(tmp_path: Path) -> None:
+    take_run_directory(config(str(tmp_path / "a" / "run"), "seed=3", "overwrite=true"), 64)
+    assert is_held_here(tmp_path / "a" / "run")
+    assert {path.name for path in (tmp_path / "a" / "run").iterdir()} == {"lock", "run.json"}
+    identity = Identity.read(tmp_path / "a" / "run")
+    assert identity is not None
+    assert (identity.flags, identity.overrides) == (["--config-name", "train", "--config-path", "/conf"], ["seed=3"])
+    assert identity.global_batch_size == 64
+    give_back()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_command_on_a_running_directory_changes_nothing(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", "seed=1")
+    with held_by_another(run):
+        before = content(run)
+        for more in ({}, {"overwrite": True}, {"resume": str(run)}):
+            with pytest.raises(ConfigError, match=r"is being run by process \d+ on "):
+                take_run_directory(config(str(run), "seed=9", **more), 64)
+            give_back()
+        assert content(run) == before
+
+
+@pytest.mark.parametrize("left", [("run.json",), ("status.json",), ("metrics.json",), ("checkpoints",), None])
+def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(left: tuple[str, ...] | None, tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", "seed=1")
+    for path in [path for path in run.iterdir() if left is not None and path.name not in left]:
+        subprocess.run(["rm", "-r", path], check=True)
+    before = content(run)
+    with pytest.raises(ConfigError) as refused:
+        take_run_directory(config(str(run), "seed=9"), 64)
+    give_back()
+    assert content(run) == before
+    assert str(refused.value) == (
+        f"hydra.run.dir={run}: belongs to an earlier run; accepted is another directory, resume={run} to go on with that run, "
+        "or overwrite=true to set it aside and start over"
+    )
+
+
+def test_a_directory_with_something_else_in_it_is_used_and_cleared_of_what_was_not_there(tmp_path: Path) -> None:
+    (tmp_path / "output.log").write_text("a sweep's job: its own output goes here\n")
+    (tmp_path / "notes.txt").write_text("mine")
+    take_run_directory(config(str(tmp_path)), 64)
+    (tmp_path / "train.log").write_text("started\n")
+    (tmp_path / ".hydra").mkdir()
+    with (tmp_path / "output.log").open("a") as file:
+        file.write("the refusal\n")
+    give_back()
+    assert {path.name for path in tmp_path.iterdir()} == {"output.log", "notes.txt"}
+    assert (tmp_path / "output.log").read_text().endswith("the refusal\n")
+
+
+def test_starting_over_sets_the_earlier_run_aside(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", "seed=1")
+    before = content(run)
+    take_run_directory(config(str(run), "seed=9", overwrite=True), 64)
+    assert content(tmp_path / "run.before-1") == before
+    assert set(content(run)) == {"lock", "run.json"}
+    give_back()  # it could not start: all is as it was
+    assert content(tmp_path) == {f"run/{name}": there for name, there in before.items()}
+    for number in (1, 2):
+        take_run_directory(config(str(run), "seed=9", overwrite=True), 64)
+        leave(run)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["run", *(f"run.before-{i + 1}" for i in range(number))]
+
+
+def test_the_working_directory_is_not_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_in(tmp_path / "run")
+    (run / "src").mkdir()
+    monkeypatch.chdir(run / "src")
+    with pytest.raises(ConfigError, match=rf"^overwrite=true: {run} is the working directory"):
+        take_run_directory(config("..", overwrite=True), 64)
+
+
+def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable of a requeued SLURM job is seen by every command inside it."""
+    run = run_in(tmp_path / "run", "seed=1")
+    monkeypatch.setenv(RESTARTS, "1")
+    before = Identity.read(run)
+    with pytest.raises(ConfigError, match="belongs to an earlier run"):
+        take_run_directory(config(str(run), "seed=9"), 64)
+    give_back()
+    take_run_directory(config(str(run), "seed=1", overwrite=True), 64)
+    assert Identity.read(run) == before
+
+
+def test_a_resumption_keeps_the_id_and_notes_what_is_new_and_takes_it_back(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", "seed=1")
+    first, before = Identity.read(run), content(run)
+    take_run_directory(config(str(run), "seed=1", "trainer.max_epochs=9", f"resume={run}", resume=str(run)), 48)
+    now = Identity.read(run)
+    assert first is not None
+    assert now is not None
+    assert (now.id, now.overrides, now.global_batch_size) == (first.id, ["seed=1", "trainer.max_epochs=9"], 48)
+    (run / "metrics.json").unlink()
+    (run / "status.json").write_text("{}")
+    with (run / "train.log").open("a") as file:
+        file.write("refused\n")
+    (run / "train.rank1.log").touch()
+    give_back()
+    assert content(run) == before
+
+
+def test_resume_in_a_config_file_is_refused(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    with pytest.raises(ConfigError, match=rf"^resume={run}: accepted on the command line alone"):
+        take_run_directory(config(str(tmp_path / "new"), resume=str(run)), 64)
+    give_back()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("rank", [Rank("parent", 0, 0, 2, 1), Rank("torchrun", 1, 1, 2, 1)])
+def test_a_rank_that_another_process_answers_for_takes_nothing(
+    rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slower rank finds what rank zero of its own run has written already."""
+    run = run_in(tmp_path / "run")
+    monkeypatch.setattr(directories, "this_rank", lambda: rank)
+    take_run_directory(config(str(run), given=False), 64)
+    assert not is_held_here(run)
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("file", "File exists"),
+        ("file/run", "Not a directory"),
+        ("loop/run", "Too many levels of symbolic links"),
+        ("loop", "File exists"),
+        ("new/" + 300 * "x", "File name too long"),
+        ("/proc/lockstep", "No such file or directory"),
+        ("/proc/1/lockstep/run", "No such file or directory"),
+        ("", "''"),
+        (None, "null"),
+    ],
+)
+def test_what_can_not_be_a_directory_is_one_line_and_leaves_nothing(where: str | None, words: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "loop").symlink_to("loop")
+    path = str(tmp_path / where) if where else where
+    for key in ("hydra.run.dir", "hydra.sweep.dir"):
+        cfg = config(path)
+        cfg.hydra.sweep = {"dir": path}
+        with pytest.raises(ConfigError) as refused:
+            take(folder_of(cfg, key), key)
+        line = str(refused.value)
+        give_back()
+        assert line.startswith(f"{key}=")
+        assert words in line
+        assert "\n" not in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_full_disk_at_the_start_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match=r"^hydra.run.dir=.*: can't be made or written to \(No space left on device\)"):
+        take_run_directory(config(str(tmp_path / "logs" / "run")), 64)
+    give_back()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_an_identity_is_none(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run", "seed=1")
+    whole = json.loads((run / "run.json").read_text())
+    for damaged in ({**whole, "overrides": ["seed=2"]}, {**whole, "id": "other"}, {"id": whole["id"]}, [], {}):
+        (run / "run.json").write_text(json.dumps(damaged))
+        with pytest.raises(ConfigError, match=rf"^resume={run}: run.json is damaged .*ckpt_path={run}/checkpoints/last.ckpt$"):
+            Identity.read(run)
