@@ -47,6 +47,7 @@ class _Output(io.RawIOBase):
 
     def __init__(self, name: str, descriptor: int) -> None:
         self.name, self._descriptor, self._is_read = f"<{name}>", descriptor, True
+        self._writes_to = _not_blocking(descriptor)
 
     def fileno(self) -> int:
         return self._descriptor
@@ -62,23 +63,34 @@ class _Output(io.RawIOBase):
         size = len(rest)
         try:
             while rest and self._has_room():
-                rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]  # more could block, by POSIX
+                rest = rest[os.write(self._writes_to, rest[: select.PIPE_BUF]) :]  # more could block, by POSIX
+        except BlockingIOError:  # a terminal with less room than that
+            self._is_read = False
         except OSError:  # EPIPE, EIO of a terminal that has closed, ENOSPC, EBADF
             self._let_go()
         return size
 
     def _has_room(self) -> bool:
         """Waits once; when nobody reads, then not again before somebody does."""
-        self._is_read = bool(select.select([], [self._descriptor], [], PATIENCE if self._is_read else 0)[1])
+        self._is_read = bool(select.select([], [self._writes_to], [], PATIENCE if self._is_read else 0)[1])
         return self._is_read
 
     def _let_go(self) -> None:
         """What is written by C code, by processes started from here, and when Python exits, goes nowhere too."""
         with contextlib.suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
+            for descriptor in {self._descriptor, self._writes_to} - {nowhere}:
+                os.dup2(nowhere, descriptor)
             if nowhere != self._descriptor:
-                os.dup2(nowhere, self._descriptor)
                 os.close(nowhere)
+
+
+def _not_blocking(descriptor: int) -> int:
+    """A terminal opened anew: the flag on the descriptor itself would be the shell's, too. Others as they are."""
+    try:
+        return os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:
+        return descriptor
 
 
 class _Text(io.TextIOWrapper):
