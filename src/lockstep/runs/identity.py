@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from lockstep.atomic_files import write_json
 from lockstep.config.overrides import config_flags, key_of, of_each_run
-from lockstep.errors import config_error
+from lockstep.errors import ConfigError, config_error
 
 FILE = "run.json"
 OF_ONE_START = ("resume", "overwrite", "hydra.run.dir")  # keys that say how one command starts, not what the run is
@@ -64,6 +64,14 @@ def run_id_of(run_dir: Path) -> str | None:
     """What the checkpoints of the run in a directory carry; None where no run was started there by Lockstep."""
     identity = Identity.read(run_dir)
     return None if identity is None else identity.id
+
+
+def is_resumable(run_dir: Path) -> bool:
+    """Is it known what the run in a directory is."""
+    try:
+        return Identity.read(run_dir) is not None
+    except ConfigError:
+        return False
 
 
 def how_else(run_dir: Path) -> str:

@@ -16,6 +16,7 @@ from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PI
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS
 from lockstep.launchers.supervisor import cores, kill_group, pipe
 from lockstep.runs.hparams import write_failed_session
+from lockstep.runs.identity import is_resumable
 from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, RUNNING, archive, judge_record, record_of, status_of
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.live_table import LiveTable
@@ -113,7 +114,7 @@ class Runner:
         """Continues what was interrupted; what an attempt that failed has left is kept."""
         entry = self.manifest.jobs[job.key]
         job.directory.mkdir(parents=True, exist_ok=True)
-        if entry["status"] == INTERRUPTED and (job.directory / ".hydra" / "overrides.yaml").is_file():
+        if entry["status"] == INTERRUPTED and is_resumable(job.directory):
             return [*job.command[:2], *job.overrides, f"resume={quote(str(job.directory))}"]
         archive(job.directory)
         return list(job.command)

@@ -17,7 +17,7 @@ from lockstep.errors import ConfigError
 from lockstep.launchers.environment import RESTARTS, Rank
 from lockstep.runs import directory as directories
 from lockstep.runs.directory import folder_of, give_back, leave, take, take_run_directory
-from lockstep.runs.identity import Identity
+from lockstep.runs.identity import Identity, is_resumable
 from lockstep.runs.locks import is_held_here
 
 
@@ -240,7 +240,9 @@ def test_a_full_disk_at_the_start_is_one_line_and_leaves_nothing(tmp_path: Path,
 def test_half_an_identity_is_none(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run", "seed=1")
     whole = json.loads((run / "run.json").read_text())
+    assert is_resumable(run)
     for damaged in ({**whole, "overrides": ["seed=2"]}, {**whole, "id": "other"}, {"id": whole["id"]}, [], {}):
         (run / "run.json").write_text(json.dumps(damaged))
         with pytest.raises(ConfigError, match=rf"^resume={run}: run.json is damaged .*ckpt_path={run}/checkpoints/last.ckpt$"):
             Identity.read(run)
+        assert not is_resumable(run)  # a sweep begins its job anew
