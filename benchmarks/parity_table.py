@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from overhead import processor
 from parity import compose
 
-from lockstep.parity.compare import Comparison, compare
+from lockstep.parity.compare import compare
+from lockstep.parity.comparison import Comparison
 from lockstep.parity.processes import Processes
 from lockstep.parity.sides import Sides
 
@@ -28,7 +29,7 @@ float64, and are equal there: a unit's input lay within rounding of its ReLU's k
 until after 50 steps the control's weights have nothing to do with the reference's: there the tolerance of the weights tells
 nothing, the single steps do.
 """
-QUANTITIES = ("loss", "gradients", "BatchNorm statistics", "validation metrics", "weights")
+QUANTITIES = ("loss", "gradients", "buffers", "validation metrics", "weights")
 
 
 def main() -> None:

@@ -5,11 +5,17 @@
     python scripts/parity.py trainer.devices=2 trainer.precision=bf16-mixed parity.against="trainer.precision=32-true"
 
 Both take the same global batches, the same samples in the same order and the same initial weights. Each step is made from
-identical state; gradients, loss, BatchNorm statistics and validation metrics are compared per tensor, as max|a-b| / max|a|,
-and tolerated up to 1e-10 in float64, 1e-3 in float32, 0.1 in 16 bits. Then both train freely, and the weights they end with
-may differ by ten times as much as a control does: the reference with each batch permuted, the largest of three
-permutations. In float64 with SGD also by 1e-12 at most. Where they differ, the causes that can be
-told are switched off, one by one, and named if that helps.
+identical state. Compared are samples, learning rates, the loss, every gradient and buffer after it, the metrics that an epoch
+of training, a validation and a test log, and the samples of these, as max|a-b| over the largest |a| that this tensor has had.
+Tolerated is 1e-10 in float64 (or ten times what a control shows for the same tensor, up to 1e-8; 1e-5 for numbers that are
+held in float32), 1e-3 in float32, 0.1 in 16 bits. Then both train freely, and the weights they end with may differ by ten
+times as much as the control's: the reference with each batch permuted, the largest of three permutations. In float64 with
+SGD by 1e-12 at most. Where the loss of the permuted batches is another one (time as the first axis, state kept from batch to
+batch) noise of a few last places in the reference's gradients is the control.
+
+Where they differ the causes that can be told are switched off, one by one, and named if that helps; then what is left is
+looked at in the same way. What the verdict does not rest on is listed beside it. Never compared are optimizer states (they
+show in the weights), what is logged at single steps, and state of a model that is neither a parameter nor a buffer.
 
     parity.steps=50            optimizer steps
     parity.precision=64-true   of both sides; run: the run's own trainer.precision
@@ -18,13 +24,16 @@ told are switched off, one by one, and named if that helps.
                                ddp              as many processes under DDP with torch's own settings
                                "KEY=VALUE ..."  the run itself with these overrides: another precision, strategy, number of
                                                 devices. If trainer.precision is among them each side keeps its own precision
+    parity.timeout=120         seconds in which no process goes on, until they are taken for hung, and named
 
-Exit codes: 0 equal, 3 not equal, 1 a side failed, 2 can't be compared as configured. Nothing is left on disk.
+Exit codes: 0 equal, 3 not equal, 1 a side failed or ended before these steps, 2 can't be compared as configured.
+Nothing is left on disk.
 """
 
 import argparse
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +43,7 @@ from omegaconf import DictConfig
 from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.console import say
+from lockstep.errors import NamedFailure
 from lockstep.parity.processes import SideFailed
 from lockstep.parity.verdict import parity
 
@@ -45,8 +55,12 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     overrides = [_quoted(override) for override in parser.parse_args().overrides]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way what is temporary is removed
+    progress = Progress()
     try:
-        equal = parity(lambda more: compose([*overrides, *more]), say=lambda text: print(text, flush=True))
+        equal = parity(lambda more: compose([*overrides, *more]), say=progress.say, show=progress.show)
+    except NamedFailure as failure:
+        say(f"No verdict: {failure}")
+        sys.exit(1)
     except SideFailed as failure:
         print(failure.tracebacks[0], file=sys.stderr)
         say(f"The comparison failed: {failure}")
@@ -54,6 +68,25 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0 if equal else 3)
+
+
+class Progress:
+    """How far it is, on stderr: one line that changes on a terminal, else a line every half minute."""
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stderr.isatty()
+        self.shown = time.monotonic()
+
+    def show(self, text: str) -> None:
+        if time.monotonic() - self.shown > (0.1 if self.is_terminal else 30):
+            sys.stderr.write(f"\r\033[K{text}" if self.is_terminal else f"{text}\n")
+            sys.stderr.flush()
+            self.shown = time.monotonic()
+
+    def say(self, text: str) -> None:
+        if self.is_terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        print(text, flush=True)
 
 
 def compose(overrides: list[str]) -> DictConfig:

@@ -1,13 +1,14 @@
 """Is N one: the comparison finds equality where it is, and where it is not the reason."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from omegaconf import DictConfig, open_dict
 from parity import compose
 
 from lockstep.errors import ConfigError
-from lockstep.parity.processes import SideFailed
+from lockstep.parity.compare import TooFewSteps
+from lockstep.parity.processes import Group, Processes, SideFailed
 from lockstep.parity.verdict import parity
 
 pytestmark = pytest.mark.slow
@@ -29,12 +30,26 @@ def composed(*overrides: str) -> Callable[[list[str]], DictConfig]:
     return lambda more: compose([*overrides, *more])
 
 
-def compared(*overrides: str) -> tuple[bool, str]:
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """One process and two: started once for all comparisons of this file."""
+    one = Group(1)
+    with Processes({"reference": one, "other": Group(2), "control": one}, tmp_path_factory.mktemp("parity")) as started:
+        yield started
+
+
+@pytest.fixture
+def compared(processes: Processes) -> Callable[..., tuple[bool, str]]:
     """Are they equal, and what was said."""
-    said: list[str] = []
-    return parity(composed(*overrides), said.append), "\n".join(said)
+
+    def of(*overrides: str) -> tuple[bool, str]:
+        said: list[str] = []
+        return parity(composed(*overrides), said.append, processes=processes), "\n".join(said)
+
+    return of
 
 
+Compared = Callable[..., tuple[bool, str]]
 EQUAL = {
     "dropout": ("model.net.dropout=0.5", "datamodule.drop_last=false"),
     # 21 samples in steps of 8: the last takes 5, in two batches of 2 ranks and then in one of a single rank
@@ -53,14 +68,14 @@ EQUAL = {
 
 
 @pytest.mark.parametrize("what", EQUAL)
-def test_equal(what: str) -> None:
+def test_equal(compared: Compared, what: str) -> None:
     equal, said = compared(*TINY, *EQUAL[what])
     assert equal, said
     assert said.endswith("Equal.")
     assert "NOT EQUAL" not in said
 
 
-def test_accumulated_batches_without_a_global_size() -> None:
+def test_accumulated_batches_without_a_global_size(processes: Processes) -> None:
     """As of a datamodule of the user's own."""
 
     def without(more: list[str]) -> DictConfig:
@@ -70,54 +85,55 @@ def test_accumulated_batches_without_a_global_size() -> None:
         return cfg
 
     said: list[str] = []
-    assert parity(without, said.append), said
+    assert parity(without, said.append, processes=processes), said
     assert "one process on the CPU; global batch 8 (8 per process)" in said[0]
 
 
-def test_another_precision_is_not_equal_and_no_cause_is_made_up() -> None:
+def test_another_precision_is_not_equal_and_no_cause_is_made_up(compared: Compared) -> None:
     equal, said = compared(*TINY, "trainer.precision=bf16-true", "parity.against='trainer.precision=64-true'")
     assert not equal
     assert "bf16-true\nagainst" in said
     assert "Why: none of the causes known here" in said
 
 
-def test_a_model_that_fails_on_both_sides_is_a_failure_with_its_traceback() -> None:
+def test_a_model_that_fails_on_both_sides_is_a_failure_with_its_traceback(compared: Compared) -> None:
     with pytest.raises(SideFailed, match="ValueError: planted") as failure:
         compared(*TINY, "model.net._target_=planted.Fails")
     assert "in forward" in failure.value.tracebacks[0]
 
 
-def test_a_loss_that_is_not_finite_is_nothing_to_compare() -> None:
+def test_a_loss_that_is_not_finite_is_nothing_to_compare(compared: Compared) -> None:
     with pytest.raises(SideFailed, match="the loss is not finite"):
         compared(*TINY, "model/optimizer=sgd", "model.optimizer.lr=1e300")
 
 
-def test_epochs_of_other_lengths_are_not_equal() -> None:
+def test_epochs_of_other_lengths_are_not_equal(compared: Compared) -> None:
     equal, said = compared(*TINY, "datamodule._target_=planted.AnotherTail")
     assert not equal
     assert "first in step 2: steps per epoch" in said
     assert "steps per epoch" in said.split("Not equal", maxsplit=1)[0]
 
 
-def test_a_tail_that_is_not_reached_is_said_to_be_so() -> None:
+def test_a_tail_that_is_not_reached_is_said_to_be_so(compared: Compared) -> None:
     equal, said = compared(*TINY, "datamodule.drop_last=false", "parity.steps=2")
     assert equal
-    assert "An epoch has more than these 2 steps: what only its last batch would show was not compared." in said
+    assert "Not compared: what comes later, since these 2 steps end before the first epoch, of 3, does." in said
 
 
-def test_a_cause_that_can_not_be_switched_off_is_none() -> None:
-    """Seven samples are less than a batch of eight: none is left without the tail."""
+def test_a_cause_that_can_not_be_switched_off_is_not_named(compared: Compared) -> None:
+    """Seven samples are less than a batch of eight: none is left without the tail. What the loss sees is found all the same."""
     equal, said = compared(*TINY, *PLANTED["a loss that averages over an uneven tail"], "datamodule.length=7")
     assert not equal
-    assert "Why: none of the causes known here." in said
+    assert "uneven tail" not in said
+    assert "Why: a loss that sees the batch of its process alone." in said
 
 
-def test_what_the_ranks_refuse_is_refused() -> None:
+def test_what_the_ranks_refuse_is_refused(compared: Compared) -> None:
     with pytest.raises(ConfigError, match=r"^datamodule.batch_size=200: the global batch of 200 is larger than"):
         compared(*TINY, "datamodule.batch_size=100")
 
 
-def test_a_unit_at_its_kink_in_float32_is_seen_for_what_it_is() -> None:
+def test_a_unit_at_its_kink_in_float32_is_seen_for_what_it_is(compared: Compared) -> None:
     equal, said = compared(*TINY, "model.net._target_=planted.Kink", "parity.precision=32-true")
     assert equal, said
     assert "equal but at kinks" in said
@@ -138,14 +154,113 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("cause", PLANTED)
-def test_a_planted_cause_is_named_and_no_other(cause: str) -> None:
+def test_a_planted_cause_is_named_and_no_other(compared: Compared, cause: str) -> None:
     equal, said = compared(*TINY, *PLANTED[cause])
     assert not equal, said
     named = [line for line in said.splitlines() if line.startswith("Why:")]
     assert named == [f"Why: {cause}. With it switched off both are equal."]
 
 
-def test_two_causes_at_once_are_both_named() -> None:
+def test_two_causes_at_once_are_both_named(compared: Compared) -> None:
     _, said = compared(*TINY, *PLANTED["dropout drawn per rank"], *PLANTED["augmentation drawn per rank"])
     named = [line.partition(".")[0] for line in said.splitlines() if line.startswith("Why:")]
     assert named == ["Why: dropout drawn per rank", "Why: augmentation drawn per rank"]
+
+
+def odd(module: str, *overrides: str, data: str = "Rows", steps: int = 2) -> tuple[str, ...]:
+    targets = (f"model._target_=planted_modules.{module}", f"datamodule._target_=planted_data.{data}")
+    return (*targets, f"parity.steps={steps}", *overrides)
+
+
+SWA = ("+callbacks.swa._target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "+callbacks.swa.swa_lrs=0.01")
+EQUAL_BUT = {  # with what is said beside it
+    "a layer that is unfrozen later": (odd("UnfreezesLater"), "no gradient in any step (backbone.bias, backbone.weight)"),
+    "an epoch of more steps": (odd("Plain", steps=1), "these 1 steps end before the first epoch, of 2, does"),
+    "data without a length": (odd("Plain", data="Streams"), "it is not known whether the first epoch ends within these 2 steps"),
+    "time as the first axis": (odd("TimeMajor", data="TimeFirst"), "The control: batches in another order are another training"),
+    "padded sentences": (odd("Tokens", data="Sentences"), "as padded ones have (batch.ids, batch.labels)"),
+    "a model that converges": (odd("Converges", steps=12), ""),
+    "a metric in float32": (odd("Float32Mean"), ""),
+    "sparse, with a logger, in dictionaries": (odd("EverythingOdd", data="BareLoader"), "state that is no tensor (_extra_state)"),
+    "bound to float32": (odd("Float32Only", "parity.precision=run"), ""),
+    "averaged weights, a cycle": (odd("OneCycle", *SWA), ""),
+}
+
+
+@pytest.mark.parametrize("what", EQUAL_BUT)
+def test_what_was_not_compared_is_said_beside_equal(compared: Compared, what: str) -> None:
+    overrides, note = EQUAL_BUT[what]
+    equal, said = compared(*TINY, *overrides)
+    assert equal, said
+    assert note in said
+
+
+UNEQUAL = {  # what differs first, and why
+    "running statistics": (
+        odd("InstanceNorm"),
+        "in step 0: buffers of norm.running_",
+        "running statistics of each process",
+    ),
+    "a mean of one's own": (odd("RunningMean"), "in step 0: buffers of mean", "running statistics of each process"),
+    "training": (odd("TrainMetric"), "in step 1: training metrics of train/loss", "a metric that is not reduced over processes"),
+    "test": (odd("TestMetric", data="TestRows"), "in the test after step 1", "a metric that is not reduced over processes"),
+    "alone": (odd("LoggedAlone"), "in the validation after step 1: validation metrics of val/alone of process 1", "none of the"),
+    "imaginary": (odd("Imaginary", "parity.precision=run"), "in step 0: gradients of phase", "none of the causes known"),
+    "decay": (odd("TimeMajorDecay", data="TimeFirst"), "after step 1: weights of", "none of the causes known here"),
+    "tokens": (odd("TokenMean", data="Sentences"), "in step 0: gradients", "a mean over the tokens of each process"),
+    "negatives": (odd("Contrastive"), "in step 0: gradients", "a loss that sees the batch of its process alone"),
+    "merged": (odd("Gathered", "trainer.accumulate_grad_batches=2"), "in step 0: gradients", "and accumulated batches"),
+    "padding": (
+        odd("Plain", data="PaddedValidation"),
+        "in the validation after step 1: validation samples",
+        "a sampler that pads",
+    ),
+    "schedule": (odd("PerProcessSchedule", steps=4), "in step 2: learning rate", "a schedule that depends on the number of proc"),
+    "depth": (odd("NoiseOfDepth"), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "randn": (odd("Noisy"), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "numpy": (odd("NoiseOfNumpy"), "in step 0: gradients", "noise drawn per rank, by numpy"),
+    "Python": (odd("NoiseOfPython"), "in step 0: gradients", "noise drawn per rank, by Python"),
+}
+
+
+@pytest.mark.parametrize("what", UNEQUAL)
+def test_a_difference_that_hides_is_found_and_its_cause_named_or_not_known(compared: Compared, what: str) -> None:
+    overrides, first, cause = UNEQUAL[what]
+    equal, said = compared(*TINY, *overrides)
+    assert not equal
+    assert f"Not equal, first {first}" in said
+    named = [line for line in said.splitlines() if line.startswith("Why:")]
+    assert len(named) == 1, named
+    assert cause in named[0]
+
+
+def test_a_defect_behind_another_is_found(compared: Compared) -> None:
+    _, said = compared(*TINY, *odd("RunningMeanAndSchedule", steps=4))
+    first, second = [line for line in said.splitlines() if line.startswith("Why:")]
+    assert first.startswith(
+        "Why: running statistics of each process's own samples. With it switched off they still differ, first"
+    )
+    assert "in step 2: learning rate" in first
+    assert second == "Why: a schedule that depends on the number of processes. With it switched off both are equal."
+
+
+@pytest.mark.parametrize(("module", "done"), [("Stops", 1), ("NeverBegins", 0)])
+def test_fewer_steps_than_asked_for_are_no_verdict(compared: Compared, module: str, done: int) -> None:
+    with pytest.raises(TooFewSteps, match=f"has made {done} of 2 steps, so there is no verdict"):
+        compared(*TINY, *odd(module))
+
+
+def test_a_model_bound_to_its_precision_is_told_what_to_do(compared: Compared) -> None:
+    with pytest.raises(SideFailed, match=r"^reference: RuntimeError: .* \(in 64-true; try parity.precision=run\)$"):
+        compared(*TINY, *odd("Float32Only"))
+
+
+def test_processes_that_wait_for_each_other_are_named_with_the_place(processes: Processes, compared: Compared) -> None:
+    shown: list[str] = []
+    processes.patience, processes.show = 4, shown.append
+    with pytest.raises(SideFailed, match="no process has gone on for 4 seconds") as failure:
+        compared(*TINY, *odd("Branches"))
+    processes.patience, processes.show = 120, lambda _: None
+    assert "process 0 of the other in step 1, waits in" in str(failure.value)
+    assert "planted_modules.py" in str(failure.value).partition("process 1 of the other in step 1")[2]
+    assert "step by step: in step 0" in shown

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.datamodules.batches import Batch
+from lockstep.datamodules.batches import samples_in
 from lockstep.trainer.steps import ends_step
 
 
@@ -34,7 +34,8 @@ class LearningRate(Callback):
 
 
 class Throughput(Callback):
-    """throughput/samples_per_second over all processes, throughput/step_time in seconds, memory/device_gib at most.
+    """throughput/samples_per_second over all processes where batches show how many samples they have, throughput/step_time
+    in seconds, memory/device_gib at most.
 
     Measured from one logging step to the next within an epoch: validation and checkpoints are not in it.
     """
@@ -55,14 +56,15 @@ class Throughput(Callback):
         self._restart(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._samples += len(batch.ids) if isinstance(batch, Batch) else len(batch[0])
+        self._samples += samples_in(batch) or 0
         if not _is_due(trainer) or trainer.global_step == self._step:
             return
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)
             _log(trainer, {"memory/device_gib": torch.cuda.max_memory_allocated(pl_module.device) / 2**30})
         seconds = time.perf_counter() - self._since
-        samples_per_second = self._samples * trainer.world_size / seconds
-        step_time = seconds / (trainer.global_step - self._step)
-        _log(trainer, {"throughput/samples_per_second": samples_per_second, "throughput/step_time": step_time})
+        measured = {"throughput/step_time": seconds / (trainer.global_step - self._step)}
+        if self._samples:
+            measured["throughput/samples_per_second"] = self._samples * trainer.world_size / seconds
+        _log(trainer, measured)
         self._restart(trainer.global_step)

@@ -1,14 +1,18 @@
 """Ranks that stay: started once, then given one training after another, since starting one takes seconds of imports."""
 
 import contextlib
+import faulthandler
 import importlib
 import multiprocessing
 import os
+import signal
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,16 +20,18 @@ from typing import Any, NamedTuple
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.supervisor import LAST_WORDS, cores, use_loopback
+from lockstep.parity.waiting import where_it_waits
 
 
 class Call(NamedTuple):
-    """A function of observe.py by its name: the parent imports no torch."""
+    """A function of observe.py by its name: the parent imports no torch. It is given a function to report by, too."""
 
     function: str
     arguments: tuple[Any, ...]
 
 
 _JOBS = "lockstep.parity.observe"
+_BEFORE_THE_FIRST_BATCH = 3  # times as long may pass: data has to be read, and rank zero may have to download it
 
 
 class SideFailed(RuntimeError):
@@ -47,16 +53,23 @@ class Group:
 
 
 class Processes:
-    """A context: the groups named in `groups`, alive from their first job on."""
+    """A context: the groups named in `groups`, alive from their first job on.
 
-    def __init__(self, groups: dict[str, Group], folder: Path) -> None:
-        self.groups, self.folder = groups, folder
+    `patience`: seconds in which no process reports anything, until all of them are taken for hung.
+    `show`: called with a line about how far they are, whenever that has changed.
+    """
+
+    def __init__(
+        self, groups: dict[str, Group], folder: Path, patience: float = 120, show: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.groups, self.folder, self.patience, self.show = groups, folder, patience, show
+        self.doing = ""  # what the jobs are for, in words
         # CUDA does not survive a fork
         on_gpu = any(group.accelerator == "gpu" for group in groups.values())
         self._context: Any = multiprocessing.get_context("spawn" if on_gpu else "forkserver")
         if not on_gpu:
             self._context.set_forkserver_preload([_JOBS])
-        self._ranks: dict[str, list[tuple[Any, Connection]]] = {}
+        self._ranks: dict[str, list[_Rank]] = {}
         self._threads = max(1, len(cores()) // sum(group.world_size for group in groups.values()))  # all train at once
 
     def __enter__(self) -> "Processes":
@@ -68,26 +81,27 @@ class Processes:
     def run(self, jobs: dict[str, Call]) -> dict[str, Any]:
         """One job for all ranks of each group, at the same time; what rank zero of each has returned.
 
-        Raises SideFailed for what a rank raises, ConfigError where that is one; the groups then start anew.
+        Raises SideFailed for what a rank raises or where all of them wait, ConfigError where a rank raises one; the groups
+        then start anew.
         """
         try:
             for name, job in jobs.items():
-                for _, connection in self._started(name):
-                    connection.send(job)
+                for rank in self._started(name):
+                    rank.at = "before its first batch"
+                    rank.connection.send(job)
             return self._results(list(jobs))
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        for ranks in self._ranks.values():
-            for process, connection in ranks:
-                connection.close()
-                process.kill()
-                process.join()
+        for rank in [rank for ranks in self._ranks.values() for rank in ranks]:
+            rank.connection.close()
+            rank.process.kill()
+            rank.process.join()
         self._ranks.clear()
 
-    def _started(self, name: str) -> list[tuple[Any, Connection]]:
+    def _started(self, name: str) -> "list[_Rank]":
         if name not in self._ranks:
             self._ranks[name] = []
             home = Path(mkdtemp(prefix=f"{name}-", dir=self.folder))
@@ -96,31 +110,62 @@ class Processes:
                 process = self._context.Process(target=_serve, args=(theirs, self.groups[name], rank, home, self._threads))
                 process.start()
                 theirs.close()
-                self._ranks[name].append((process, ours))
+                self._ranks[name].append(_Rank(name, rank, process, ours, home / f"rank{rank}.stack"))
         return self._ranks[name]
 
     def _results(self, names: list[str]) -> dict[str, Any]:
-        waiting = {connection: (name, rank) for name in names for rank, (_, connection) in enumerate(self._ranks[name])}
+        waiting = {rank.connection: rank for name in names for rank in self._ranks[name]}
         results, failures, deadline = {}, [], float("inf")
+        heard, patience = time.monotonic(), _BEFORE_THE_FIRST_BATCH * self.patience
         while waiting and time.monotonic() < deadline:
             for ready in wait(list(waiting), timeout=min(1.0, LAST_WORDS)):
-                name, rank = waiting.pop(ready)  # pyright: ignore[reportArgumentType]
-                failed, result = _received(ready)
-                if failed:
-                    failures.append((name, result))
+                rank = waiting[ready]  # pyright: ignore[reportArgumentType]
+                kind, said = _received(ready)
+                heard = time.monotonic()
+                if kind == "at":
+                    rank.at, patience = said, self.patience
+                    self.show(f"{self.doing}: {said}")
+                    continue
+                del waiting[ready]  # pyright: ignore[reportArgumentType]
+                if kind == "failed":
+                    failures.append((rank.group, said))
                     deadline = min(deadline, time.monotonic() + LAST_WORDS)  # the others say why they end, too
-                elif rank == 0:
-                    results[name] = result
+                elif rank.number == 0:
+                    results[rank.group] = said
+            if not failures and time.monotonic() - heard > patience:
+                raise _hung(list(waiting.values()), patience)
         if failures:
             raise _error(failures)
         return results
 
 
-def _received(connection: Any) -> tuple[bool, Any]:
+@dataclass
+class _Rank:
+    group: str
+    number: int
+    process: Any
+    connection: Connection
+    stack: Path  # where it writes its stack when asked
+    at: str = ""  # how far it is, in its own words
+
+    def waits(self) -> str:
+        return f"process {self.number} of the {self.group} {self.at}, {where_it_waits(self.process.pid, self.stack)}"
+
+
+def _hung(ranks: list[_Rank], patience: float) -> SideFailed:
+    """Named is a side of several processes, since these wait for each other; another side waits for that one."""
+    several = [rank for rank in ranks if sum(other.group == rank.group for other in ranks) > 1]
+    named = several or ranks
+    where = "; ".join(rank.waits() for rank in named)
+    line = f"no process has gone on for {patience:g} seconds (parity.timeout): {where}"
+    return SideFailed(named[0].group, [line])
+
+
+def _received(connection: Any) -> tuple[str, Any]:
     try:
         return connection.recv()
     except (EOFError, ConnectionError):
-        return True, "the process was killed"
+        return "failed", "the process was killed"
 
 
 def _error(failures: list[tuple[str, Any]]) -> Exception:
@@ -138,18 +183,25 @@ def _serve(connection: Any, group: Group, rank: int, home: Path, threads: int) -
     os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0"}  # Lightning then starts no processes
     use_loopback(os.environ)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic kernels may come later; it is read once
+    stack = (home / f"rank{rank}.stack").open("w")
+    faulthandler.register(signal.SIGUSR2, file=stack)
     with contextlib.suppress(EOFError):
         try:
             _join(group, rank, home, threads)
+            report = partial(_report, connection)
             while True:
                 job = connection.recv()
-                connection.send((False, getattr(importlib.import_module(_JOBS), job.function)(*job.arguments)))
+                connection.send(("done", getattr(importlib.import_module(_JOBS), job.function)(*job.arguments, report)))
         except EOFError:
             raise
         except ConfigError as error:
-            connection.send((True, ConfigError(str(error))))
+            connection.send(("failed", ConfigError(str(error))))
         except BaseException:
-            connection.send((True, traceback.format_exc()))
+            connection.send(("failed", traceback.format_exc()))
+
+
+def _report(connection: Any, where: str) -> None:
+    connection.send(("at", where))
 
 
 def _die_with_parent() -> None:

@@ -4,26 +4,35 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import PRECISIONS, Rule, integer, one_of
+from lockstep.config.rules import PRECISIONS, Rule, integer, number, one_of
 from lockstep.errors import config_error
 from lockstep.parity.processes import Group
 
-# What can be done to a training in its processes, beyond its config.
+# What can be done to a training in its processes, beyond its config; see interventions.py for what each takes.
 NO_DROPOUT = "no dropout"
-LR = "the reference's learning rates"
-
-
-def frozen(name: str) -> str:
-    """The parameter of that name is left as it is drawn."""
-    return f"frozen {name}"
-
+FROZEN = "parameters left as they are drawn"
+RATES = "the reference's learning rates"
+PARTS = "the reference's batches in the parts that the other side's processes have"
+TOKENS = "losses weighted by the tokens of each process"
+CONSTANT = "constant draws"
+LIBRARIES = ("torch", "numpy", "Python")  # whose draws
+REDUCED = "logged metrics reduced over processes"
+STILL = "buffers left as they are"
+Interventions = dict[str, Any]
 
 Role = Literal["lead", "follow", "finish"]
+
+
+class Rounding(NamedTuple):
+    """A control trains as the reference does, but rounds otherwise: its batches permuted, or noise in its gradients."""
+
+    how: Literal["as it is", "permuted", "imitated"]
+    number: int = 0
 
 
 def is_reference(value: object) -> bool:
@@ -33,18 +42,23 @@ def is_reference(value: object) -> bool:
 PARITY_RULES = {
     "parity.steps": integer(1),
     "parity.precision": one_of("run", *PRECISIONS),
+    "parity.timeout": number(1),
     "parity.against": Rule("accepted is one, ddp, or overrides as 'key=value key=value'", is_reference),
 }
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one tensor of a quantity in one step, counted from 0 (or in the validation after it), as max|a-b| / max|a|."""
+    """Of one tensor of a quantity in one step, counted from 0 (or in the validation after it), as max|a-b| / max|a|.
+
+    `bits`: what holds the tensor's numbers, which may be coarser than what they are computed in.
+    """
 
     step: int
     quantity: str
     name: str
     value: float
+    bits: int = 64
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ class Sides:
     reference: DictConfig
     other: DictConfig
     steps: int
-    interventions: frozenset[str] = field(default_factory=frozenset)
+    interventions: Interventions = field(default_factory=dict)
 
     @classmethod
     def of(cls, cfg: DictConfig, compose: Callable[[list[str]], DictConfig]) -> "Sides":
@@ -87,8 +101,8 @@ class Sides:
         precision = None if own else cfg.parity.precision
         return cls(*(_to_compare(side, precision) for side in (reference, cfg)), steps=cfg.parity.steps)
 
-    def changed(self, overrides: dict[str, Any], interventions: frozenset[str], steps: int) -> "Sides":
-        """With values set on both sides, and for fewer steps."""
+    def changed(self, overrides: dict[str, Any], interventions: Interventions, steps: int) -> "Sides":
+        """With values set on both sides, more done to them, and for another number of steps."""
         sides = deepcopy(self.reference), deepcopy(self.other)
         for side in sides:
             for key, value in overrides.items():
@@ -133,9 +147,11 @@ def as_plain_ddp(cfg: DictConfig) -> DictConfig:
 
 def for_steps(cfg: DictConfig, steps: int, folder: Path) -> DictConfig:
     """A side's config for so many optimizer steps; an epoch that would last longer ends with them, for its validation."""
-    cfg = deepcopy(cfg)
+    cfg, batches = deepcopy(cfg), steps * cfg.trainer.accumulate_grad_batches
+    limit = cfg.trainer.limit_train_batches
     cfg.trainer.max_steps = steps
-    cfg.trainer.limit_train_batches = steps * cfg.trainer.accumulate_grad_batches
+    cfg.trainer.limit_train_batches = min(batches, limit) if isinstance(limit, int) and limit > 0 else batches
+    cfg.trainer.max_epochs = max(steps, cfg.trainer.max_epochs or 0)  # enough, and an end: some schedules need one
     cfg.run_dir = str(folder)
     OmegaConf.resolve(cfg)
     return cfg
@@ -146,8 +162,11 @@ def _to_compare(cfg: DictConfig, precision: Any) -> DictConfig:
     plain: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     if precision is not None:
         plain.trainer.precision = precision
-    plain.ckpt_path, plain.logger = None, {}
-    fixed = {"max_epochs": -1, "max_time": None, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
+    plain.ckpt_path = None
+    # a model may use its loggers: here they write nothing
+    nowhere = {"_target_": "lightning.pytorch.loggers.logger.DummyLogger"}
+    plain.logger = {name: nowhere for name, entry in (plain.get("logger") or {}).items() if entry is not None}
+    fixed = {"max_time": None, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
     plain.trainer.update(fixed | {"num_sanity_val_steps": 0, "enable_progress_bar": False})
     return plain
 

@@ -1,14 +1,18 @@
 """From a composed config to what a person is told. Imports no torch."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
-from lockstep.parity.causes import Cause, Evidence, causes_of
-from lockstep.parity.compare import Comparison, compare, in_larger_batches
+from lockstep.parity.compare import in_larger_batches
+from lockstep.parity.comparison import Comparison
+from lockstep.parity.diagnosis import Explanation, explained
+from lockstep.parity.evidence import Evidence, examine
 from lockstep.parity.processes import Processes, SideFailed
 from lockstep.parity.sides import Sides
 from lockstep.runs.validation import validated
@@ -17,13 +21,20 @@ _DRIFT = (
     "Why: rounding, which this training amplifies: the control's weights drift as far, by the order of the samples alone.\n"
     "     Take a lower learning rate or fewer parity.steps."
 )
+_UNKNOWN = "Why: none of the causes known here."
 
 
-def parity(compose: Callable[[list[str]], DictConfig], say: Callable[[str], None] = print) -> bool:
+def parity(
+    compose: Callable[[list[str]], DictConfig],
+    say: Callable[[str], None] = print,
+    show: Callable[[str], None] = lambda _: None,
+    processes: Processes | None = None,
+) -> bool:
     """Compares the run that `compose([])` gives with its reference, says what came of it; are they equal?
 
-    `compose` takes more overrides. Raises ConfigError for what can't be compared so, SideFailed where the reference fails,
-    or the other side for a reason that is not known.
+    `compose` takes more overrides; `show` is told how far it is; `processes` are taken where they are as many as it needs. Raises
+    ConfigError for what can't be compared so, TooFewSteps where training ends early, SideFailed where the reference fails, or
+    the other side for a reason that is not known.
     """
 
     def checked(more: list[str]) -> DictConfig:
@@ -33,55 +44,105 @@ def parity(compose: Callable[[list[str]], DictConfig], say: Callable[[str], None
 
     cfg = checked([])
     sides = Sides.of(cfg, checked)
-    with TemporaryDirectory(prefix="lockstep-parity-") as folder, Processes(sides.groups(), Path(folder)) as processes:
+    with ExitStack() as stack:
+        if processes is None or processes.groups != sides.groups():
+            folder = stack.enter_context(TemporaryDirectory(prefix="lockstep-parity-"))
+            processes = stack.enter_context(Processes(sides.groups(), Path(folder), cfg.parity.timeout, show))
         if cfg.parity.against == "one":
             sides = in_larger_batches(sides, processes)
         say(f"{described(sides.other)}\nagainst {described(sides.reference)}")
+        processes.doing = "step by step"
         evidence = examine(sides, processes)
         if evidence.comparison is not None:
-            say(f"\n{evidence.comparison.table()}\n")
-            if evidence.configured("datamodule.drop_last") is not True and not evidence.fact("whole epoch"):
-                say(f"An epoch has more than these {sides.steps} steps: what only its last batch would show was not compared.")
+            say("\n".join(["", evidence.comparison.table(), "", *notes(evidence.comparison)]))
             if evidence.comparison.equal:
                 say("Equal.")
                 return True
-        causes = causes_of(evidence, processes)
-        if evidence.failure is not None and not causes:
-            raise evidence.failure
-        say(verdict(evidence, causes))
+        explanations = explained(evidence, processes)
+    if evidence.failure is not None and not explanations:
+        raise _hinted(evidence.failure, cfg)
+    say(verdict(evidence, explanations))
     return False
-
-
-def examine(sides: Sides, processes: Processes) -> Evidence:
-    """Compares, or learns how a side fails."""
-    try:
-        return Evidence(sides, compare(sides, processes), None)
-    except SideFailed as failure:
-        return Evidence(sides, None, failure)
 
 
 def described(cfg: DictConfig) -> str:
     return f"{Plan.of(cfg)}, {cfg.trainer.precision}"
 
 
-def verdict(evidence: Evidence, causes: list[Cause]) -> str:
-    """Where they differ first, and why where that is known."""
+def _hinted(failure: SideFailed, cfg: DictConfig) -> SideFailed:
+    """A model may be bound to its precision: what it raises in another says so."""
+    types = ("dtype", "Float", "Double", "float32", "float64", "Complex", "complex")
+    if cfg.parity.precision == "run" or not any(word in str(failure) for word in types):
+        return failure
+    return SideFailed(failure.side, [f"{failure.tracebacks[0].rstrip()} (in {cfg.parity.precision}; try parity.precision=run)"])
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a verdict does not rest on."""
+    lines = [f"Not compared: {what}." for what in not_compared(comparison)]
+    if comparison.imitated:
+        lines.append(
+            "The control: batches in another order are another training here, so the rounding of its gradients is imitated."
+        )
+    return [*lines, ""] if lines else []
+
+
+def not_compared(comparison: Comparison) -> list[str]:
+    facts, steps = comparison.control.facts, comparison.sides.steps
+    batches = facts["batches per epoch"]
+    epoch = None if batches is None else -(-batches // comparison.sides.reference.trainer.accumulate_grad_batches)
+    parts = {
+        f"what comes later, since these {steps} steps end before the first epoch, of {epoch}, does": (epoch or 0) > steps,
+        f"what comes later, since it is not known whether the first epoch ends within these {steps} steps": epoch is None,
+        "the loss of each step, which the model does not return": facts["no loss"],
+        "validation, since none ran": "validation" not in facts["ran"],
+        "test, since none ran": "test" not in facts["ran"],
+    }
+    names = {
+        "parameters that had no gradient in any step": facts["untrained"],
+        "what is logged at single steps, by process 0": facts["logged per step"],
+        "state that is no tensor": facts["not tensors"],
+        "samples, by tensors of several shapes, as padded ones have": comparison.other.facts["samples left out"],
+    }
+    listed = [f"{what} ({_few(sorted(found))})" for what, found in names.items() if found]
+    return [what for what, applies in parts.items() if applies] + listed
+
+
+def _few(names: list[Any]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def verdict(evidence: Evidence, explanations: list[Explanation]) -> str:
+    """Where they differ first, and why where that is known; then the same for what is left with that switched off."""
     if evidence.comparison is not None:
         lines = [f"Not equal, first {first_difference(evidence.comparison)}."]
     else:
         lines = [f"Not equal: {evidence.failure}"]
-    it = "it" if len(causes) == 1 else "all of these"
-    lines += [f"Why: {cause.name}. With {it} switched off both are equal.\n     {cause.remedy}." for cause in causes]
-    if causes:
-        return "\n".join(lines)
-    if evidence.comparison is not None and evidence.comparison.is_drift_of_the_control:
-        return "\n".join([*lines, _DRIFT])
-    return "\n".join([*lines, "Why: none of the causes known here."])
+    for explanation in explanations:
+        lines += [f"Why: {cause.name}. With {_switched_off(explanation)}.\n     {cause.remedy}." for cause in explanation.causes]
+    rest = explanations[-1].rest if explanations else evidence
+    if rest is not None and rest.comparison is not None and rest.comparison.is_drift_of_the_control:
+        lines.append(_DRIFT)
+    elif rest is not None:
+        lines.append(_UNKNOWN)
+    return "\n".join(lines)
+
+
+def _switched_off(explanation: Explanation) -> str:
+    it, rest = ("it" if len(explanation.causes) == 1 else "all of these"), explanation.rest
+    if rest is None:
+        return f"{it} switched off both are equal"
+    found = first_difference(rest.comparison) if rest.comparison is not None else str(rest.failure)
+    return f"{it} switched off they still differ, first {found}"
 
 
 def first_difference(comparison: Comparison) -> str:
     first = comparison.first
     assert first is not None
-    where = {"weights": f"after step {first.step}", "validation metrics": f"in the validation after step {first.step}"}
+    where = f"in step {first.step}"
+    if first.quantity == "weights":
+        where = f"after step {first.step}"
+    elif first.quantity.startswith(("validation", "test")):
+        where = f"in the {first.quantity.split()[0]} after step {first.step}"
     name = f" of {first.name}" if first.name else ""
-    return f"{where.get(first.quantity, f'in step {first.step}')}: {first.quantity}{name}, by {first.value:.1e}"
+    return f"{where}: {first.quantity}{name}, by {first.value:.1e}"

@@ -2,9 +2,15 @@
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from fits import trained
+
+from lockstep.callbacks import Throughput
+from lockstep.datamodules.batches import Batch, samples_in
 
 
 @pytest.mark.parametrize(
@@ -16,3 +22,34 @@ def test_points_are_at_the_first_step_each_interval_and_each_end(limit: str, ste
         rows = list(csv.DictReader(file))
     for name in ("lr", "throughput/samples_per_second", "throughput/step_time"):
         assert [int(row["step"]) for row in rows if row[name]] == steps
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        ({"ids": torch.arange(3), "mask": torch.ones(3)}, 3),
+        ((torch.ones(2, 4), torch.ones(2)), 2),
+        ([{"name": "x", "boxes": torch.ones(5, 4)}], 5),
+        (Batch(torch.ones(0, 4), torch.ones(0), torch.arange(0), 1.0), 0),
+        ({"scale": torch.tensor(1.0)}, None),
+        ("text", None),
+    ],
+)
+def test_how_many_samples_a_batch_has(batch: Any, samples: int | None) -> None:
+    assert samples_in(batch) == samples
+
+
+@pytest.mark.parametrize(("batch", "has_rate"), [({"ids": torch.arange(3)}, True), ({"text": "x"}, False), (None, False)])
+def test_throughput_is_logged_for_batches_of_any_shape(batch: Any, has_rate: bool) -> None:
+    logged: dict[str, float] = {}
+    logger = SimpleNamespace(log_metrics=lambda metrics, **_: logged.update(metrics))
+    trainer: Any = SimpleNamespace(
+        global_step=0, log_every_n_steps=1, world_size=2, loggers=[logger], max_steps=-1, is_last_batch=False
+    )
+    model: Any = SimpleNamespace(device=torch.device("cpu"))
+    throughput = Throughput()
+    throughput.on_train_start(trainer, model)
+    trainer.global_step = 1
+    throughput.on_train_batch_end(trainer, model, None, batch, 0)
+    assert logged["throughput/step_time"] > 0
+    assert ("throughput/samples_per_second" in logged) is has_rate

@@ -1,97 +1,16 @@
-"""How far two tensors lie apart, and what of it is tolerated."""
+"""What of a difference is tolerated, and what is said of it."""
 
 import math
-from dataclasses import dataclass
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from omegaconf import OmegaConf
-from torch import Tensor
-from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
 
-from lockstep.parity.causes import Evidence
-from lockstep.parity.compare import Comparison
-from lockstep.parity.interventions import permute, without_dropout
-from lockstep.parity.observe import difference, differences, fingerprints
+from lockstep.parity.comparison import Comparison, is_another_training
+from lockstep.parity.evidence import Evidence
 from lockstep.parity.sides import Difference, Findings, Sides, is_reference
-from lockstep.parity.verdict import verdict
-
-
-def test_a_difference_is_relative_to_the_largest_value_of_the_first() -> None:
-    a = torch.tensor([1.0, -4.0])
-    assert difference(a, a + torch.tensor([0.5, 0.0])) == 0.125
-    assert difference(a, None) == 1.0
-    assert difference(torch.zeros(2), None) == 0.0
-    assert difference(None, a) == math.inf
-    assert difference(a, torch.tensor([1.0])) == math.inf
-    assert difference(a, a * math.nan) == math.inf
-    assert difference(a * math.nan, a * math.nan) == 0.0
-    assert difference(torch.zeros(0), torch.zeros(0)) == 0.0
-
-
-def test_each_tensor_is_compared_and_one_that_is_missing_is_zero() -> None:
-    ours = {"a": torch.ones(2), "b": torch.ones(2), "gone": torch.zeros(1)}
-    theirs = {"a": torch.tensor([1.0, 1.25]), "b": torch.tensor([1.0, 0.5]), "new": torch.ones(1)}
-    found = {"a": 0.25, "b": 0.5, "gone": 0.0, "new": math.inf}
-    assert differences(3, "gradients", ours, theirs) == [Difference(3, "gradients", *item) for item in found.items()]
-
-
-def test_a_fingerprint_tells_samples_apart_in_any_order() -> None:
-    inputs = torch.randint(256, (5, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    prints = fingerprints((inputs, torch.arange(5), 1.0))
-    order = torch.tensor([3, 1, 4, 0, 2])
-    torch.testing.assert_close(fingerprints((inputs[order], torch.arange(5)[order], 1.0)), prints[order])
-    assert len(prints.unique()) == 5
-    mirrored = inputs.flip(3)
-    assert not torch.isclose(fingerprints((mirrored, torch.arange(5), 1.0)), prints).any()
-    assert len(fingerprints((inputs[:0], torch.arange(0), 1.0))) == 0
-
-
-def test_a_batch_that_can_not_be_permuted_is_an_error_and_not_the_end_of_the_data() -> None:
-    @dataclass
-    class Opaque:
-        inputs: Tensor
-
-    datamodule: Any = SimpleNamespace(train_dataloader=lambda: DataLoader([0, 1], collate_fn=lambda _: Opaque(torch.ones(2))))
-    permute(datamodule, 1)
-    with pytest.raises(TypeError, match=r"^a batch of type Opaque can't be permuted"):
-        next(iter(datamodule.train_dataloader()))
-
-
-def test_a_permutation_keeps_samples_whole() -> None:
-    data = TensorDataset(torch.arange(8), torch.arange(8) * 10)
-    datamodule: Any = SimpleNamespace(train_dataloader=lambda: DataLoader(data, batch_size=8))
-    permute(datamodule, 1)
-    inputs, targets = next(iter(datamodule.train_dataloader()))
-    assert inputs.tolist() != list(range(8))
-    assert sorted(inputs.tolist()) == list(range(8))
-    assert torch.equal(targets, inputs * 10)
-
-
-def test_without_dropout_nothing_is_dropped() -> None:
-    x = torch.ones(100)
-    layers = torch.nn.ModuleDict(
-        {
-            "attention": torch.nn.TransformerEncoderLayer(100, 2, dim_feedforward=8, dropout=0.5, batch_first=True),
-            "recurrence": torch.nn.LSTM(100, 8, num_layers=2, dropout=0.5, batch_first=True),
-        }
-    )
-
-    def outputs() -> list[Tensor]:
-        batch = x.expand(2, 3, 100)
-        attended = functional.scaled_dot_product_attention(batch, batch, batch, None, 0.5)
-        return [layers["attention"](batch), layers["recurrence"](batch)[0], attended]
-
-    assert not all(torch.equal(a, b) for a, b in zip(outputs(), outputs(), strict=True))
-    with without_dropout(layers):
-        assert torch.equal(functional.dropout(x, 0.5), x)
-        assert torch.equal(torch.nn.AlphaDropout(0.5)(x), x)
-        for a, b in zip(outputs(), outputs(), strict=True):
-            assert torch.equal(a, b)
-    assert not torch.equal(functional.dropout(x, 0.5), x)
+from lockstep.parity.verdict import not_compared, verdict
 
 
 def judged(bits: int, weights: float, control: float, gradients: float = 0.0, sgd: bool = False) -> Comparison:
@@ -140,6 +59,48 @@ def test_the_first_step_and_parameter_are_named() -> None:
     first = judged(64, weights=1.0, control=0.0, gradients=1e-3).first
     assert first == Difference(2, "gradients", "net.weight", 1e-3)
     assert judged(64, weights=0.0, control=0.0).first is None
+
+
+def tolerated(quantity: str, value: float, control: float = 0.0, precision: int = 64, bits: int = 64) -> bool:
+    found = judged(precision, weights=0.0, control=0.0)
+    found.other.differences.append(Difference(1, quantity, "it", value, bits))
+    found.control.differences.append(Difference(1, quantity, "it", control))
+    return found.equal
+
+
+def test_rounding_that_the_control_shows_too_is_tolerated_tensor_by_tensor() -> None:
+    assert tolerated("gradients", 9e-10, control=1e-10)
+    assert not tolerated("gradients", 11e-10, control=1e-10)
+    assert not tolerated("gradients", 1e-7, control=1.0)  # a parameter that is rounding alone excuses nothing
+    assert not tolerated("gradients", 2e-3, control=1.0, precision=32)
+    other = judged(64, weights=0.0, control=0.0, gradients=1e-9)
+    other.control.differences.append(Difference(2, "gradients", "another", 1e-9))
+    assert not other.equal
+
+
+def test_a_number_held_in_float32_may_round_there() -> None:
+    assert tolerated("validation metrics", 1e-7, bits=32)
+    assert not tolerated("validation metrics", 1e-7)
+    assert not tolerated("validation metrics", 1e-4, bits=32)
+
+
+def test_a_control_whose_loss_differs_within_a_step_is_another_training() -> None:
+    assert is_another_training(Findings([Difference(0, "loss", "", 1e-3)], {}), 64)
+    assert is_another_training(Findings([Difference(0, "steps per epoch", "", math.inf)], {}), 64)
+    assert not is_another_training(Findings([Difference(0, "loss", "", 1e-15), Difference(0, "gradients", "bias", 1.0)], {}), 64)
+
+
+def test_what_a_verdict_does_not_rest_on_is_listed() -> None:
+    facts: dict[str, Any] = {"batches per epoch": 40, "no loss": False, "ran": {"validation"}, "untrained": ["a", "b", "c", "d"]}
+    facts |= {"logged per step": set(), "not tensors": set(), "samples left out": set()}
+    sides = OmegaConf.create({"trainer": {"precision": "64-true", "accumulate_grad_batches": 2}})
+    found = Comparison(Sides(sides, sides, steps=10), Findings([], facts), Findings([], facts))
+    assert not_compared(found) == [
+        "what comes later, since these 10 steps end before the first epoch, of 20, does",
+        "test, since none ran",
+        "parameters that had no gradient in any step (a, b, c and 1 more)",
+    ]
+    assert not_compared(replace(found, sides=Sides(sides, sides, steps=20)))[0] == "test, since none ran"
 
 
 def said(comparison: Comparison) -> str:
