@@ -36,7 +36,7 @@ from lockstep.runs.record import environment
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 240  # that one command line may take
 PRELOADED = ("lockstep.cli", "lockstep.build", "lockstep.runs.results", "torch.utils.tensorboard", "sklearn.datasets")
-SHORT = ("debug=fast", "trainer=cpu", "trainer.max_steps=1", "trainer.enable_progress_bar=false", "callbacks.pictures=null")
+SHORT = ("debug=fast", "trainer=cpu", "trainer.max_steps=1", "trainer.enable_progress_bar=false")
 
 # Together these have every group's options; a key is tried in the first that has it.
 BASES: tuple[tuple[str, ...], ...] = (
@@ -58,9 +58,9 @@ BASES: tuple[tuple[str, ...], ...] = (
 # What is right although it looks wrong, beside null where null is shipped: it must train.
 RIGHT = (
     *("callbacks.?*=null", "guards.?*=null", "logger.?*=null", "callbacks=null", "logger=null"),
-    *("guards.checkpoint.every_n_epochs=null", "trainer.max_epochs=null", "trainer.check_val_every_n_epoch=null"),
+    *("guards.checkpoint.every_n_epochs=null", "guards.preemption.deadline=null", "trainer.max_epochs=null"),
     *("callbacks.best_checkpoint.dirpath=null", "callbacks.best_checkpoint.filename=null", "logger.*.name=null"),
-    *("callbacks.best_checkpoint.monitor=null", "logger.*.version=null", "logger.*.version=5"),
+    *("callbacks.best_checkpoint.monitor=null", "logger.*.version=null", "logger.*.version=5", "model.torchmetrics=null"),
 )
 FREE_TEXT = ("name", "*.dirpath", "*.filename", "*.save_dir", "*.experiment_name", "*.tracking_uri", "logger.*.name")
 FREE_TEXT += ("logger.*.version",)
@@ -209,7 +209,7 @@ def _variants(key: str, value: Any) -> Iterator[tuple[str, str, str | None]]:
         yield ("right", override, None) if is_right else (kind, override, ELSEWHERE.get(override, named))
     if isinstance(value, DictConfig):
         yield "unknown key", f"{key}.no_such_key=1", f"{key}.no_such_key"
-        yield "unknown key", f"+{key}.no_such_key=1", key if key == "datamodule.augment" else f"{key}.no_such_key"
+        yield "unknown key", f"+{key}.no_such_key=1", key if key == "model.torchmetrics" else f"{key}.no_such_key"
 
 
 def _of_another_type(value: Any) -> tuple[str, ...]:

@@ -139,6 +139,9 @@ def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
         model = build_model(model_config, allow=(*IN_A_CHECKPOINT, *allow))
     except ConfigError as error:
         raise config_error("checkpoint", path, str(error)) from error
+    except Exception as error:  # whatever a constructor says to nonsense
+        reason = f"no model can be built of what it says ({type(error).__name__}: {error})"
+        raise config_error("checkpoint", path, reason) from error
     load_weights(model, "checkpoint", path)
     return model.eval()
 

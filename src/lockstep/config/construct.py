@@ -14,6 +14,7 @@ from lockstep.config.targets import resolve
 from lockstep.errors import ConfigError, config_error
 
 _KEYS = ("_target_", "_partial_", "_args_")
+_OF_FITTING = ("lightning.", "lightning_utilities.", "torch.", "contextlib", f"{__name__.partition('.')[0]}.models.task")
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'|multiple values for (?:keyword )?argument '(\w+)'")
 
 
@@ -108,10 +109,12 @@ def name_refusal(key: str, target: str, values: Mapping[str, Any], error: Except
 
 
 def refused_by_lightning(error: BaseException, trainer: Mapping[str, Any]) -> ConfigError | None:
-    """The line for what Lightning itself refuses when it has seen the data; None for what anything else has raised."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    raised_in = frames[-1][0].f_globals.get("__name__", "") if frames else ""
-    if not isinstance(error, Exception) or not raised_in.startswith(("lightning.", "pytorch_lightning.")):
+    """The line for what Lightning itself refuses when it has seen the data; None for what else is raised, and for what code of
+    one's own, which its traceback leads to, has called it with."""
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    since = next((i for i, module in enumerate(modules) if module.startswith("lightning.")), len(modules))
+    is_lightning_s = since < len(modules) and all(module.startswith(_OF_FITTING) for module in modules[since:])
+    if not is_lightning_s or not modules[-1].startswith("lightning.") or not isinstance(error, Exception):
         return None
     if isinstance(error, ValueError) or _is_misconfiguration(error):
         return name_refusal("trainer", str(trainer.get("_target_")), trainer, error)

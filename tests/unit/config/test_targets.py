@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from lightning import LightningDataModule
+from lightning import LightningDataModule, LightningModule, Trainer
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
+from torch.utils.data import DataLoader
 
 from lockstep.build import build, build_model, load_model
 from lockstep.config.arguments import fits, words
@@ -95,7 +96,13 @@ def test_a_checkpoint_made_to_run_code_is_refused(how: str, evil: Path) -> None:
     assert evil.exists()
 
 
-@pytest.mark.parametrize("content", [None, 5, {}, {"model": 5, "spec": SPEC}, {"model": MODEL}, {"model": {}, "spec": SPEC}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, 5, {}, {"model": 5, "spec": SPEC}, {"model": MODEL}, {"model": {}, "spec": SPEC}),
+        *({"model": MODEL, "spec": {"input_shape": None}}, {"model": MODEL, "spec": SPEC | {"input_shape": [-1]}}),
+    ],
+)
 def test_a_checkpoint_that_says_nothing_of_its_model_is_refused(content: Any, tmp_path: Path) -> None:
     path = saved(tmp_path / "odd.ckpt", content)
     with pytest.raises(ConfigError, match=rf"^checkpoint={path}: "):
@@ -270,8 +277,6 @@ def test_what_fits_an_annotation(value: Any, annotation: Any, does: bool) -> Non
 
 
 def test_what_lightning_refuses_when_it_has_seen_the_data_names_the_key() -> None:
-    from lightning import Trainer
-
     settings = {"_target_": "lightning.Trainer", "val_check_interval": 3, "max_epochs": -5}
     with pytest.raises(Exception, match="max_epochs") as refused:
         Trainer(**{name: value for name, value in settings.items() if name != "_target_"}, logger=False, accelerator="cpu")
@@ -279,6 +284,20 @@ def test_what_lightning_refuses_when_it_has_seen_the_data_names_the_key() -> Non
     assert line is not None
     assert str(line).startswith("trainer.max_epochs=-5: ")
     assert refused_by_lightning(ValueError("of one's own"), settings) is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_code_of_one_s_own_asks_of_lightning_keeps_its_traceback(tmp_path: Path) -> None:
+    class Careless(LightningModule):
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("loss", "no number")
+
+        def configure_optimizers(self) -> None: ...
+
+    trainer = Trainer(logger=False, accelerator="cpu", max_steps=1, default_root_dir=tmp_path, enable_checkpointing=False)
+    with pytest.raises(ValueError, match="no number") as raised:
+        trainer.fit(Careless(), DataLoader([0]))
+    assert refused_by_lightning(raised.value, {"_target_": "lightning.Trainer"}) is None
 
 
 @pytest.mark.parametrize(
