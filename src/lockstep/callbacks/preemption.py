@@ -49,7 +49,8 @@ class Preemption(Callback):
                 raise Preempted(number)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        STOP_SIGNALS.deferred = False
+        """That is how the run ends: torchrun, for one, asks the other ranks to stop when one has failed."""
+        STOP_SIGNALS.leave()
 
 
 def _agree(trainer: Trainer) -> int:

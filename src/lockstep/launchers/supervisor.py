@@ -19,6 +19,7 @@ from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, 
 POLL = 0.05  # seconds between two looks at the ranks
 LAST_WORDS = 2.0  # seconds the others get to end by themselves once a rank has failed
 LEAVING_TOGETHER = 8.0  # seconds they get once a rank has left because the run was preempted: all have saved by then
+LATE = 4.0  # seconds that ranks which are asked to stop may be late: at the deadline they write their stacks
 FINISHED_TOGETHER = 600.0  # seconds they get once a rank has finished: a logger may have something to upload
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 
@@ -114,7 +115,7 @@ def _watch(
         if len(received) > forwarded:
             _pass_on(received[forwarded], ranks, first=not forwarded)
             if not forwarded:
-                ends_by = min(ends_by, now + stop_deadline + LEAVING_TOGETHER)
+                ends_by = min(ends_by, now + stop_deadline + LATE)
             forwarded += 1
         if received[:forwarded].count(signal.SIGINT) > 1:
             why = "asked for twice"

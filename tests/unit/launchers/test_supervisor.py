@@ -198,7 +198,7 @@ def test_ranks_that_are_suspended_or_deaf_are_ended(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(MARK, "stuck")
-    monkeypatch.setattr(supervisor, "LEAVING_TOGETHER", 0.2)
+    monkeypatch.setattr(supervisor, "LATE", 0.2)
     monkeypatch.setattr(supervisor, "KILL_GRACE", 0.1)
 
     def ask() -> None:
