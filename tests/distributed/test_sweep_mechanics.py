@@ -188,7 +188,7 @@ def test_twelve_jobs_survive_chaos(tmp_path: Path) -> None:
         assert entries[-1].suffix == ".finished"  # and none began after it
 
 
-def wait_for(condition: Any, seconds: float = 30) -> None:
+def wait_for(condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

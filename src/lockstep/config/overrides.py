@@ -56,6 +56,12 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return [item for item in arguments if item not in overrides], overrides
 
 
+def constants(overrides: Sequence[str]) -> set[str]:
+    """Those that are not swept over, spelled as Hydra's sweeper passes them to each job."""
+    parsed = [override for override in OverridesParser.create().parse_overrides([*overrides]) if not override.is_sweep_override()]
+    return {f"{override.get_key_element()}={override.get_value_element_as_str()}" for override in parsed}
+
+
 def key_of(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 

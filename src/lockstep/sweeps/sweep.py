@@ -13,7 +13,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.config.overrides import key_of, of_each_run
+from lockstep.config.overrides import constants, key_of, of_each_run
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import command_of
@@ -117,8 +117,8 @@ class Sweep:
         return job
 
     def _swept(self, overrides: list[str]) -> list[str]:
-        """Those that are not on the command line as they are, for all jobs; all of them where that leaves none."""
-        constant = set(self.config.hydra.overrides.task)
+        """Those that are not given for all jobs; all of them where that leaves none."""
+        constant = constants(self.config.hydra.overrides.task)
         return [override for override in overrides if override not in constant] or overrides
 
     def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:

@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 from rich.console import Console
 from sweep import in_directory, resume
 
+from lockstep.config.overrides import constants
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import register_resolvers
 from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, RUNNING, judge_record
@@ -69,6 +72,12 @@ def test_directories_are_readable() -> None:
     assert directory_name(["trainer.devices=2", "model.optimizer.lr=0.1"], "abc") == "devices=2_lr=0.1_abc"
     assert directory_name(["+a.b='x y/z'"], "abc") == "b=_x_y_z_abc"
     assert directory_name([], "abc") == "abc"
+
+
+def test_what_is_given_for_all_jobs_is_known_as_a_sweeper_spells_it() -> None:
+    given = ["seed=0,1", "test=false", "model.optimizer.lr=1e30", "+x=[1,2]", "model=glob(*)", "~logger"]
+    chunks = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(given[:4]), None)
+    assert [set(job) - constants(given) for job in chunks[0]] == [{"seed=0"}, {"seed=1"}]
 
 
 def test_a_directory_s_name_loses_no_value_silently() -> None:
