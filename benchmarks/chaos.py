@@ -45,6 +45,7 @@ TRAINING = (
     "datamodule.drop_last=false",
     "datamodule.num_workers=1",
     "datamodule.augment={crop: 1, flip: true}",
+    "model=mlp",
     "model.net.dropout=0.2",
     "model/lr_scheduler=cosine",
     "model.lr_scheduler.warmup_steps=10",

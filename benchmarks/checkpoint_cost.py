@@ -70,7 +70,7 @@ def stalls(saves: int, in_background: bool) -> list[float]:
     """Seconds that training stands still per save, of `saves` saves with steps between them; the first is not counted."""
     timer = Timed()
     data = ("datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "datamodule.length=4000", "datamodule.val_length=1")
-    sizes = ("model.net.hidden=[4800,4600]", "model/optimizer=sgd", "model.optimizer.momentum=0.0", "logger=csv")
+    sizes = ("model=mlp", "model.net.hidden=[4800,4600]", "model/optimizer=sgd", "model.optimizer.momentum=0.0", "logger=csv")
     often = ("guards.checkpoint.every_n_steps=10", "callbacks.best_checkpoint=null", f"trainer.max_steps={10 * saves + 15}")
     with tempfile.TemporaryDirectory() as folder:
         with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
@@ -115,7 +115,7 @@ def steps_per_second(overrides: list[str]) -> float:
         f"datamodule.length={STEPS * 128}",
         "datamodule.val_length=1",
     )
-    short = ("trainer.devices=2", "trainer.max_epochs=1", "trainer.limit_val_batches=0", "test=false", "logger=csv")
+    short = ("model=mlp", "trainer.devices=2", "trainer.max_epochs=1", "trainer.limit_val_batches=0", "test=false", "logger=csv")
     free = ("callbacks.best_checkpoint=null", "callbacks.pictures=null", "optimized_metric=train/loss", "optimized_mode=min")
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(

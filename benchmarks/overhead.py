@@ -66,7 +66,13 @@ def config(steps: int) -> Any:
             "trainer.max_epochs=1",
             f"datamodule.batch_size={BATCH}",
         )
-        fixed = ("trainer=cpu", "model/optimizer=adam", f"run_dir={tempfile.mkdtemp()}", "callbacks.best_checkpoint=null")
+        fixed = (
+            "trainer=cpu",
+            "model=mlp",
+            "model/optimizer=adam",
+            f"run_dir={tempfile.mkdtemp()}",
+            "callbacks.best_checkpoint=null",
+        )
         return compose("train", overrides=[*data, *sizes, *fixed])
 
 

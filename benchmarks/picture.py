@@ -12,7 +12,14 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parents[1]
-OPTIONS = ("model=cnn", "model.net.width=16", "trainer.max_epochs=8", "test=false")
+OPTIONS = (
+    "model=cnn",
+    "model.net.width=16",
+    "model/lr_scheduler=constant",
+    "datamodule.augment=null",
+    "trainer.max_epochs=8",
+    "test=false",
+)
 BATCHES = ("datamodule.global_batch_size=48", "datamodule.drop_last=false", "logger=csv")
 STYLES = {1: ("tab:blue", "-", 5.0), 2: ("tab:orange", "-", 2.5), 4: ("black", ":", 1.5)}
 

@@ -41,6 +41,16 @@ BARE = (
 )
 
 
+PLAIN = {"model": "mlp", "model/lr_scheduler": "constant", "datamodule.augment": "null"}
+
+
+def plain(*overrides: str) -> list[str]:
+    """With the smallest of nets, a constant rate and data as it is, unless they say otherwise."""
+    return [f"{key}={value}" for key, value in PLAIN.items() if not any(o.startswith(f"{key}=") for o in overrides)] + [
+        *overrides
+    ]
+
+
 def composed(*overrides: str, run_dir: Path) -> DictConfig:
     """conf/train.yaml with overrides. `name` and `run_dir` are asked of Hydra in a run, so they are given here."""
     register_resolvers()
@@ -52,7 +62,7 @@ def prepared(
     run_dir: Path, *overrides: str, extra: list[Callback] | None = None, base: tuple[str, ...] = SMALL
 ) -> tuple[Any, Any, Any]:
     """A datamodule, a model and a trainer, whose callbacks are those of the config after the `extra` ones."""
-    cfg = composed(*base, *overrides, run_dir=run_dir)
+    cfg = composed(*plain(*base, *overrides), run_dir=run_dir)
     run_dir.mkdir(exist_ok=True)
     datamodule, model, trainer = build(cfg, Plan.of(cfg))
     trainer.callbacks[0:0] = extra or []  # pyright: ignore[reportAttributeAccessIssue]

@@ -46,6 +46,7 @@ def losses(model: str, folder: Path) -> list[float]:
         "~guards",
         "~callbacks",
         "test=false",
+        "datamodule.augment=null",
         "optimized_metric=train/loss",
         f"model={model}",
         f"run_dir={folder}",

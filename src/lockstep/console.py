@@ -111,6 +111,8 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     if result["train_time"]:
         rows |= {"throughput": f"{result['samples_per_second']:,.0f} samples/s"}
     show_rows(rows | {"run directory": _relative(run_dir)})
+    if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
+        print(result["test_note"], flush=True)
     if result["train_time"]:
         folder, evaluate = shlex.quote(_relative(run_dir)), command_line("scripts/evaluate.py", _relative(run_dir))
         print(f"\nNext:\n  tensorboard --logdir {folder}\n  {evaluate}", flush=True)

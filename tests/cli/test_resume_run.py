@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 OPTIONS = (
     "trainer.max_epochs=2",
     "datamodule.batch_size=160",
+    "model=mlp",
     "model.net.dropout=0.2",
     "guards.checkpoint.every_n_steps=1",
     "callbacks.pictures=null",

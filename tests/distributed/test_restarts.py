@@ -80,6 +80,7 @@ OPTIONS = (
     "trainer.devices=2",
     "trainer.max_epochs=2",
     "datamodule.batch_size=80",
+    "model=mlp",
     "model.net.dropout=0.2",
     "guards.checkpoint.every_n_steps=3",
     "callbacks.pictures=null",

@@ -25,7 +25,7 @@ from lockstep.trainer.loggers import CSVLogger
 from lockstep.trainer.strategies import DDP
 
 Built = tuple[Digits, Classifier, Any]
-SMALL = ["trainer=cpu", "model.net.hidden=[16]", "logger=csv", "callbacks.pictures=null"]
+SMALL = ["trainer=cpu", "model=mlp", "model.net.hidden=[16]", "logger=csv", "callbacks.pictures=null"]
 
 
 def built(cfg: DictConfig) -> Built:

@@ -18,6 +18,8 @@ class Digits(DataModule):
     in the training data, are the test set whatever the seed.
     """
 
+    test_note = "test: digits of writers that training has not seen; val: other digits of the same writers, and easier"
+
     def __init__(self, **loading: Any) -> None:
         super().__init__(**loading)
         self.spec = DataSpec(input_shape=(1, 8, 8), num_outputs=10, class_names=tuple("0123456789"))

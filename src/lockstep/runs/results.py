@@ -49,6 +49,7 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "samples_trained": samples_trained,
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),
         "samples": datamodule.describe() if hasattr(datamodule, "describe") else {},
+        "test_note": getattr(datamodule, "test_note", None),
         "epochs": trainer.current_epoch,
         "steps": trainer.global_step,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
