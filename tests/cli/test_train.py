@@ -59,7 +59,8 @@ def test_the_record_describes_the_run(one: tuple[Path, str]) -> None:
     assert content["samples"] == {"train": 1293, "val": 144, "test": 360}
     assert content["samples_per_epoch"] == 1280  # 20 whole batches of 64
     assert (content["samples_trained"], content["steps"], content["epochs"]) == (3840, 60, 3)
-    assert content["parameters"] == 64 * 256 + 256 + 256 * 10 + 10
+    convolutions, norms = 9 * (1 * 32 + 32 * 64 + 64 * 128), 2 * (32 + 64 + 128)
+    assert content["parameters"] == convolutions + norms + 128 * 10 + 10
     assert content["versions"]["torch"] == torch.__version__.partition("+")[0]
     assert content["samples_per_second"] == pytest.approx(content["samples_trained"] / content["train_time"])
     correct = content["metrics"]["test/acc"] * 360

@@ -132,3 +132,15 @@ def test_the_exit_code_is_the_program_s_own(where: str, tmp_path: Path) -> None:
     assert ended.returncode == 75
     assert (tmp_path / "file").read_text() == "got through"
     assert b"Error" not in ended.stderr
+
+
+def test_what_sets_test_apart_from_validation_is_said_with_the_results(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = {"metrics": {"val/acc": 0.99, "test/acc": 0.97}, "wall_time": 1.0, "world_size": 1, "train_time": 0.0}
+    note = "test: other writers"
+    console.show_result(tmp_path, result | {"test_note": note})
+    assert capsys.readouterr().out.splitlines()[-1] == note
+    for said in ({"test_note": None}, {}, {"test_note": note, "metrics": {"val/acc": 0.99}}):
+        console.show_result(tmp_path, result | said)
+        assert note not in capsys.readouterr().out
