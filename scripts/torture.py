@@ -40,7 +40,7 @@ SHORT = ("debug=fast", "trainer=cpu", "trainer.max_steps=1", "trainer.enable_pro
 
 # Together these have every group's options; a key is tried in the first that has it.
 BASES: tuple[tuple[str, ...], ...] = (
-    ("logger=csv",),
+    ("model=mlp", "logger=csv"),
     ("logger=tensorboard",),
     (
         *("model=cnn", "model/optimizer=sgd", "model/lr_scheduler=cosine", "callbacks=[default,early_stopping]"),
@@ -58,6 +58,7 @@ BASES: tuple[tuple[str, ...], ...] = (
 # What is right although it looks wrong, beside null where null is shipped: it must train.
 RIGHT = (
     *("callbacks.?*=null", "guards.?*=null", "logger.?*=null", "callbacks=null", "logger=null"),
+    "datamodule.augment=null",
     *("guards.checkpoint.every_n_epochs=null", "guards.preemption.deadline=null", "trainer.max_epochs=null"),
     *("callbacks.best_checkpoint.dirpath=null", "callbacks.best_checkpoint.filename=null", "logger.*.name=null"),
     *("callbacks.best_checkpoint.monitor=null", "logger.*.version=null", "logger.*.version=5", "model.torchmetrics=null"),
@@ -96,10 +97,10 @@ trainer.barebones               +trainer.barebones=true
 trainer.max_time                trainer.max_time=1h
 trainer.precision               trainer.precision=8
 model.net                       model.net=null
-model.net.hidden                model.net.hidden=x
-model.net.hidden                model.net.hidden=-5
-model.net.hidden                model.net.hidden=[-5]
-model.net.hidden                model.net.hidden.foo=3
+model.net.hidden                model=mlp model.net.hidden=x
+model.net.hidden                model=mlp model.net.hidden=-5
+model.net.hidden                model=mlp model.net.hidden=[-5]
+model.net.hidden                model=mlp model.net.hidden.foo=3
 model.net._target_              model.net._target_=nope
 model.net._target_              model.net._target_=lockstep.nets.Nope
 model.net._target_              model.net._target_=os.system
@@ -126,7 +127,7 @@ datamodule.seed                 datamodule.seed=x
 datamodule.shape                datamodule=synthetic_images datamodule.shape=5
 datamodule.shape                datamodule=synthetic_images datamodule.shape=[-1,4,4]
 datamodule.shape                datamodule=synthetic_images datamodule.shape=[0,1,1]
-datamodule.augment.crop         datamodule.augment.crop=4
+datamodule.augment.crop         datamodule=synthetic_images datamodule.augment.crop=4
 datamodule.augment              +datamodule.augment.zoom=2
 datamodule.global_batch_size    datamodule.global_batch_size=49 trainer.devices=2
 datamodule.batch_size           datamodule.batch_size=5000
@@ -146,7 +147,7 @@ ckpt_path                       ckpt_path=pictures/a/0.png
 init_from                       init_from=pictures
 trainer.max_epochs              ckpt_path=later.ckpt
 model.optimizer._target_        ckpt_path=sgd.ckpt trainer.max_epochs=9
-ckpt_path                       ckpt_path=later.ckpt model.net.hidden=[7] trainer.max_epochs=99
+ckpt_path                       ckpt_path=later.ckpt model.net.width=7 trainer.max_epochs=99
 resume                          resume=nowhere
 optimized_metric                optimized_metric=val/f1
 optimized_metric                optimized_metric=test/acc test=false

@@ -52,7 +52,7 @@ def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_refused_by_the_ranks(tmp_path: Path) -> None:
     torch.save({"state_dict": {"net.layers.1.weight": torch.zeros(3, 3)}}, tmp_path / "other.ckpt")
-    line = refused(tmp_path, "ckpt_path=other.ckpt", "trainer.devices=2")
+    line = refused(tmp_path, "ckpt_path=other.ckpt", "model=mlp", "trainer.devices=2")
     assert line.startswith("ckpt_path=other.ckpt: of another model: net.layers.1.bias is only in the model")
 
 
