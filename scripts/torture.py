@@ -52,7 +52,8 @@ BASES: tuple[tuple[str, ...], ...] = (
     ),
     ("model=resnet18", "model/optimizer=adam", "model/lr_scheduler=one_cycle"),
     ("model/lr_scheduler=step", "datamodule=image_folder", "datamodule.data_dir=pictures", "datamodule.batch_size=2"),
-    ("datamodule=mnist", "datamodule.data_dir=nodata", "logger=mlflow"),
+    ("logger=mlflow",),
+    ("datamodule=mnist", "datamodule.data_dir=nodata"),
 )
 
 # What is right although it looks wrong, beside null where null is shipped: it must train.
@@ -66,7 +67,7 @@ RIGHT = (
 FREE_TEXT = ("name", "*.dirpath", "*.filename", "*.save_dir", "*.experiment_name", "*.tracking_uri", "logger.*.name")
 FREE_TEXT += ("logger.*.version",)
 # Where the refusal rightly names another key: the one that no longer fits, or has no logger to be given to.
-ELSEWHERE = {"model.metrics=[nonsense]": "optimized_metric", "model.metrics=[-1]": "model.metrics"}
+ELSEWHERE = {"model.metrics=[nonsense]": "optimized_metric", "logger.mlflow.tracking_uri=null": "logger.mlflow"}
 
 # What has been seen to end in a traceback, or to train: the key that must be named, then the overrides.
 TYPED = """

@@ -16,6 +16,22 @@ class EMA(EMAWeightAveraging):
     goes on from the weights that were trained.
     """
 
+    def __init__(
+        self,
+        decay: float = 0.999,
+        update_every_n_steps: int = 1,
+        update_starting_at_step: int | None = None,
+        update_starting_at_epoch: int | None = None,
+        use_buffers: bool = True,
+    ) -> None:
+        super().__init__(
+            decay=decay,
+            update_every_n_steps=update_every_n_steps,
+            update_starting_at_step=update_starting_at_step,
+            update_starting_at_epoch=update_starting_at_epoch,
+            use_buffers=use_buffers,
+        )
+
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if step_was_skipped(trainer):
             self.load_state_dict({"latest_update_step": trainer.global_step})

@@ -127,6 +127,7 @@ RULES: dict[str, Rule] = {
     "trainer.strategy.find_unused_parameters": YES_NO,
     "trainer.strategy.static_graph": YES_NO,
     "trainer.strategy.bucket_cap_mb": number(0.001),
+    "datamodule.dataset": TEXT,
     "datamodule.data_dir": TEXT,
     "datamodule.batch_size": integer(1),
     "datamodule.global_batch_size": integer(1).or_null(),
