@@ -98,9 +98,10 @@ def _built(key: str, value: Any, allow: Sequence[str] | None) -> Any:
 
 
 def name_refusal(key: str, target: str, values: Mapping[str, Any], error: Exception) -> ConfigError:
-    """The line for what a library has raised: under the argument whose name and value it speaks of, or at least one of them."""
+    """The line for what a library has raised, under the argument whose name and value it speaks of first, or one of the two."""
     line = _in_one_line(error)
-    named = [name for name in values if re.search(rf"\b{name.rstrip('s').replace('_', '[_ ]')}s?\b", line)]
+    found = {name: re.search(rf"\b{name.rstrip('s').replace('_', '[_ ]')}s?\b", line) for name in values}
+    named = [name for _, name in sorted((match.start(), name) for name, match in found.items() if match)]
     plain = {name: re.escape(shown(value)) for name, value in values.items() if isinstance(value, str | int | float)}
     valued = [name for name, text in plain.items() if re.search(rf"(?<![\w.]){text}(?![\w.])", line)]
     for name in (*(name for name in named if name in valued), *named, *valued):
