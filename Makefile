@@ -3,7 +3,7 @@ PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: train test parity lint reference lock
+.PHONY: train test parity lint reference docs lock
 
 train: .venv/installed
 	$(BIN)/python train.py $(ARGS)
@@ -30,6 +30,16 @@ lint: .venv/installed
 reference: .venv/installed
 	$(BIN)/python docs/make_reference.py
 
+# The documentation as a site, in site/; a link that leads nowhere is an error.
+docs: .venv-docs/installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	@echo site/index.html
+
+.venv-docs/installed: docs/requirements.lock
+	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	touch $@
+
 # Made again only when the lock or the package's own declaration changes.
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Lockstep needs Python 3.11 or later: make PYTHON=python3.11 ...')"
@@ -42,3 +52,5 @@ reference: .venv/installed
 lock:
 	uv pip compile --universal --python-version 3.11 --generate-hashes --extra dev --no-header --quiet \
 		--upgrade pyproject.toml -o requirements.lock
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet \
+		--upgrade docs/requirements.in -o docs/requirements.lock

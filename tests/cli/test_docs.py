@@ -1,0 +1,92 @@
+"""Every block of commands and of Python in README and docs is run, or says beside it why not.
+
+A block is left out by a line before it: <!-- not run: REASON -->. Trainings are cut short; RUN_DIR and SWEEP_DIR
+stand for directories that are made here once.
+"""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from commands import ROOT, python, train
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(
+    r"(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<language>bash|python)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
+)
+SHORT = ("trainer.accelerator=cpu", "trainer.max_epochs=1", "trainer.limit_train_batches=3")
+SHORT += ("trainer.limit_val_batches=2", "trainer.limit_test_batches=2")
+
+
+class Block(NamedTuple):
+    """A fenced block: where it stands, what it is, and why it is not run, if it is not."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    reason: str | None
+
+
+def blocks() -> Iterator[Block]:
+    for page in PAGES:
+        content = page.read_text()
+        for found in BLOCK.finditer(content):
+            line = content.count("\n", 0, found.start("text"))
+            yield Block(page, line, found["language"], found["text"], found["reason"])
+
+
+def commands_of(block: Block) -> list[list[str]]:
+    """The command lines of a block, split as a shell does, without their comments."""
+    joined = block.text.replace("\\\n", " ")
+    return [words for line in joined.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, RUN_DIR, and a sweep, SWEEP_DIR."""
+    folder = tmp_path_factory.mktemp("docs")
+    done = train(*SHORT, "hydra.run.dir=RUN_DIR", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    done = python(ROOT / "train.py", "-m", *SHORT, "seed=0", "hydra.sweep.dir=SWEEP_DIR", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [b for b in blocks() if not b.reason], ids=lambda block: f"{block.page.name}:{block.line}")
+def test_what_a_page_shows_runs(block: Block, made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    if block.language == "python":
+        (tmp_path / "block.py").write_text(block.text)
+        done = python(tmp_path / "block.py", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return
+    for command in commands_of(block):
+        assert command[0] == "python", f"{block.page.name}:{block.line}: {command} can't be run here: give the reason"
+        script, arguments = ROOT / command[1], command[2:]
+        arguments += [item for item in SHORT if command[1] == "train.py" and not is_without_training(arguments)]
+        done = python(script, *arguments, cwd=tmp_path, timeout=200)
+        assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def is_without_training(arguments: list[str]) -> bool:
+    """Or takes its length from elsewhere."""
+    return any(argument in ("--help", "--cfg") or argument.startswith(("debug=", "resume=")) for argument in arguments)
+
+
+def test_what_is_not_run_says_why() -> None:
+    reasons = [block.reason for block in blocks() if block.reason is not None]
+    assert all(len(reason.split()) > 2 for reason in reasons)
+    assert len(list(blocks())) - len(reasons) >= 10
+
+
+def test_readme_is_one_screen_and_its_links_lead_somewhere() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,43 @@
+"""docs/how-it-works.md follows the code: what it names is there, and each is called by one named before it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "how-it-works.md").read_text()
+# "## A training step (10 files)", then lines such as: 1. `train.py::main` builds and fits
+WAYS = re.findall(r"^## ([^\n]+) \(at most (\d+) files\)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+STEP = re.compile(r"^\d+\. `([^`:]+)::([^`]+)`(.*)$", re.MULTILINE)
+FRAMEWORKS = ("Hydra calls", "Lightning calls", "torch calls")
+
+
+def text_with(file: str, name: str) -> str:
+    """The text of a file; fails where it has no such function, method or class."""
+    text = (ROOT / file).read_text()
+    nodes: list[ast.AST] = [ast.parse(text)]
+    for part in name.split("."):
+        nodes = [child for node in nodes for child in ast.iter_child_nodes(node) if getattr(child, "name", None) == part]
+        assert nodes, f"{file} has no {name}"
+    return text
+
+
+@pytest.mark.parametrize(("title", "most", "text"), WAYS, ids=[way[0] for way in WAYS])
+def test_each_way_leads_from_one_function_to_the_next(title: str, most: str, text: str) -> None:
+    steps = STEP.findall(text)
+    assert len(steps) >= 4
+    assert len({file for file, _, _ in steps}) <= int(most)
+    before = ""
+    for file, name, words in steps:
+        source = text_with(file, name)
+        is_called = re.search(rf"\b{name.rpartition('.')[2]}\(", before) is not None
+        assert not before or is_called or any(word in words for word in FRAMEWORKS), f"{title}: nothing before it calls {name}"
+        before += source
+
+
+def test_the_ways_are_a_step_a_launch_a_job_and_a_resumption() -> None:
+    assert [title for title, _, _ in WAYS] == ["A training step", "A launch", "A sweep's job", "A resumption"]
+    assert {title: int(most) for title, most, _ in WAYS}["A training step"] <= 10
+    assert {title: int(most) for title, most, _ in WAYS}["A sweep's job"] <= 12
