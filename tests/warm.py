@@ -25,7 +25,7 @@ PRELOADED = (
     "fits",
 )
 
-GRACE = 2.0  # seconds
+GRACE = 20.0  # seconds; a fork server of its own, say, ends when it has imported what it was told to
 
 
 class TimedOut(AssertionError):
