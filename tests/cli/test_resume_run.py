@@ -18,6 +18,7 @@ OPTIONS = (
     "trainer.max_epochs=2",
     "datamodule.batch_size=160",
     "model=mlp",
+    "datamodule.augment=null",
     "model.net.dropout=0.2",
     "guards.checkpoint.every_n_steps=1",
     "callbacks.pictures=null",

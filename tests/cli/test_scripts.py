@@ -24,7 +24,8 @@ EVALUATE, PREDICT = ROOT / "scripts" / "evaluate.py", ROOT / "scripts" / "predic
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a trained run, of a net with BatchNorm and a standardised input."""
     folder = tmp_path_factory.mktemp("trained")
-    options = ("model=cnn", "model.net.width=8", "trainer.max_epochs=4", "datamodule.standardize=true")
+    options = ("model=cnn", "model.net.width=8", "model/lr_scheduler=constant", "datamodule.augment=null")
+    options += ("trainer.max_epochs=4", "datamodule.standardize=true")
     done = train(*options, "hydra.run.dir=run", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "run"

@@ -81,6 +81,7 @@ OPTIONS = (
     "trainer.max_epochs=2",
     "datamodule.batch_size=80",
     "model=mlp",
+    "datamodule.augment=null",
     "model.net.dropout=0.2",
     "guards.checkpoint.every_n_steps=3",
     "callbacks.pictures=null",
@@ -150,7 +151,7 @@ def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(whole: dict[str,
     assert done.returncode == 75, done.stderr
     assert (status(run)["status"], status(run)["reason"]) == ("preempted", "preempted by SIGUSR1")
     assert (tmp_path / "calls").read_text() == "requeue 77\n"
-    assert "The run was preempted by SIGUSR1. Continue it: python train.py resume=run" in done.stderr
+    assert f"The run was preempted by SIGUSR1. Continue it: python {ROOT}/train.py resume=run" in done.stderr
     assert "SLURM job 77 is requeued" in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     assert state(run)["global_step"] == 8  # the ranks ask each other before step 10, and after the validation after 8

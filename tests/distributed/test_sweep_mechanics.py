@@ -33,7 +33,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None:
-    done = sweep(tmp_path, "seed=0,1,2,3,4,5,6", "hydra.launcher.timeout=3", "hydra.launcher.jobs=2", FAULTS="1")
+    done = sweep(tmp_path, "seed=0,1,2,3,4,5,6", "hydra.launcher.timeout=8", "hydra.launcher.jobs=2", FAULTS="1")
     assert done.returncode == 1
     found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
     assert found == {
@@ -43,7 +43,7 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
         "seed=3": ("failed", "ended with code 7"),
         "seed=4": ("failed", "ended with code 0 and no record"),
         "seed=5": ("failed", "val/acc not finite"),
-        "seed=6": ("failed", "no end within 3 s"),
+        "seed=6": ("failed", "no end within 8 s"),
     }
     failed = jobs(tmp_path)["seed=1"]
     assert failed["log_tail"][-1] == "planted fault"
@@ -164,7 +164,7 @@ def test_twelve_jobs_survive_chaos(tmp_path: Path) -> None:
         "hydra.sweep.dir=sweep",
         grid,
         "hydra.launcher.jobs=2",
-        "hydra.launcher.timeout=3",
+        "hydra.launcher.timeout=8",
     )
     for disturbance in disturbances:
         with started(PROGRAM, *arguments, cwd=tmp_path, **env) as process:

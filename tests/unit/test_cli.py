@@ -144,10 +144,10 @@ def test_a_bug_is_not_explained_away() -> None:
             "model/optimizer=null",
             "model/optimizer=null: Config group override must be a string or a list. Got NoneType; acc",
         ),
-        ("model.net.hidden.foo=3", "model.net.hidden.foo=3: accepted in a list is a number, not foo"),
+        ("model.metrics.foo=3", "model.metrics.foo=3: accepted in a list is a number, not foo"),
         (
-            "datamodule.augment.crop=4",
-            "datamodule.augment.crop=4: datamodule.augment has no values of its own to change; acc",
+            "datamodule.folds.crop=4",
+            "datamodule.folds.crop=4: datamodule.folds has no values of its own to change; acc",
         ),
         ("seed.foo=3", "seed.foo=3: seed has no values of its own to change; accepted is seed=..., or +seed.foo=3"),
         ("hydra.launcher.jobs=x", "hydra.launcher.jobs=x: accepted is an integer"),

@@ -350,7 +350,7 @@ def test_an_unknown_argument_of_ddp_is_refused_on_one_process_too(shipped: DictC
 
 
 def test_a_checkpoint_of_another_optimizer_or_of_a_later_epoch_is_refused(shipped: DictConfig, tmp_path: Path) -> None:
-    shipped.model.net.hidden = [4]
+    shipped.model.net = {"_target_": "lockstep.nets.MLP", "hidden": [4], "dropout": 0.0}
     shipped.ckpt_path = str(saved(tmp_path / "sgd.ckpt", changed({"optimizer._target_": "torch.optim.SGD"})))
     with pytest.raises(ConfigError, match=r"^model\.optimizer\._target_=torch\.optim\.AdamW: .* accepted is torch\.optim\.SGD"):
         build(shipped, Plan.of(shipped))

@@ -51,7 +51,7 @@ def test_continued_in_other_batches_it_makes_the_same_steps(before: int, after: 
     """Of 1293 samples in steps of 300, the last of 93; but for the rounding of sums in another order."""
 
     def batches(accumulate: int) -> tuple[str, ...]:
-        size = ("datamodule.batch_size=null", "datamodule.global_batch_size=300", "datamodule.drop_last=false")
+        size = ("datamodule.global_batch_size=300", "datamodule.drop_last=false")
         return (*size, f"trainer.accumulate_grad_batches={accumulate}", "trainer.max_epochs=2")
 
     run = tmp_path / "run"
