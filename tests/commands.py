@@ -26,9 +26,12 @@ def environment(**more: str) -> dict[str, str]:
     return own | fixed | {MARK: uuid.uuid4().hex} | more
 
 
-def python(*arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, **env: str) -> subprocess.CompletedProcess[str]:
-    """`python ARGUMENTS` to its end; fails if a process it started outlives it. A script of ours is run in a warm process."""
-    if str(arguments[0]).endswith(".py") and Path(arguments[0]).is_relative_to(ROOT):
+def python(
+    *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """`python ARGUMENTS` to its end; fails if a process it started outlives it. A script of ours is run in a warm process,
+    unless it is to be a `fresh` one: whose sums round as those of any other fresh one do, to the bit."""
+    if not fresh and str(arguments[0]).endswith(".py") and Path(arguments[0]).is_relative_to(ROOT):
         code, output, errors = warm.run([*map(str, arguments)], cwd, environment(**env), timeout)
         return subprocess.CompletedProcess([*map(str, arguments)], code, output, errors)
     with started(*arguments, cwd=cwd, **env) as process:
@@ -76,9 +79,11 @@ def processes_marked(mark: str) -> list[int]:
     return found
 
 
-def train(*overrides: str, cwd: Path, timeout: float = TIMEOUT, **env: str) -> subprocess.CompletedProcess[str]:
+def train(
+    *overrides: str, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, **env: str
+) -> subprocess.CompletedProcess[str]:
     """`python train.py OVERRIDES` on the CPU, from a folder of the test's own."""
-    return python(ROOT / "train.py", "trainer.accelerator=cpu", *overrides, cwd=cwd, timeout=timeout, **env)
+    return python(ROOT / "train.py", "trainer.accelerator=cpu", *overrides, cwd=cwd, timeout=timeout, fresh=fresh, **env)
 
 
 def runs(folder: Path) -> list[Path]:

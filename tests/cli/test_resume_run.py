@@ -63,14 +63,14 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole: Path, tmp_path: 
     """Killed with -9 in the first epoch; continued with a new override; preempted while it is tested; continued."""
     faults = ("+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,batch:5,once:true}",)
     faults += ("+callbacks.asked={_target_:faults.AskedInTest}",)
-    done = train(*OPTIONS, *faults, cwd=tmp_path)
+    done = train(*OPTIONS, *faults, cwd=tmp_path, fresh=True)
     assert done.returncode == -9
     (run,) = tmp_path.glob("logs/*/*")
     assert status(run)["status"] == "running"  # it could not say
     started = {path.name: path.read_bytes() for path in (run / ".hydra").iterdir()}
     first_log = (run / "train.log").read_text()
 
-    done = train("resume=last", "guards.watchdog.seconds=500", cwd=tmp_path)
+    done = train("resume=last", "guards.watchdog.seconds=500", cwd=tmp_path, fresh=True)
     assert done.returncode == 75, done.stderr
     assert (status(run)["status"], status(run)["reason"]) == ("preempted", "preempted by SIGTERM")
     assert list(tmp_path.glob("logs/*/*")) == [run]
