@@ -203,7 +203,8 @@ def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: 
     old, new = (
         torch.load(path, weights_only=True)["state_dict"] for path in (last, runs(tmp_path)[-1] / "checkpoints/last.ckpt")
     )
-    assert all(torch.equal(old[name], new[name]) for name in old)
+    statistics = ("running_mean", "running_var", "num_batches_tracked")  # BatchNorm's move at a rate of zero too
+    assert all(torch.equal(old[name], new[name]) for name in old if not name.endswith(statistics))
 
 
 def test_help_is_worth_reading(tmp_path: Path) -> None:
