@@ -151,9 +151,9 @@ def show_rows(rows: dict[str, str]) -> None:
     Console().print(table)
 
 
-def script(name: str) -> str:
-    """One of scripts/, as it is called from the working directory, quoted for a shell."""
-    return shlex.quote(_relative(Path(__file__).parents[2] / "scripts" / name))
+def first_of(names: Sequence[object], most: int = 3) -> str:
+    """The first few, and how many more there are."""
+    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _relative(path: Path) -> str:

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
+from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.models.task import Task
 from lockstep.nets.dropout import Dropout
@@ -53,14 +54,14 @@ def _causes(trainer: Any, model: LightningModule) -> Iterator[str]:
 def _of_norms(model: nn.Module) -> Iterator[str]:
     alone = [name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm) and not _is_synchronised(layer)]
     if alone:
-        yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {_listed(alone)}"
+        yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {first_of(alone)}"
     others = [
         f"{name} ({type(layer).__name__})"
         for name, layer in model.named_modules()
         if getattr(layer, "running_mean", None) is not None and not isinstance(layer, _BatchNorm)
     ]
     if others:
-        yield f"running statistics of each process's own samples, which only BatchNorm shares: {_listed(others)}"
+        yield f"running statistics of each process's own samples, which only BatchNorm shares: {first_of(others)}"
 
 
 def _is_synchronised(layer: nn.Module) -> bool:
@@ -75,7 +76,7 @@ def _of_noise(trainer: Any, model: nn.Module) -> Iterator[str]:
         if _draws(layer) and not (isinstance(layer, Dropout) and is_counted)
     ]
     if drawing:
-        yield f"noise drawn by each process, where lockstep.nets.Dropout counts it from the sample: {_listed(drawing)}"
+        yield f"noise drawn by each process, where lockstep.nets.Dropout counts it from the sample: {first_of(drawing)}"
 
 
 def _draws(layer: nn.Module) -> bool:
@@ -99,8 +100,3 @@ def _of_data(trainer: Any, datamodule: Any) -> Iterator[str]:
             f"datamodule.batch_size={datamodule.batch_size} is of each process: a step has {order['global_batch_size']} samples, "
             f"on one process {order['global_batch_size'] // trainer.world_size}; datamodule.global_batch_size is of all"
         )
-
-
-def _listed(names: list[str]) -> str:
-    """The first three."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

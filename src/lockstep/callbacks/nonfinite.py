@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
+from lockstep.console import first_of
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import NamedFailure
 from lockstep.trainer.steps import begins_step, ends_step
@@ -83,14 +84,9 @@ class NonFinite(Callback):
         """Of this rank's batches since the last look, the first whose loss is not finite, with at most so many sample ids."""
         for step, loss, ids in self._seen:
             if not torch.isfinite(loss):
-                return f"at step {step} the loss is {float(loss)}{'' if ids is None else _samples(ids.tolist(), most)}"
+                samples = "" if ids is None else f", of samples {first_of(ids.tolist(), most or len(ids))}"
+                return f"at step {step} the loss is {float(loss)}{samples}"
         return "that of another rank's samples"
-
-
-def _samples(ids: list[int], most: int | None) -> str:
-    shown = ids[:most]
-    more = f" and {len(ids) - len(shown)} more" if len(ids) > len(shown) else ""
-    return f", of samples {', '.join(map(str, shown))}{more}"
 
 
 def step_was_skipped(trainer: Any) -> bool:

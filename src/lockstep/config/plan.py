@@ -80,9 +80,13 @@ class Plan:
         return f"{where}; global batch {self.global_batch_size} ({parts}){rate}"
 
 
+def cores() -> set[int]:
+    """The cores this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 def visible_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(cores())
 
 
 def _check_cores(devices: int, per_core: int) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
+from lockstep.config.plan import cores
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, RESTARTS
 from lockstep.launchers.rank import Outcome
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, leading
@@ -81,11 +82,6 @@ def use_loopback(environment: MutableMapping[str, str]) -> None:
     resolve (pytorch issue 74316)."""
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
-
-
-def cores() -> set[int]:
-    """The cores this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _start(command: list[str], rank: int, environment: dict[str, str], reader: int, log: Path) -> subprocess.Popen[bytes]:

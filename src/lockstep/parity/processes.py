@@ -18,8 +18,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
+from lockstep.config.plan import cores
 from lockstep.errors import ConfigError
-from lockstep.launchers.supervisor import LAST_WORDS, cores, use_loopback
+from lockstep.launchers.supervisor import LAST_WORDS, use_loopback
 from lockstep.parity.waiting import where_it_waits
 
 

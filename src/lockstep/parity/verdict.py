@@ -4,11 +4,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
+from lockstep.console import first_of
 from lockstep.parity.compare import in_larger_batches
 from lockstep.parity.comparison import Comparison
 from lockstep.parity.diagnosis import Explanation, explained
@@ -104,12 +104,8 @@ def not_compared(comparison: Comparison) -> list[str]:
         "state that is no tensor": facts["not tensors"],
         "samples, by tensors of several shapes, as padded ones have": comparison.other.facts["samples left out"],
     }
-    listed = [f"{what} ({_few(sorted(found))})" for what, found in names.items() if found]
+    listed = [f"{what} ({first_of(sorted(found))})" for what, found in names.items() if found]
     return [what for what, applies in parts.items() if applies] + listed
-
-
-def _few(names: list[Any]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def verdict(evidence: Evidence, explanations: list[Explanation]) -> str:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.config.overrides import quote
+from lockstep.config.plan import cores
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS
-from lockstep.launchers.supervisor import cores, kill_group, pipe
+from lockstep.launchers.supervisor import kill_group, pipe
 from lockstep.runs.hparams import write_failed_session
 from lockstep.runs.identity import is_resumable
 from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, RUNNING, archive, judge_record, record_of, status_of

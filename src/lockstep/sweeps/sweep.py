@@ -2,7 +2,6 @@
 
 import logging
 import math
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -204,7 +203,7 @@ def _stop_deadline(cfg: DictConfig) -> float:
 
 def resume_hint(directory: Path) -> str:
     """What to type, from the working directory, in a shell."""
-    return f"python {console.script('sweep.py')} resume {shlex.quote(str(directory))}"
+    return console.command_line("scripts/sweep.py", "resume", str(directory))
 
 
 def tensorboard_of(cfg: DictConfig) -> str | None:
