@@ -2,9 +2,10 @@
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from lockstep.atomic_files import read_json, write_json
+from lockstep.runs.record import Status
 
 FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
 CARD = "job.json"  # which job of which sweep this is: enough to write a lost manifest anew
@@ -37,7 +38,7 @@ def status_of(directory: Path) -> tuple[str | None, str | None]:
     """Of status.json the status and the reason; None where it does not say."""
 
     def fits(content: dict[str, Any]) -> bool:
-        known = content.get("status") in ("running", "finished", "failed", "preempted")
+        known = content.get("status") in get_args(Status)
         return known and isinstance(content.get("reason"), str | None)
 
     content = read_json(directory / "status.json", fits) or {}
