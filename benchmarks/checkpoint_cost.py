@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.launchers.environment import register_resolvers
+from lockstep.runs.composition import compose
 
 ROOT = Path(__file__).resolve().parents[1]
 WATCHERS = ("preemption", "nonfinite", "watchdog", "checkpoint")
@@ -39,14 +38,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
     logging.disable(logging.INFO)
-    register_resolvers()
     print(f"`python benchmarks/checkpoint_cost.py --repeats {repeats}`; torch {torch.__version__}, ")
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores.\n")
     print("| a save of 100 MB | training stands still | spread |\n|---|---|---|")
     for name, in_background in (("at once", False), ("in the background", True)):
         times = stalls(repeats, in_background)
         print(f"| {name} | {statistics.mean(times):.3f} s | {statistics.stdev(times):.3f} s |")
-    without = [f"callbacks.{name}=null" for name in WATCHERS]
+    without = [f"guards.{name}=null" for name in WATCHERS]
     variants = {
         "none of it": without,
         "all of it": [],
@@ -73,11 +71,8 @@ def stalls(saves: int, in_background: bool) -> list[float]:
     sizes = ("model=mlp", "model.net.hidden=[4800,4600]", "model/optimizer=sgd", "model.optimizer.momentum=0.0", "logger=csv")
     often = ("guards.checkpoint.every_n_steps=10", "callbacks.best_checkpoint=null", f"trainer.max_steps={10 * saves + 15}")
     with tempfile.TemporaryDirectory() as folder:
-        with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
-            how = (f"trainer.checkpoint_io.async={in_background}".lower(), "trainer.enable_progress_bar=false")
-            cfg = compose(
-                "train", overrides=["trainer=cpu", *data, *sizes, *often, *how, f"run_dir={folder}", "callbacks.progress=null"]
-            )
+        how = (f"trainer.checkpoint_io.async={in_background}".lower(), "trainer.enable_progress_bar=false")
+        cfg = compose("trainer=cpu", *data, *sizes, *often, *how, f"run_dir={folder}", "callbacks.progress=null")
         datamodule, model, trainer = build(cfg, Plan.of(cfg))
         io: Any = trainer.strategy.checkpoint_io
         io.save_checkpoint = timer(io.save_checkpoint)

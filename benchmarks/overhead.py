@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from torch.nn import functional
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.launchers.environment import register_resolvers
+from lockstep.runs.composition import compose
 
 BATCH = 64
 
@@ -35,7 +34,6 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.INFO)
-    register_resolvers()
     variants: dict[str, Callable[[int], float]] = {
         "bare PyTorch loop": bare,
         "Lockstep, no callbacks, no logger": lambda steps: lockstep(steps, bar=False, without=("callbacks", "logger")),
@@ -58,22 +56,16 @@ def main() -> None:
 
 
 def config(steps: int) -> Any:
-    with initialize_config_dir(version_base="1.3", config_dir=str(Path(__file__).resolve().parents[1] / "conf")):
-        data = ("datamodule=synthetic_images", "datamodule.shape=[1,28,28]", f"datamodule.length={steps * BATCH}")
-        sizes = (
-            "datamodule.val_length=1",
-            "trainer.limit_val_batches=0",
-            "trainer.max_epochs=1",
-            f"datamodule.batch_size={BATCH}",
-        )
-        fixed = (
-            "trainer=cpu",
-            "model=mlp",
-            "model/optimizer=adam",
-            f"run_dir={tempfile.mkdtemp()}",
-            "callbacks.best_checkpoint=null",
-        )
-        return compose("train", overrides=[*data, *sizes, *fixed])
+    data = ("datamodule=synthetic_images", "datamodule.shape=[1,28,28]", f"datamodule.length={steps * BATCH}")
+    sizes = ("datamodule.val_length=1", "trainer.limit_val_batches=0", "trainer.max_epochs=1", f"datamodule.batch_size={BATCH}")
+    fixed = (
+        "trainer=cpu",
+        "model=mlp",
+        "model/optimizer=adam",
+        f"run_dir={tempfile.mkdtemp()}",
+        "callbacks.best_checkpoint=null",
+    )
+    return compose(*data, *sizes, *fixed)
 
 
 def lockstep(steps: int, bar: bool, without: Sequence[str] = ()) -> float:

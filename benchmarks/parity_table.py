@@ -7,17 +7,19 @@ On digits, on the CPU, BatchNorm synchronised. Each row is one `python scripts/p
 
 import platform
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from omegaconf import DictConfig
 from overhead import processor
-from parity import compose
 
 from lockstep.parity.compare import compare
 from lockstep.parity.comparison import Comparison
 from lockstep.parity.processes import Processes
 from lockstep.parity.sides import Sides
+from lockstep.runs.composition import compose
 
 FIXED = ("trainer=cpu", "model/lr_scheduler=constant", "datamodule.augment=null")
 BATCH = {"mlp": 48, "cnn": 48, "resnet18": 24}  # samples; ResNet-18 takes a second a step in float64 here
@@ -50,7 +52,10 @@ def main() -> None:
 
 
 def compared(*options: str) -> Comparison:
-    sides = Sides.of(compose([*FIXED, *options]), lambda more: compose([*FIXED, *options, *more]))
+    def composed(more: Sequence[str] = ()) -> DictConfig:
+        return compose(*FIXED, *options, *more, config_name="parity")
+
+    sides = Sides.of(composed(), composed)
     with TemporaryDirectory() as folder, Processes(sides.groups(), Path(folder)) as processes:
         return compare(sides, processes)
 

@@ -34,11 +34,6 @@ import argparse
 import signal
 import sys
 import time
-from pathlib import Path
-from typing import Any
-
-import hydra
-from omegaconf import DictConfig
 
 from lockstep.cli import start
 from lockstep.config.overrides import quote
@@ -46,8 +41,7 @@ from lockstep.console import say
 from lockstep.errors import NamedFailure
 from lockstep.parity.processes import SideFailed
 from lockstep.parity.verdict import parity
-
-CONF = Path(__file__).resolve().parents[1] / "conf"
+from lockstep.runs.composition import compose
 
 
 def main() -> None:
@@ -57,7 +51,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way what is temporary is removed
     progress = Progress()
     try:
-        equal = parity(lambda more: compose([*overrides, *more]), say=progress.say, show=progress.show)
+        equal = parity(lambda more: compose(*overrides, *more, config_name="parity"), say=progress.say, show=progress.show)
     except NamedFailure as failure:
         say(f"No verdict: {failure}")
         sys.exit(1)
@@ -87,13 +81,6 @@ class Progress:
         if self.is_terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
         print(text, flush=True)
-
-
-def compose(overrides: list[str]) -> DictConfig:
-    """The run's config; what would be asked of Hydra on the command line is given."""
-    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        given: list[Any] = ["name=parity", "run_dir=.", *overrides]
-        return hydra.compose("parity", overrides=given)
 
 
 def _quoted(override: str) -> str:

@@ -28,9 +28,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.runs.composition import compose
 from lockstep.runs.record import environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -179,17 +179,12 @@ class Line:
 def lines() -> Iterator[Line]:
     seen: set[str] = set()
     for base in BASES:
-        for key, value in _walk(_composed((*SHORT, *base))):
+        for key, value in _walk(compose(*SHORT, *base)):
             if key not in seen and key != "run_dir":
                 yield from (Line(kind, (*base, override), key) for kind, override, key in _variants(key, value))
             seen.add(key)
     for name, _, text in (line.partition(" ") for line in TYPED.strip().splitlines()):
         yield Line("typed", tuple(text.split()), name)
-
-
-def _composed(overrides: Sequence[str]) -> DictConfig:
-    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
-        return hydra.compose("train", overrides=["name=torture", "run_dir=nowhere", *overrides])
 
 
 def _walk(cfg: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -281,7 +276,7 @@ def _save_checkpoints(folder: Path) -> None:
 
     from lockstep.build import build_model
 
-    model: Any = OmegaConf.to_container(_composed(SHORT).model, resolve=True)
+    model: Any = OmegaConf.to_container(compose(*SHORT).model, resolve=True)
     spec = {"input_shape": [1, 8, 8], "num_outputs": 10, "class_names": None}
     state = {"state_dict": build_model({"model": model, "spec": spec}).state_dict(), "global_step": 1}
     torch.save(state | {"epoch": 9, "hyper_parameters": {"model": model}}, folder / "later.ckpt")

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import hydra
 import torch
 from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
@@ -15,11 +14,11 @@ from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
-from lockstep.launchers.environment import PARENT_PIPE, register_resolvers, this_rank
+from lockstep.launchers.environment import PARENT_PIPE, this_rank
+from lockstep.runs.composition import compose
 
 torch.set_num_threads(1)  # of these small nets; several tests share the cores
 
-CONF = Path(__file__).parents[1] / "conf"
 SMALL = (
     "trainer.accelerator=cpu",
     "trainer.max_epochs=3",
@@ -52,10 +51,7 @@ def plain(*overrides: str) -> list[str]:
 
 
 def composed(*overrides: str, run_dir: Path) -> DictConfig:
-    """conf/train.yaml with overrides. `name` and `run_dir` are asked of Hydra in a run, so they are given here."""
-    register_resolvers()
-    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        return hydra.compose("train", overrides=["name=unit", f"run_dir={quote(str(run_dir))}", *overrides])
+    return compose(f"run_dir={quote(str(run_dir))}", *overrides)
 
 
 def prepared(

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import hydra
 import torch
 from lightning import Callback
 
@@ -39,6 +38,7 @@ def losses(model: str, folder: Path) -> list[float]:
     from lockstep.build import build
     from lockstep.callbacks import CounterBasedRandomness
     from lockstep.config.plan import Plan
+    from lockstep.runs.composition import compose
 
     fixed = ("trainer=cpu", "trainer.precision=64-true", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0")
     alone = (
@@ -51,8 +51,7 @@ def losses(model: str, folder: Path) -> list[float]:
         f"model={model}",
         f"run_dir={folder}",
     )
-    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
-        cfg = hydra.compose("train", overrides=["name=golden", *fixed, *alone, *MODELS[model]])
+    cfg = compose(*fixed, *alone, *MODELS[model])
     datamodule, module, trainer = build(cfg, Plan.of(cfg))
     seen = Losses()
     trainer.callbacks = [CounterBasedRandomness(cfg.seed), seen]  # pyright: ignore[reportAttributeAccessIssue]

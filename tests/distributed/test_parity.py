@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from fits import plain
 from omegaconf import DictConfig, open_dict
-from parity import compose
 
 from lockstep.errors import ConfigError
 from lockstep.parity.compare import TooFewSteps
 from lockstep.parity.processes import Group, Processes, SideFailed
 from lockstep.parity.verdict import parity
+from lockstep.runs.composition import compose
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ CNN = ("model=cnn", "model.net.width=4")
 
 
 def composed(*overrides: str) -> Callable[[list[str]], DictConfig]:
-    return lambda more: compose([*plain(*overrides), *more])
+    return lambda more: compose(*plain(*overrides), *more, config_name="parity")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_accumulated_batches_without_a_global_size(processes: Processes) -> None
     """As of a datamodule of the user's own."""
 
     def without(more: list[str]) -> DictConfig:
-        cfg = compose([*plain(*TINY), "trainer.accumulate_grad_batches=2", "datamodule.batch_size=2", *more])
+        cfg = composed(*TINY, "trainer.accumulate_grad_batches=2", "datamodule.batch_size=2")(more)
         with open_dict(cfg):
             del cfg.datamodule.global_batch_size
         return cfg

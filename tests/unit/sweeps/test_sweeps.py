@@ -15,16 +15,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig
 from rich.console import Console
 from sweep import in_directory, resume
 
 from lockstep.config.overrides import constants
 from lockstep.errors import ConfigError
-from lockstep.launchers.environment import register_resolvers
+from lockstep.runs.composition import compose
 from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, RUNNING, judge_record
 from lockstep.sweeps.jobs import Job, directory_name, identity, varying
 from lockstep.sweeps.live_table import LiveTable, table
@@ -35,7 +33,6 @@ from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
 from lockstep.sweeps.sweep import resume_hint
 
-CONF = str(Path(__file__).parents[3] / "conf")
 SETTINGS = SimpleNamespace(timeout=None, retries=0, on_failure="continue")
 # a job that writes its record after `seconds`
 PROGRAM = """
@@ -52,20 +49,14 @@ time.sleep(60)
 """
 
 
-def config(*overrides: str) -> DictConfig:
-    register_resolvers()
-    with initialize_config_dir(version_base="1.3", config_dir=CONF):
-        return compose("train", overrides=list(overrides))
-
-
 def test_identity_is_what_is_computed_and_not_where_or_in_which_order() -> None:
-    one = identity(config("seed=1", "model.optimizer.lr=0.1"))
-    assert one == identity(config("model.optimizer.lr=0.1", "seed=1"))
-    assert one == identity(config("seed=1", "model.optimizer.lr=0.1", "run_dir=elsewhere"))
+    one = identity(compose("seed=1", "model.optimizer.lr=0.1"))
+    assert one == identity(compose("model.optimizer.lr=0.1", "seed=1"))
+    assert one == identity(compose("seed=1", "model.optimizer.lr=0.1", "run_dir=elsewhere"))
     mnist = ("datamodule=mnist", "seed=1")
-    assert identity(config(*mnist, "datamodule.data_dir=a")) == identity(config(*mnist, "datamodule.data_dir=b"))
+    assert identity(compose(*mnist, "datamodule.data_dir=a")) == identity(compose(*mnist, "datamodule.data_dir=b"))
     others = [("seed=2", "model.optimizer.lr=0.1"), ("seed=1", "model.optimizer.lr=0.2"), ("seed=1", "trainer.devices=2")]
-    assert len({one, *(identity(config(*other)) for other in others)}) == 4
+    assert len({one, *(identity(compose(*other)) for other in others)}) == 4
 
 
 def test_directories_are_readable() -> None:
