@@ -4,16 +4,16 @@ import hydra
 from omegaconf import DictConfig
 
 from lockstep.cli import start
-from lockstep.launchers.command_line import command_of_a_rank
 from lockstep.runs.run import Run
+from lockstep.runs.validation import Prepared
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(cfg: DictConfig) -> float | None:
     """Returns the optimized metric. The config has been validated before Hydra made the run's directory."""
-    with Run(cfg) as run:
+    with Run(cfg, Prepared.by_hydra()) as run:
         if run.is_parent:
-            run.supervise(command_of_a_rank(cfg))  # this same program, once per rank
+            run.supervise(run.command.in_directory(run.directory))  # this same program, once per rank
         else:
             from lockstep.build import build  # torch and Lightning: only in processes that train
             from lockstep.runs.results import best_checkpoint

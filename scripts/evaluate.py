@@ -21,6 +21,7 @@ from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import RankZeroFilter, run_id
 from lockstep.runs.run import Run
 from lockstep.runs.saved import checkpoint_of, saved_config
+from lockstep.runs.validation import Prepared
 
 
 def main() -> None:
@@ -36,8 +37,7 @@ def main() -> None:
     checkpoint = checkpoint_of(arguments.run_dir, arguments.checkpoint)
     cfg.init_from = str(checkpoint)
     check(cfg)
-    Plan.of(cfg)
-    with Run(cfg) as run:
+    with Run(cfg, Prepared(Plan.of(cfg))) as run:
         if run.is_parent:
             run.supervise(command_with(f"run_dir={quote(cfg.run_dir)}"))
         else:

@@ -15,9 +15,9 @@ from lockstep.config.overrides import null_groups_left_out
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.rank import follow_parent
-from lockstep.runs.directory import give_back, take_run_directory
+from lockstep.runs.directory import give_back
 from lockstep.runs.resume import command_to_continue
-from lockstep.runs.validation import refusing, validated
+from lockstep.runs.validation import Prepared, refusing
 
 register_resolvers()
 
@@ -56,7 +56,6 @@ class ValidateConfig(Callback):
     """Called by Hydra before it makes the run's directory or writes into it: what is refused here has changed nothing."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        HydraConfig.instance().set_config(config)
+        HydraConfig.instance().set_config(config)  # which ${hydra:...} asks
         with refusing():
-            _, plan = validated(config)
-            take_run_directory(config, plan.global_batch_size)
+            Prepared.prepare(config)

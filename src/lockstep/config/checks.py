@@ -4,7 +4,6 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import shown
@@ -19,10 +18,11 @@ IN_EVERY_TRAINER = tuple(f"trainer.{name}" for name in ("accelerator", "devices"
 IN_EVERY_TRAINER += tuple(f"trainer.{name}" for name in ("checkpoint_io", "strategy", "sync_batchnorm", "enable_progress_bar"))
 
 
-def check(cfg: DictConfig) -> None:
-    """Raises ConfigError for the first thing that is wrong in the composed config."""
+def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
+    """Raises ConfigError for the first thing that is wrong in the composed config. `chosen`: the groups whose options Hydra
+    has composed."""
     _check_missing(cfg, [key for key in (*RULES, *GROUPS) if "." not in key])
-    _check_groups(cfg)
+    _check_groups(cfg, chosen)
     _check_missing(cfg, IN_EVERY_TRAINER)
     for key in sorted(OmegaConf.missing_keys(cfg)):
         raise config_error(key, "???", "a value is required")
@@ -61,12 +61,12 @@ def _check_missing(cfg: DictConfig, needed: Iterable[str]) -> None:
             raise config_error(key, "???", "a value is required")
 
 
-def _check_groups(cfg: DictConfig) -> None:
+def _check_groups(cfg: DictConfig, chosen: Iterable[str]) -> None:
     """`model.optimizer=adam` is text where a group of values is meant."""
     for key in _groups(cfg):
         if not isinstance(node := OmegaConf.select(cfg, key), DictConfig):
             raise config_error(key, shown(node), f"accepted is a group; override what is in it, {key}.NAME=VALUE")
-    for key in (choice.replace("/", ".") for choice in _choices()):
+    for key in (group.replace("/", ".") for group in chosen if "/" in group and not group.startswith("hydra/")):
         if _has(cfg, key) and not isinstance(node := OmegaConf.select(cfg, key), DictConfig):
             raise config_error(key, shown(node), f"a group of values; accepted is {key.replace('.', '/')}={shown(node)}")
 
@@ -81,12 +81,6 @@ def _check_targets(cfg: DictConfig) -> None:
     for key in _groups(cfg):
         if not isinstance(target := OmegaConf.select(cfg, f"{key}._target_"), str):
             raise config_error(f"{key}._target_", shown(target), "accepted is the full name of a class, lockstep.nets.CNN say")
-
-
-def _choices() -> list[str]:
-    """The groups within groups that Hydra has composed; none where the config was not composed by a command line."""
-    choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
-    return [str(choice) for choice in choices if "/" in str(choice) and not str(choice).startswith("hydra/")]
 
 
 def _check_workers(cfg: DictConfig) -> None:

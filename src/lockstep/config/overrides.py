@@ -29,14 +29,9 @@ def unquote(value: str) -> str:
         return value[1:-1]
 
 
-def of_each_run(hydra: Any) -> list[str]:
-    """Those of the overrides of Hydra's own config, `hydra.overrides.hydra`, that are meant for each run too."""
-    return [override for override in hydra.overrides.hydra if not override.lstrip("+~").startswith(_OF_ONE_COMMAND)]
-
-
-def is_run_dir_given(hydra: Any) -> bool:
-    """Or was it made up by conf/hydra/default.yaml."""
-    return any(override.startswith("hydra.run.dir=") for override in hydra.overrides.hydra)
+def is_of_each_run(override: str) -> bool:
+    """Is an override of Hydra's own config meant for each run of a sweep, and each rank of a run, too."""
+    return not override.lstrip("+~").startswith(_OF_ONE_COMMAND)
 
 
 def config_flags(hydra: Any) -> list[str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.overrides import is_run_dir_given
 from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import restarts, this_rank
 from lockstep.runs.identity import FILE, Identity
 from lockstep.runs.locks import hold, is_held_here, release
@@ -86,7 +86,7 @@ def _writing(directory: Path, key: str) -> Iterator[None]:
         raise config_error(key, directory, words) from error
 
 
-def take_run_directory(config: DictConfig, global_batch_size: int) -> None:
+def take_run_directory(config: DictConfig, command: CommandLine, global_batch_size: int) -> None:
     """The directory of a run that is composed and checked, for the process that has it: not for a rank that another one
     answers for. Writes what the run is, or makes sure of it where the run goes on.
 
@@ -101,12 +101,12 @@ def take_run_directory(config: DictConfig, global_batch_size: int) -> None:
         raise config_error("resume", config.resume, f"accepted on the command line alone, as resume={config.resume}")
     take(directory, "resume" if resumed else "hydra.run.dir")
     takes_global = "global_batch_size" in config.get("datamodule", {})
-    ours = Identity.new(config.hydra, global_batch_size if takes_global else None)
+    ours = Identity.new(command, global_batch_size if takes_global else None)
     theirs = Identity.read(directory) if resumed or restarts() else None
     if theirs is not None and (resumed or theirs.overrides == ours.overrides):
         ours = ours.under(theirs.id)
     elif any((directory / name).exists() for name in _OF_A_RUN):
-        _set_aside(directory, config)
+        _set_aside(directory, command, is_wanted=config.overwrite)
     with _writing(directory, "hydra.run.dir"):
         ours.write(directory)
 
@@ -124,11 +124,11 @@ def absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100
 
 
-def _set_aside(directory: Path, config: DictConfig) -> None:
+def _set_aside(directory: Path, command: CommandLine, *, is_wanted: bool) -> None:
     """Moves the whole directory of an earlier run, and takes it anew; refused without overwrite=true."""
-    if not OmegaConf.select(config, "overwrite"):
+    if not is_wanted:
         words = "belongs to an earlier run; accepted is another directory"
-        if is_run_dir_given(config.hydra):
+        if command.gives_run_dir:
             words += f", resume={directory} to go on with that run, or overwrite=true to set it aside and start over"
         raise config_error("hydra.run.dir", directory, words)
     if Path.cwd().is_relative_to(directory):

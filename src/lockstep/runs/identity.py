@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from lockstep.atomic_files import write_json
-from lockstep.config.overrides import config_flags, key_of, of_each_run
+from lockstep.config.overrides import key_of
 from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.command_line import CommandLine
 
 FILE = "run.json"
 OF_ONE_START = ("resume", "overwrite", "hydra.run.dir")  # keys that say how one command starts, not what the run is
@@ -31,10 +32,9 @@ class Identity:
     global_batch_size: int | None
 
     @classmethod
-    def new(cls, hydra: Any, global_batch_size: int | None) -> Self:
-        """Of a command line that Hydra has composed, `hydra` being its own config."""
-        overrides = [item for item in [*hydra.overrides.task, *of_each_run(hydra)] if key_of(item) not in OF_ONE_START]
-        return cls(uuid.uuid4().hex, config_flags(hydra), overrides, global_batch_size)
+    def new(cls, command: CommandLine, global_batch_size: int | None) -> Self:
+        overrides = [item for item in (*command.overrides, *command.hydra_overrides) if key_of(item) not in OF_ONE_START]
+        return cls(uuid.uuid4().hex, list(command.flags), overrides, global_batch_size)
 
     @classmethod
     def read(cls, run_dir: Path) -> Self | None:

@@ -4,16 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.core.hydra_config import HydraConfig
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lockstep.checkpointing import read_checkpoint
+from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.hparams import hyperparameters, session, swept
-
-_WITHOUT_HYDRA = {"runtime": {"choices": {}}, "overrides": {"task": []}}
 
 
 def best_checkpoint(trainer: Any) -> Path | None:
@@ -67,10 +65,11 @@ def _total(trainer: Trainer, count: int) -> int:
     return int(trainer.strategy.reduce(torch.tensor(count, dtype=kind, device=device), reduce_op="sum"))
 
 
-def log_hparams(trainer: Trainer, cfg: DictConfig, facts: dict[str, Any], metrics: dict[str, float]) -> None:
+def log_hparams(
+    trainer: Trainer, cfg: DictConfig, command: CommandLine, facts: dict[str, Any], metrics: dict[str, float]
+) -> None:
     """One hparams record per run: the overridden keys and what follows from them, with the final metrics."""
-    hydra: Any = HydraConfig.get() if HydraConfig.initialized() else OmegaConf.create(_WITHOUT_HYDRA)
-    values = hyperparameters(cfg, hydra.runtime.choices, swept(hydra.overrides.task), facts)
+    values = hyperparameters(cfg, command.choices, swept(command.overrides), facts)
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.log_metrics(metrics, step=trainer.global_step)

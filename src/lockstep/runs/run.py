@@ -14,14 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
-from lockstep.config.overrides import is_run_dir_given
-from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, NamedFailure, config_error
 from lockstep.launchers.environment import gone_ranks, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
@@ -31,6 +28,7 @@ from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import give_back, leave, take
 from lockstep.runs.identity import run_id_of
+from lockstep.runs.validation import Prepared
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -49,10 +47,10 @@ class Run:
     preempted. A run that is continued finds its checkpoint in `cfg.ckpt_path`.
     """
 
-    def __init__(self, cfg: DictConfig) -> None:
+    def __init__(self, cfg: DictConfig, prepared: Prepared) -> None:
         self.cfg = cfg
         self.directory = Path(cfg.run_dir)
-        self.plan = Plan.of(cfg)
+        self.plan, self.command = prepared.plan, prepared.command
         self.rank = this_rank()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
@@ -179,7 +177,7 @@ class Run:
             **record.environment(),
         }
         if trainer.is_global_zero:
-            log_hparams(trainer, self.cfg, facts, metrics)
+            log_hparams(trainer, self.cfg, self.command, facts, metrics)
             write_json(self.directory / "metrics.json", result)
         _leave_process_group(together=True)
         if self.has_parent:
@@ -242,8 +240,7 @@ class Run:
 
     def _is_found_again(self) -> bool:
         """Would the same command, started by a requeue, come to the same directory?"""
-        given = HydraConfig.initialized() and is_run_dir_given(HydraConfig.get())  # an evaluation is not composed by Hydra
-        return given or (self.rank is not None and self.rank.started_by == "slurm")
+        return self.command.gives_run_dir or (self.rank is not None and self.rank.started_by == "slurm")
 
 
 def _deadline(cfg: DictConfig, key: str) -> float:

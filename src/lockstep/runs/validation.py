@@ -3,6 +3,8 @@
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -12,14 +14,38 @@ from lockstep.config.checks import check
 from lockstep.config.hydra_errors import explain
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
-from lockstep.runs.directory import give_back
+from lockstep.runs.directory import give_back, take_run_directory
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a process knows of its run before the run begins."""
+
+    plan: Plan
+    command: CommandLine = field(default_factory=CommandLine)
+    _by_hydra: ClassVar[Self | None] = None
+
+    @classmethod
+    def prepare(cls, config: DictConfig) -> None:
+        """Called with what Hydra has composed, before it makes the run's directory or writes into it: takes the directory.
+        Raises ConfigError, and has changed nothing then."""
+        _, plan = validated(config)
+        cls._by_hydra = cls(plan, CommandLine.of(config.hydra))
+        take_run_directory(config, cls._by_hydra.command, plan.global_batch_size)
+
+    @classmethod
+    def by_hydra(cls) -> Self:
+        """For `main`, which Hydra gives the config alone."""
+        assert cls._by_hydra is not None, "conf/hydra/default.yaml has ValidateConfig among its callbacks"
+        return cls._by_hydra
 
 
 def validated(config: DictConfig) -> tuple[DictConfig, Plan]:
     """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so."""
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    check(cfg)
+    check(cfg, OmegaConf.select(config, "hydra.runtime.choices") or ())
     plan = Plan.of(cfg)
     _check_launch(plan)
     return cfg, plan

@@ -12,10 +12,10 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.config.overrides import constants, key_of, of_each_run
+from lockstep.config.overrides import constants, key_of
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
-from lockstep.launchers.command_line import command_of
+from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import PREEMPTED
 from lockstep.runs.directory import give_back, keep_taken
 from lockstep.runs.hparams import hyperparameters
@@ -106,7 +106,7 @@ class Sweep:
             optimized_metric=cfg.optimized_metric,
             optimized_mode=cfg.optimized_mode,
             data_dir=OmegaConf.select(cfg, "datamodule.data_dir"),
-            command=tuple(command_of([*overrides, *of_each_run(self.config.hydra)], directory)),
+            command=tuple(CommandLine.of(full.hydra).in_directory(directory)),
             config=config_of(cfg),
             hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept, facts),
             swept=tuple(map(key_of, swept)),

@@ -14,6 +14,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import ConfigError
+from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import RESTARTS, Rank
 from lockstep.runs import directory as directories
 from lockstep.runs.directory import folder_of, give_back, leave, take, take_run_directory
@@ -34,7 +35,7 @@ def config(directory: Any, *overrides: str, given: bool = True, **root: Any) -> 
     hydra = {
         "run": {"dir": directory},
         "job": {"config_name": "train"},
-        "runtime": {"config_sources": [{"provider": "main", "path": "/conf"}]},
+        "runtime": {"choices": {}, "config_sources": [{"provider": "main", "path": "/conf"}]},
         "overrides": {"task": list(overrides), "hydra": [f"hydra.run.dir={directory}"] if given else []},
     }
     return OmegaConf.create(
@@ -42,9 +43,13 @@ def config(directory: Any, *overrides: str, given: bool = True, **root: Any) -> 
     )
 
 
+def begin(config: DictConfig, global_batch_size: int) -> None:
+    take_run_directory(config, CommandLine.of(config.hydra), global_batch_size)
+
+
 def run_in(directory: Path, *overrides: str) -> Path:
     """What a run that has finished has left."""
-    take_run_directory(config(str(directory), *overrides), 64)
+    begin(config(str(directory), *overrides), 64)
     (directory / "status.json").write_text('{"status": "finished"}')
     (directory / "metrics.json").write_text('{"metrics": {}}')
     (directory / "train.log").write_text("epoch 1\n")
@@ -73,7 +78,7 @@ def held_by_another(folder: Path) -> Iterator[None]:
 
 
 def test_what_the_run_is_is_the_first_thing_written(tmp_path: Path) -> None:
-    take_run_directory(config(str(tmp_path / "a" / "run"), "seed=3", "overwrite=true"), 64)
+    begin(config(str(tmp_path / "a" / "run"), "seed=3", "overwrite=true"), 64)
     assert is_held_here(tmp_path / "a" / "run")
     assert {path.name for path in (tmp_path / "a" / "run").iterdir()} == {"lock", "run.json"}
     identity = Identity.read(tmp_path / "a" / "run")
@@ -90,7 +95,7 @@ def test_a_second_command_on_a_running_directory_changes_nothing(tmp_path: Path)
         before = content(run)
         for more in ({}, {"overwrite": True}, {"resume": str(run)}):
             with pytest.raises(ConfigError, match=r"is being run by process \d+ on "):
-                take_run_directory(config(str(run), "seed=9", **more), 64)
+                begin(config(str(run), "seed=9", **more), 64)
             give_back()
         assert content(run) == before
 
@@ -102,7 +107,7 @@ def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(left: tuple[
         subprocess.run(["rm", "-r", path], check=True)
     before = content(run)
     with pytest.raises(ConfigError) as refused:
-        take_run_directory(config(str(run), "seed=9"), 64)
+        begin(config(str(run), "seed=9"), 64)
     give_back()
     assert content(run) == before
     assert str(refused.value) == (
@@ -114,7 +119,7 @@ def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(left: tuple[
 def test_a_directory_with_something_else_in_it_is_used_and_cleared_of_what_was_not_there(tmp_path: Path) -> None:
     (tmp_path / "output.log").write_text("a sweep's job: its own output goes here\n")
     (tmp_path / "notes.txt").write_text("mine")
-    take_run_directory(config(str(tmp_path)), 64)
+    begin(config(str(tmp_path)), 64)
     (tmp_path / "train.log").write_text("started\n")
     (tmp_path / ".hydra").mkdir()
     with (tmp_path / "output.log").open("a") as file:
@@ -127,13 +132,13 @@ def test_a_directory_with_something_else_in_it_is_used_and_cleared_of_what_was_n
 def test_starting_over_sets_the_earlier_run_aside(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run", "seed=1")
     before = content(run)
-    take_run_directory(config(str(run), "seed=9", overwrite=True), 64)
+    begin(config(str(run), "seed=9", overwrite=True), 64)
     assert content(tmp_path / "run.before-1") == before
     assert set(content(run)) == {"lock", "run.json"}
     give_back()  # it could not start: all is as it was
     assert content(tmp_path) == {f"run/{name}": there for name, there in before.items()}
     for number in (1, 2):
-        take_run_directory(config(str(run), "seed=9", overwrite=True), 64)
+        begin(config(str(run), "seed=9", overwrite=True), 64)
         leave(run)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["run", *(f"run.before-{i + 1}" for i in range(number))]
 
@@ -143,7 +148,7 @@ def test_the_working_directory_is_not_set_aside(tmp_path: Path, monkeypatch: pyt
     (run / "src").mkdir()
     monkeypatch.chdir(run / "src")
     with pytest.raises(ConfigError, match=rf"^overwrite=true: {run} is the working directory"):
-        take_run_directory(config("..", overwrite=True), 64)
+        begin(config("..", overwrite=True), 64)
 
 
 def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,16 +157,16 @@ def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: P
     monkeypatch.setenv(RESTARTS, "1")
     before = Identity.read(run)
     with pytest.raises(ConfigError, match="belongs to an earlier run"):
-        take_run_directory(config(str(run), "seed=9"), 64)
+        begin(config(str(run), "seed=9"), 64)
     give_back()
-    take_run_directory(config(str(run), "seed=1", overwrite=True), 64)
+    begin(config(str(run), "seed=1", overwrite=True), 64)
     assert Identity.read(run) == before
 
 
 def test_a_resumption_keeps_the_id_and_notes_what_is_new_and_takes_it_back(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run", "seed=1")
     first, before = Identity.read(run), content(run)
-    take_run_directory(config(str(run), "seed=1", "trainer.max_epochs=9", f"resume={run}", resume=str(run)), 48)
+    begin(config(str(run), "seed=1", "trainer.max_epochs=9", f"resume={run}", resume=str(run)), 48)
     now = Identity.read(run)
     assert first is not None
     assert now is not None
@@ -178,7 +183,7 @@ def test_a_resumption_keeps_the_id_and_notes_what_is_new_and_takes_it_back(tmp_p
 def test_resume_in_a_config_file_is_refused(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
     with pytest.raises(ConfigError, match=rf"^resume={run}: accepted on the command line alone"):
-        take_run_directory(config(str(tmp_path / "new"), resume=str(run)), 64)
+        begin(config(str(tmp_path / "new"), resume=str(run)), 64)
     give_back()
     assert not (tmp_path / "new").exists()
 
@@ -190,7 +195,7 @@ def test_a_rank_that_another_process_answers_for_takes_nothing(
     """A slower rank finds what rank zero of its own run has written already."""
     run = run_in(tmp_path / "run")
     monkeypatch.setattr(directories, "this_rank", lambda: rank)
-    take_run_directory(config(str(run), given=False), 64)
+    begin(config(str(run), given=False), 64)
     assert not is_held_here(run)
 
 
@@ -232,7 +237,7 @@ def test_a_full_disk_at_the_start_is_one_line_and_leaves_nothing(tmp_path: Path,
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match=r"^hydra.run.dir=.*: can't be made or written to \(No space left on device\)"):
-        take_run_directory(config(str(tmp_path / "logs" / "run")), 64)
+        begin(config(str(tmp_path / "logs" / "run")), 64)
     give_back()
     assert list(tmp_path.iterdir()) == []
 

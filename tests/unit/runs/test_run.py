@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.checkpointing import write_checkpoint
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import RESTARTS
 from lockstep.launchers.stop_signals import Preempted
@@ -21,6 +21,11 @@ from lockstep.runs import record
 from lockstep.runs.identity import Identity
 from lockstep.runs.locks import is_held_here
 from lockstep.runs.run import Run, outcome_of
+from lockstep.runs.validation import Prepared
+
+
+def prepared(cfg: DictConfig) -> Run:
+    return Run(cfg, Prepared(Plan.of(cfg)))
 
 
 def test_a_refusal_is_a_run_that_could_not_start_unless_it_has_saved_something() -> None:
@@ -36,7 +41,7 @@ def test_what_was_saved_since_it_was_continued_is_what_counts(
     path = tmp_path / "checkpoints" / "last.ckpt"
     write_checkpoint({"step": 1}, path)
     os.utime(path, (2e9, 2e9))
-    run = Run(compose("trainer.accelerator=cpu", run_dir=tmp_path))
+    run = prepared(compose("trainer.accelerator=cpu", run_dir=tmp_path))
     run.__enter__()
     if saves:
         write_checkpoint({"step": 2}, path)
@@ -89,7 +94,7 @@ def test_a_resumption_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path, c
     (tmp_path / "train.log").write_text("epoch 1\n")
     (tmp_path / ".status.json.77.partial").write_text("{")  # of a writer that was killed
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    run = Run(compose("trainer.accelerator=cpu", f"resume='{tmp_path}'", run_dir=tmp_path))
+    run = prepared(compose("trainer.accelerator=cpu", f"resume='{tmp_path}'", run_dir=tmp_path))
     run.__enter__()
     assert record.actual_status(tmp_path) == "running"
     assert {path.name for path in tmp_path.iterdir()} == {"status.json", "train.log", "lock"}
@@ -108,7 +113,7 @@ def test_a_full_disk_at_the_start_is_a_refusal(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("lockstep.runs.record.write_json", full)
-    with pytest.raises(SystemExit) as left, Run(compose("trainer.accelerator=cpu", run_dir=tmp_path / "a" / "run")):
+    with pytest.raises(SystemExit) as left, prepared(compose("trainer.accelerator=cpu", run_dir=tmp_path / "a" / "run")):
         pass
     assert left.value.code == 2
     assert capsys.readouterr().err == f"run_dir={tmp_path}/a/run: can't be written to (No space left on device)\n"
@@ -116,11 +121,10 @@ def test_a_full_disk_at_the_start_is_a_refusal(
 
 
 def test_an_evaluation_that_is_asked_to_stop_is_preempted_without_hydra(
-    tmp_path: Path, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, compose: Callable[..., DictConfig]
 ) -> None:
     """scripts/evaluate.py composes its config itself."""
-    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
-    run = Run(compose("trainer.accelerator=cpu", run_dir=tmp_path))
+    run = prepared(compose("trainer.accelerator=cpu", run_dir=tmp_path))
     run.__enter__()
     with pytest.raises(SystemExit) as left:
         run.__exit__(Preempted, Preempted(signal.SIGINT), None)
@@ -139,7 +143,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_its_own_whatever_the_time(
         os.utime(path, (seconds, seconds))
     monkeypatch.setenv(RESTARTS, "1")
     cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
-    with Run(cfg):
+    with prepared(cfg):
         assert cfg.ckpt_path == str(own)
     assert {path.name for path in own.parent.iterdir()} == {"previous.ckpt", "last.ckpt.foreign"}
 
@@ -149,7 +153,7 @@ def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Calla
     for name in ("last.ckpt", "previous.ckpt"):
         (tmp_path / "checkpoints" / name).write_bytes(b"torn")
     cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
-    run = Run(cfg)
+    run = prepared(cfg)
     run.is_continued = True
     with pytest.raises(SystemExit) as left:
         run.__enter__()
