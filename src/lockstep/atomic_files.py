@@ -5,9 +5,9 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, Literal
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +27,23 @@ def replace_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
+def replacing(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
     """A file to write, which takes the place of `path` when all went well, and is gone otherwise."""
     partial = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
     try:
-        with partial.open("w", newline="") as file:
+        with partial.open(mode, newline="" if mode == "w" else None) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            sync(file)
         partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
+
+
+def sync(file: IO[Any]) -> None:
+    """What was written so far is on the disk, also for who opens the file by its name."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def remove_partial_files(folder: Path) -> None:

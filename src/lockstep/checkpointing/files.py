@@ -3,13 +3,12 @@
 import logging
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lockstep.atomic_files import remove_partial_files, replacing, sync
 from lockstep.config.checks import check_checkpoint
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import is_rank_zero
@@ -27,15 +26,12 @@ def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = 
     Raises OSError where the disk is full or read-only, ConfigError for content that would not load again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _partial(path) as partial:
-        with partial.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        read_checkpoint("checkpoint", partial)
+    with replacing(path, "wb") as file:
+        torch.save(content, file)
+        sync(file)
+        read_checkpoint("checkpoint", Path(file.name))
         if keep_as is not None and path.is_file():
             _copy_name(path, path.with_name(keep_as))
-        partial.replace(path)
     _sync_folder(path.parent)
 
 
@@ -58,6 +54,8 @@ def latest_valid_checkpoint(folder: Path, run_id: str | None = None) -> Path | N
 
     Raises ConfigError where there are some and none will do: to begin again would write over them.
     """
+    if is_rank_zero():
+        remove_partial_files(folder)  # of a save that was killed
     passed_over: dict[str, str] = {}
     for path in (folder / name for name in CONTINUED_FROM):
         if not path.is_file():
@@ -97,17 +95,6 @@ def _reason(error: Exception) -> str:
     text = str(error)
     found = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\.\s|\n|$)|GLOBAL \S+", text)
     return found.group() if found else " ".join((text.splitlines() or [type(error).__name__])[0].split())
-
-
-@contextmanager
-def _partial(path: Path) -> Iterator[Path]:
-    """A file beside `path`, so that a rename moves it; gone afterwards."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        yield partial
-    finally:
-        with suppress(OSError):
-            partial.unlink()
 
 
 def _copy_name(path: Path, other: Path) -> None:

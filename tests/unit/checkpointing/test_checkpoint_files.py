@@ -1,55 +1,30 @@
 """Checkpoints that cannot tear: whole or not there, verified when they are read, replaced in one step."""
 
 import contextlib
-import logging
 import os
 import pickle
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fits import BARE, last, prepared
-from torch.utils.data import DataLoader
+from fits import last, trained
+from steps import content, names, step_of
 
 from lockstep.checkpointing import (
     AtomicCheckpointIO,
     CheckpointError,
-    files,
-    io,
     latest_valid_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
 from lockstep.errors import ConfigError
-
-
-def content(step: int) -> dict[str, Any]:
-    return {"global_step": step, "state_dict": {"weight": torch.full((64, 64), float(step))}, "names": ["a", "b"]}
-
-
-def step_of(path: Path) -> int:
-    checkpoint = read_checkpoint("checkpoint", path)
-    assert torch.equal(checkpoint["state_dict"]["weight"], torch.full((64, 64), float(checkpoint["global_step"])))
-    return checkpoint["global_step"]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Holds last.ckpt of step 2 and previous.ckpt of step 1."""
-    for step in (1, 2):
-        write_checkpoint(content(step), tmp_path / "last.ckpt", keep_as="previous.ckpt")
-    return tmp_path
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
@@ -256,138 +231,52 @@ def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> 
     assert newest > 12
 
 
-# In the background
+def test_what_a_killed_save_has_left_is_removed_when_the_run_goes_on(folder: Path) -> None:
+    (folder / ".last.ckpt.77.partial").write_bytes(b"PK torn")
+    assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
+    assert names(folder) == {"last.ckpt", "previous.ckpt"}
 
 
-class Gate:
-    """Stands in for write_checkpoint: notes what it is given, and lasts until it is opened."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.began, self.open = threading.Semaphore(0), threading.Event()
-        self.running, self.most = 0, 0
-        self.written: list[Any] = []
-        self.error: Exception | None = None
-        monkeypatch.setattr(io, "write_checkpoint", self)
-
-    def __call__(self, checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
-        self.running += 1
-        self.most = max(self.most, self.running)
-        self.began.release()
-        assert self.open.wait(20)
-        self.running -= 1
-        if self.error is not None:
-            raise self.error
-        self.written.append((checkpoint, path.name, keep_as))
+# How often a checkpoint is read
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    return Gate(monkeypatch)
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read whole, as they are."""
+    found: list[str] = []
+    testzip = zipfile.ZipFile.testzip
+
+    def noted(archive: zipfile.ZipFile) -> str | None:
+        found.append(Path(str(archive.filename)).name)
+        return testzip(archive)
+
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", noted)
+    return found
 
 
-def test_what_is_written_in_the_background_is_what_it_was_when_saved(gate: Gate, tmp_path: Path) -> None:
-    plugin = AtomicCheckpointIO(**{"async": True})
-    weight, nested = torch.ones(3), {"sums": [torch.zeros(2)], "count": 1}
-    plugin.save_checkpoint({"weight": weight, "nested": nested}, tmp_path / "last.ckpt", {"keep_as": "previous.ckpt"})
-    assert gate.began.acquire(timeout=20)  # it returns while the write goes on
-    weight.fill_(5)
-    nested["sums"][0].fill_(5)
-    nested["count"] = 5
-    gate.open.set()
-    plugin.teardown()
-    ((written, name, keep_as),) = gate.written
-    assert (name, keep_as) == ("last.ckpt", "previous.ckpt")
-    assert written["weight"].tolist() == [1, 1, 1]
-    assert written["nested"]["sums"][0].tolist() == [0, 0]
-    assert written["nested"]["count"] == 1
+def test_a_resumption_reads_its_checkpoint_whole_once(tmp_path: Path, reads: list[str]) -> None:
+    """Though it is looked for, looked at before the trainer is built, and loaded by Lightning."""
+    trained(tmp_path, "trainer.max_epochs=1")
+    kept = (tmp_path / "checkpoints" / "last.ckpt").rename(tmp_path / "checkpoints" / "previous.ckpt")
+    os.utime(kept, (1e9, 1e9))
+    reads.clear()
+    found = latest_valid_checkpoint(tmp_path / "checkpoints")
+    assert found == kept
+    trained(tmp_path, "trainer.max_epochs=2", "guards.checkpoint.every_n_steps=100", ckpt_path=found)
+    assert last(tmp_path)["global_step"] == 8
+    assert reads.count("previous.ckpt") == 1
 
 
-def test_one_write_is_in_flight_and_removal_waits_for_it(gate: Gate, tmp_path: Path) -> None:
-    plugin = AtomicCheckpointIO(**{"async": True})
-    (tmp_path / "old.ckpt").touch()
-    plugin.save_checkpoint({"n": 1}, tmp_path / "a.ckpt")
-    assert gate.began.acquire(timeout=20)
-    others = [threading.Thread(target=plugin.remove_checkpoint, args=(tmp_path / "old.ckpt",))]
-    others[0].start()
-    time.sleep(0.2)
-    assert (tmp_path / "old.ckpt").exists()
-    assert gate.written == []
-    gate.open.set()
-    others[0].join(20)
-    assert not (tmp_path / "old.ckpt").exists()
-    for n in (2, 3):
-        plugin.save_checkpoint({"n": n}, tmp_path / "a.ckpt")
-    plugin.teardown()
-    assert [checkpoint["n"] for checkpoint, *_ in gate.written] == [1, 2, 3]
-    assert gate.most == 1
-
-
-@pytest.mark.parametrize("how", ["the next save", "wait", "teardown", "load_checkpoint"])
-def test_what_went_wrong_in_the_background_surfaces(how: str, gate: Gate, tmp_path: Path) -> None:
-    plugin = AtomicCheckpointIO(**{"async": True})
-    gate.error = OSError(28, "No space left on device")
-    gate.open.set()
-    plugin.save_checkpoint({"n": 1}, tmp_path / "a.ckpt")
-    later: dict[str, Any] = {
-        "the next save": lambda: plugin.save_checkpoint({"n": 2}, tmp_path / "a.ckpt"),
-        "wait": plugin.wait,
-        "teardown": plugin.teardown,
-        "load_checkpoint": lambda: plugin.load_checkpoint(tmp_path / "a.ckpt"),
-    }
-    with pytest.raises(CheckpointError, match=r"a.ckpt: the checkpoint was not written \(No space left on device\)"):
-        later[how]()
-    plugin.teardown()  # it is said once
-
-
-def test_a_run_that_saves_in_the_background_has_saved_all_at_its_end(tmp_path: Path) -> None:
-    options = ("datamodule.batch_size=300", "trainer.max_epochs=2", "guards.checkpoint.every_n_steps=1")
-    ended = []
-    for choice in ("false", "true"):
-        run = tmp_path / choice
-        datamodule, model, trainer = prepared(run, *options, f"trainer.checkpoint_io.async={choice}", base=BARE)
-        trainer.fit(model, datamodule)
-        ended.append(last(run))
-        assert read_checkpoint("previous", run / "checkpoints" / "previous.ckpt")["global_step"] == 7
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
-    assert torch.equal(ended[0]["state_dict"]["net.layers.1.weight"], ended[1]["state_dict"]["net.layers.1.weight"])
-
-
-def test_training_goes_on_without_a_checkpoint_or_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The disk is full from the second step to the third."""
-    options = ("datamodule.batch_size=300", "trainer.max_epochs=1", "guards.checkpoint.every_n_steps=1")
-    write = files.write_checkpoint
-
-    def write_unless_full(checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
-        if checkpoint["global_step"] in (2, 3):
-            raise OSError(28, "No space left on device")
-        write(checkpoint, path, keep_as)
-
-    monkeypatch.setattr(io, "write_checkpoint", write_unless_full)
-    with caplog.at_level(logging.WARNING):
-        datamodule, model, trainer = prepared(tmp_path / "warn", *options, "trainer.checkpoint_io.on_save_error=warn", base=BARE)
-        trainer.fit(model, datamodule)
-    assert [message.count("(No space left on device)") for message in caplog.messages] == [1, 1]
-    assert last(tmp_path / "warn")["global_step"] == 4
-    datamodule, model, trainer = prepared(tmp_path / "fail", *options, base=BARE)
-    with pytest.raises(CheckpointError, match="No space left on device"):
-        trainer.fit(model, datamodule)
-    assert last(tmp_path / "fail")["global_step"] == 1
-
-
-@pytest.mark.parametrize("choice", ["fail", "warn"])
-def test_a_data_worker_that_dies_during_a_save_is_no_failed_write(choice: str, folder: Path) -> None:
-    """torch's handler raises in whatever the main thread is doing: here within torch.save."""
-    batches: Any = iter(DataLoader([1, 2, 3], num_workers=1))
-    next(batches)
-
-    class Fatal:
-        def __reduce__(self) -> Any:
-            os.kill(batches._workers[0].pid, signal.SIGKILL)
-            time.sleep(10)
-            return int, ()
-
-    with pytest.raises(RuntimeError, match=r"DataLoader worker .* is killed by signal"):
-        AtomicCheckpointIO(on_save_error=choice).save_checkpoint({"state": Fatal()}, folder / "last.ckpt")
-    assert (names(folder), step_of(folder / "last.ckpt")) == ({"last.ckpt", "previous.ckpt"}, 2)
+def test_a_file_that_has_changed_is_read_again(folder: Path, reads: list[str]) -> None:
+    path = folder / "last.ckpt"
+    whole = path.read_bytes()
+    for seconds in (1e9, 1e9, 2e9):
+        os.utime(path, (seconds, seconds))
+        read_checkpoint("checkpoint", path)
+    assert len(reads) == 2
+    middle = len(whole) // 2
+    path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    for _ in range(2):  # just now, so that a further change might not show in its time
+        with pytest.raises(ConfigError, match="corrupt"):
+            read_checkpoint("checkpoint", path)
+    assert len(reads) == 4
