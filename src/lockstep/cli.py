@@ -15,7 +15,7 @@ from lockstep.config.overrides import null_groups_left_out
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.rank import follow_parent
-from lockstep.runs.directory import give_back
+from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.resume import command_to_continue
 from lockstep.runs.validation import Prepared, refusing
 
@@ -43,7 +43,7 @@ def start(main: Callable[[], Any]) -> None:
     else:
         return
     console.say(line)
-    give_back()
+    OWN_DIRECTORY.give_back()
     sys.exit(2)
 
 

@@ -92,8 +92,8 @@ def test_a_second_command_on_a_running_directory_changes_nothing(tmp_path: Path)
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
     for name in ("config.yaml", "hydra.yaml", "overrides.yaml"):
         (tmp_path / "run" / ".hydra" / name).write_text("of the first\n")
-    holder = "import time; from pathlib import Path; from lockstep.runs.locks import hold; "
-    holder += "hold(Path('run'), ''); print(flush=True); time.sleep(60)"
+    holder = "import time; from pathlib import Path; from lockstep.runs.locks import Lock; "
+    holder += "Lock(Path('run'), ''); print(flush=True); time.sleep(60)"
     with started("-c", holder, cwd=tmp_path) as process:
         assert process.stdout is not None
         process.stdout.readline()

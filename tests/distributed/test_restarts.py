@@ -29,7 +29,8 @@ print(outcome.code, outcome.reason, int(outcome.signal))
 RANK = """
 import os, sys, time
 from pathlib import Path
-from lockstep.launchers.rank import Outcome, follow_parent, tell_parent
+from lockstep.launchers.outcome import Outcome
+from lockstep.launchers.rank import follow_parent, tell_parent
 from lockstep.launchers.stop_signals import Preempted, StopSignals
 
 follow_parent()

@@ -1,30 +1,18 @@
 """The other side of the parent: a rank whose life is tied to it, and who tells it what went wrong."""
 
 import dataclasses
+import multiprocessing
 import os
 import select
+import signal
+import sys
 import threading
 import time
 from pathlib import Path
-from signal import SIGKILL
 
 from lockstep.atomic_files import write_json
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, this_rank
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How the ranks ended: an exit code (0, 1, 2 or 75), and of the rank that failed first, what it said; after being
-    preempted the signal's number, and why nothing was saved anew, if so."""
-
-    code: int
-    reason: str | None = None
-    rank: int | None = None
-    traceback: str | None = None
-    signal: int = 0
-    unsaved: str | None = None
-    is_final: bool = dataclasses.field(default=False, compare=False)  # it would fail again in the same way
-    is_silent: bool = dataclasses.field(default=False, compare=False)  # the rank has not said why
+from lockstep.launchers.outcome import Outcome
 
 
 def follow_parent() -> None:
@@ -45,7 +33,7 @@ def _torchrun() -> int | None:
 
 def _die_with(descriptor: int) -> None:
     select.select([descriptor], [], [])  # nothing is ever written to a pipe from the parent
-    os.killpg(os.getpgrp(), SIGKILL)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def tell_parent(outcome: Outcome) -> bool:
@@ -56,3 +44,21 @@ def tell_parent(outcome: Outcome) -> bool:
     report = dataclasses.asdict(outcome) | {"rank": rank.global_rank, "time": time.time()}
     write_json(Path(os.environ[ERROR_DIR]) / f"rank{rank.global_rank}.json", report)
     return True
+
+
+def leave_process_group(together: bool) -> None:
+    """Without this a process may end with `terminate called without an active exception` although all went well."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        if together:
+            distributed.barrier()
+        distributed.destroy_process_group()
+
+
+def end_workers() -> None:
+    """Data workers outlive a SIGTERM (see lockstep.datamodules.base), by which Python would end them when it exits."""
+    workers = multiprocessing.active_children()
+    if workers:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes the end of a worker for an accident
+    for worker in workers:
+        worker.kill()

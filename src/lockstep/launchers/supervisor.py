@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lockstep.config.plan import cores
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, RESTARTS
-from lockstep.launchers.rank import Outcome
+from lockstep.launchers.outcome import Outcome
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, leading
 
 POLL = 0.05  # seconds between two looks at the ranks

@@ -14,7 +14,7 @@ from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import restarts, this_rank
 from lockstep.runs.identity import FILE, Identity
-from lockstep.runs.locks import hold, is_held_here, release
+from lockstep.runs.locks import Lock
 
 _OF_A_RUN = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a run has the directory
 _SMALL = 2**20  # bytes; we write no larger file beside the folders and the logs
@@ -59,22 +59,65 @@ class _Before:
                 path.write_bytes(content)
 
 
-_taken: dict[Path, _Before] = {}
+class OwnDirectory:
+    """The directory that this process has, for its run or its sweep: made where there was none, and held until the process ends.
+    What it was before is known until there is something in it."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self._lock: Lock | None = None
+        self._before: _Before | None = None
+
+    def take(self, directory: Path, key: str) -> None:
+        """Raises ConfigError, naming `key`, where the directory can't be made or another process has it."""
+        if Lock.is_here(directory):
+            return
+        assert self.path is None, f"{self.path} is this process's directory already"
+        with _writing(directory, key):
+            self.path, self._before = directory, self._before or _Before.of(directory)
+            directory.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock = Lock(directory, key)
+            except ConfigError:
+                self.leave()  # it is the other one's
+                raise
+
+    def set_aside(self, key: str) -> None:
+        """Moves the whole directory of an earlier run, and takes it anew."""
+        assert self.path is not None
+        directory, number = self.path, 1
+        while (aside := directory.with_name(f"{directory.name}.before-{number}")).exists():
+            number += 1
+        self.leave()
+        with _writing(directory, "overwrite"):
+            directory.rename(aside)
+        self._before = _Before(existed=False, missing=[], set_aside=aside)
+        self.take(directory, key)
+
+    def keep(self) -> None:
+        """From here on there is something in it."""
+        self._before = None
+
+    def leave(self) -> None:
+        """Somebody else may take it, as it is now."""
+        if self._lock is not None:
+            self._lock.close()
+        self.path = self._lock = self._before = None
+
+    def give_back(self) -> None:
+        """Makes it what it was before: for a run that could not start."""
+        if self.path is None or self._before is None:
+            return
+        logging.shutdown()
+        directory, before = self.path, self._before
+        with contextlib.suppress(OSError):
+            before.restore(directory)
+        self.leave()
+        if before.set_aside is not None:
+            before.set_aside.rename(directory)
 
 
-def take(directory: Path, key: str) -> None:
-    """Makes `directory` where there is none, and holds it until this process ends. Raises ConfigError, naming `key`, where
-    that can't be done or another process has it."""
-    if is_held_here(directory):
-        return
-    with _writing(directory, key):
-        _taken.setdefault(directory, _Before.of(directory))
-        directory.mkdir(parents=True, exist_ok=True)
-        try:
-            hold(directory, key)
-        except ConfigError:
-            del _taken[directory]  # it is the other one's
-            raise
+OWN_DIRECTORY = OwnDirectory()
 
 
 @contextlib.contextmanager
@@ -99,14 +142,15 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     resumed = config.resume is not None
     if resumed and absolute(config.resume) != directory:
         raise config_error("resume", config.resume, f"accepted on the command line alone, as resume={config.resume}")
-    take(directory, "resume" if resumed else "hydra.run.dir")
+    OWN_DIRECTORY.take(directory, "resume" if resumed else "hydra.run.dir")
     takes_global = "global_batch_size" in config.get("datamodule", {})
     ours = Identity.new(command, global_batch_size if takes_global else None)
     theirs = Identity.read(directory) if resumed or restarts() else None
     if theirs is not None and (resumed or theirs.overrides == ours.overrides):
         ours = ours.under(theirs.id)
     elif any((directory / name).exists() for name in _OF_A_RUN):
-        _set_aside(directory, command, is_wanted=config.overwrite)
+        _check_overwrite(directory, command, is_wanted=config.overwrite)
+        OWN_DIRECTORY.set_aside("hydra.run.dir")
     with _writing(directory, "hydra.run.dir"):
         ours.write(directory)
 
@@ -124,8 +168,8 @@ def absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100
 
 
-def _set_aside(directory: Path, command: CommandLine, *, is_wanted: bool) -> None:
-    """Moves the whole directory of an earlier run, and takes it anew; refused without overwrite=true."""
+def _check_overwrite(directory: Path, command: CommandLine, *, is_wanted: bool) -> None:
+    """An earlier run's directory is set aside with overwrite=true alone."""
     if not is_wanted:
         words = "belongs to an earlier run; accepted is another directory"
         if command.gives_run_dir:
@@ -133,35 +177,3 @@ def _set_aside(directory: Path, command: CommandLine, *, is_wanted: bool) -> Non
         raise config_error("hydra.run.dir", directory, words)
     if Path.cwd().is_relative_to(directory):
         raise config_error("overwrite", "true", f"{directory} is the working directory; accepted is one apart from it")
-    number = 1
-    while (aside := directory.with_name(f"{directory.name}.before-{number}")).exists():
-        number += 1
-    leave(directory)
-    with _writing(directory, "overwrite"):
-        directory.rename(aside)
-    _taken[directory] = _Before(existed=False, missing=[], set_aside=aside)
-    take(directory, "hydra.run.dir")
-
-
-def leave(directory: Path) -> None:
-    """Somebody else may take it, as it is now."""
-    _taken.pop(directory, None)
-    release(directory)
-
-
-def keep_taken() -> None:
-    """From here on there is something in what this process has taken."""
-    _taken.clear()
-
-
-def give_back() -> None:
-    """Makes every directory that this process has taken what it was before: for a run that could not start."""
-    if _taken:
-        logging.shutdown()
-    for directory, before in _taken.items():
-        with contextlib.suppress(OSError):
-            before.restore(directory)
-        release(directory)
-        if before.set_aside is not None:
-            before.set_aside.rename(directory)
-    _taken.clear()

@@ -6,48 +6,49 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import ClassVar, Self, TextIO
 
 from lockstep.errors import ConfigError
 
 log = logging.getLogger(__name__)
 _TRIES, _PAUSE = 4, 0.05  # seconds; somebody who only asks holds a lock for a moment
-_held: dict[str, TextIO] = {}  # by the real path: closing another handle of the same file would give up the lock
 
 
-def hold(directory: Path, key: str) -> None:
-    """Holds `directory` until `release`, or until this process ends, however it ends.
+class Lock:
+    """Holds a directory until it is closed, or until this process ends, however it ends.
 
-    A POSIX record lock (fcntl(2)): unlike flock's it is not inherited by data workers, which may outlive a killed run.
-    Raises ConfigError naming the config key and the holder, OSError where no lock file can be made.
+    A POSIX record lock (fcntl(2)): unlike flock's it is not inherited by data workers, which may outlive a killed run. But to
+    close any other handle of the same file would give it up: which directories are held here is known by their real paths.
     """
-    if is_held_here(directory):
-        return
-    file = (directory / "lock").open("a+")
-    try:
-        _lock(file, directory, key)
-    except ConfigError:
-        file.close()
-        raise
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {platform.node()}\n")
-    file.flush()
-    _held[os.path.realpath(directory)] = file
 
+    _here: ClassVar[dict[str, Self]] = {}
 
-def release(directory: Path) -> None:
-    if (file := _held.pop(os.path.realpath(directory), None)) is not None:
-        file.close()
+    def __init__(self, directory: Path, key: str) -> None:
+        """Raises ConfigError naming the config key and the holder, OSError where no lock file can be made."""
+        self._file, self._path = (directory / "lock").open("a+"), os.path.realpath(directory)
+        try:
+            _lock(self._file, directory, key)
+        except ConfigError:
+            self._file.close()
+            raise
+        self._file.truncate(0)
+        self._file.write(f"process {os.getpid()} on {platform.node()}\n")
+        self._file.flush()
+        self._here[self._path] = self
 
+    def close(self) -> None:
+        del self._here[self._path]
+        self._file.close()
 
-def is_held_here(directory: Path) -> bool:
-    return os.path.realpath(directory) in _held
+    @classmethod
+    def is_here(cls, directory: Path) -> bool:
+        return os.path.realpath(directory) in cls._here
 
 
 def check_free(directory: Path, key: str) -> None:
     """Raises ConfigError if another process holds `directory`. Changes nothing, and needs no right to."""
     path = directory / "lock"
-    if is_held_here(directory) or not path.is_file():
+    if Lock.is_here(directory) or not path.is_file():
         return
     with path.open() as file:
         _lock(file, directory, key, fcntl.LOCK_SH)
@@ -59,7 +60,7 @@ def is_held(directory: Path) -> bool:
         check_free(directory, "")
     except (ConfigError, OSError):
         return True
-    return is_held_here(directory)
+    return Lock.is_here(directory)
 
 
 def _lock(file: TextIO, directory: Path, key: str, kind: int = fcntl.LOCK_EX) -> None:

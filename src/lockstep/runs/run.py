@@ -5,11 +5,8 @@ import logging
 import math
 import multiprocessing
 import os
-import re
-import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,14 +16,15 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
-from lockstep.errors import ConfigError, NamedFailure, config_error
-from lockstep.launchers.environment import gone_ranks, rank_log, restarts, this_rank
+from lockstep.errors import NamedFailure, config_error
+from lockstep.launchers.environment import rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
-from lockstep.launchers.rank import Outcome, tell_parent
+from lockstep.launchers.outcome import Outcome, outcome_of
+from lockstep.launchers.rank import end_workers, leave_process_group, tell_parent
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, requeue
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
-from lockstep.runs.directory import give_back, leave, take
+from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.identity import run_id_of
 from lockstep.runs.validation import Prepared
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from lightning import Trainer
 
 log = logging.getLogger(__name__)
-
-_LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe")  # gloo, NCCL, torch's store
 
 
 class Run:
@@ -67,7 +63,7 @@ class Run:
 
     def __enter__(self) -> Self:
         if self.is_owner:
-            take(self.directory, "run_dir")  # a run that Hydra has composed has it already
+            OWN_DIRECTORY.take(self.directory, "run_dir")  # a run that Hydra has composed has it already
         self._watch()
         try:
             self._begin()
@@ -179,7 +175,7 @@ class Run:
         if trainer.is_global_zero:
             log_hparams(trainer, self.cfg, self.command, facts, metrics)
             write_json(self.directory / "metrics.json", result)
-        _leave_process_group(together=True)
+        leave_process_group(together=True)
         if self.has_parent:
             self.result, self._code = metrics[optimized], 0
         else:
@@ -202,9 +198,9 @@ class Run:
                 self._end(outcome_of(error, self._global_rank, has_saved))
         finally:
             HEARTBEAT.stop()
-            _end_workers()
+            end_workers()
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
-            leave(self.directory)
+            OWN_DIRECTORY.leave()
 
     def _end(self, outcome: Outcome) -> None:
         if tell_parent(outcome):
@@ -212,9 +208,9 @@ class Run:
             if outcome.traceback:
                 with (self.directory / rank_log()).open("a") as file:
                     file.write(outcome.traceback)
-            _leave_process_group(together=False)
+            leave_process_group(together=False)
             raise SystemExit(outcome.code)
-        _leave_process_group(together=False)
+        leave_process_group(together=False)
         self._fail(outcome)
 
     def _fail(self, outcome: Outcome) -> None:
@@ -222,7 +218,7 @@ class Run:
         self._code = outcome.code
         if outcome.code == 2:
             console.say(outcome.reason or "")
-            give_back()
+            OWN_DIRECTORY.give_back()
         elif outcome.code == PREEMPTED:
             if self.is_owner:
                 with contextlib.suppress(OSError):  # the disk may be full
@@ -253,43 +249,3 @@ def _checkpoints(directory: Path) -> set[tuple[str, int, int]]:
     """The checkpoints there are, told apart by what a rename gives them; what time it was is nobody's matter."""
     stats = [(path.name, path.stat()) for path in directory.glob("checkpoints/*.ckpt")]
     return {(name, stat.st_ino, stat.st_mtime_ns) for name, stat in stats}
-
-
-def outcome_of(error: BaseException, rank: int, has_saved: bool = False) -> Outcome:
-    """A ConfigError means that the run could not start, unless it has saved a checkpoint by then: that is never thrown
-    away."""
-    if isinstance(error, ConfigError):
-        return Outcome(code=1 if has_saved else 2, reason=str(error), rank=rank, is_final=True)
-    if isinstance(error, Preempted):
-        return Outcome(code=PREEMPTED, reason=str(error), rank=rank, signal=error.number, unsaved=error.unsaved)
-    if isinstance(error, KeyboardInterrupt):
-        return Outcome(code=PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
-    if isinstance(error, SystemExit):
-        return Outcome(code=1, reason="interrupted", rank=rank)
-    if isinstance(error, NamedFailure):
-        return Outcome(code=1, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
-    if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
-        if gone := gone_ranks():
-            return Outcome(code=1, reason=f"rank {gone[0]} has died; rank {rank} has lost its connection to it", rank=gone[0])
-        reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
-        return Outcome(code=1, reason=reason, rank=rank)
-    text = "".join(traceback.format_exception(error))
-    return Outcome(code=1, reason=f"rank {rank}: {type(error).__name__}: {error}", rank=rank, traceback=text)
-
-
-def _leave_process_group(together: bool) -> None:
-    """Without this a process may end with `terminate called without an active exception` although all went well."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        if together:
-            distributed.barrier()
-        distributed.destroy_process_group()
-
-
-def _end_workers() -> None:
-    """Data workers outlive a SIGTERM (see lockstep.datamodules.base), by which Python would end them when it exits."""
-    workers = multiprocessing.active_children()
-    if workers:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes the end of a worker for an accident
-    for worker in workers:
-        worker.kill()

@@ -16,7 +16,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
-from lockstep.runs.directory import give_back, take_run_directory
+from lockstep.runs.directory import OWN_DIRECTORY, take_run_directory
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ def refusing() -> Iterator[None]:
         yield
     except (ConfigError, OmegaConfBaseException) as error:
         console.say(explain(error) or str(error))
-        give_back()
+        OWN_DIRECTORY.give_back()
         raise SystemExit(2) from None
     except Exception:
         traceback.print_exc()
-        give_back()
+        OWN_DIRECTORY.give_back()
         raise SystemExit(1) from None

@@ -17,9 +17,8 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import PREEMPTED
-from lockstep.runs.directory import give_back, keep_taken
+from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.hparams import hyperparameters
-from lockstep.runs.locks import hold
 from lockstep.runs.record import git_commit
 from lockstep.runs.validation import validated
 from lockstep.sweeps.job_directory import FAILED, INTERRUPTED, WAITING
@@ -54,7 +53,7 @@ class Sweep:
             raise _no_jobs()
         if sweep is not None and sweep.runner is not None:
             sweep._end()
-        give_back()  # by a dry run
+        OWN_DIRECTORY.give_back()  # by a dry run
 
     def __init__(self, config: DictConfig, loader: Any, settings: Settings) -> None:
         self.config, self.loader, self.settings = config, loader, settings
@@ -152,9 +151,8 @@ class Sweep:
         """Takes the directory, and what an earlier sweep has left in it."""
         if self.runner is not None:
             return self.manifest, self.runner
-        keep_taken()  # from here on the directory may be another sweep's
-        self.directory.mkdir(parents=True, exist_ok=True)
-        hold(self.directory, "hydra.sweep.dir")
+        OWN_DIRECTORY.take(self.directory, "hydra.sweep.dir")
+        OWN_DIRECTORY.keep()  # an earlier sweep may have left something in it
         manifest = Manifest(self.directory)
         if manifest.recovered:
             log.warning(f"{manifest.path} did not know {manifest.recovered} job(s): read from their directories")

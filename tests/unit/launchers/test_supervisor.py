@@ -17,7 +17,8 @@ from commands import MARK, processes_marked
 
 from lockstep.launchers import supervisor
 from lockstep.launchers.environment import PARENT_PIPE, rank_in
-from lockstep.launchers.supervisor import Outcome, _environment, _reserved_port, _verdict, _watch, supervise
+from lockstep.launchers.outcome import Outcome
+from lockstep.launchers.supervisor import _environment, _reserved_port, _verdict, _watch, supervise
 
 
 def report(folder: Path, rank: int, time: float, code: int = 1, reason: str = "boom", **more: Any) -> None:

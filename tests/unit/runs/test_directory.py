@@ -17,17 +17,16 @@ from lockstep.errors import ConfigError
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import RESTARTS, Rank
 from lockstep.runs import directory as directories
-from lockstep.runs.directory import folder_of, give_back, leave, take, take_run_directory
+from lockstep.runs.directory import OWN_DIRECTORY, folder_of, take_run_directory
 from lockstep.runs.identity import Identity, is_resumable
-from lockstep.runs.locks import is_held_here
+from lockstep.runs.locks import Lock
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(directories, "this_rank", lambda: None)
     yield
-    for directory in list(directories._taken):
-        leave(directory)
+    OWN_DIRECTORY.leave()
 
 
 def config(directory: Any, *overrides: str, given: bool = True, **root: Any) -> DictConfig:
@@ -57,7 +56,7 @@ def run_in(directory: Path, *overrides: str) -> Path:
     (directory / ".hydra" / "overrides.yaml").write_text("- seed=1\n")
     (directory / "checkpoints").mkdir()
     (directory / "checkpoints" / "last.ckpt").write_bytes(b"weights")
-    leave(directory)
+    OWN_DIRECTORY.leave()
     return directory
 
 
@@ -68,7 +67,7 @@ def content(folder: Path) -> dict[str, bytes]:
 @contextmanager
 def held_by_another(folder: Path) -> Iterator[None]:
     """By a process that runs this run."""
-    script = "import sys; from pathlib import Path; from lockstep.runs.locks import hold; hold(Path(sys.argv[1]), 'k'); print()"
+    script = "import sys; from pathlib import Path; from lockstep.runs.locks import Lock; Lock(Path(sys.argv[1]), 'k'); print()"
     command = [sys.executable, "-uc", f"{script}; input()", str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -79,13 +78,13 @@ def held_by_another(folder: Path) -> Iterator[None]:
 
 def test_what_the_run_is_is_the_first_thing_written(tmp_path: Path) -> None:
     begin(config(str(tmp_path / "a" / "run"), "seed=3", "overwrite=true"), 64)
-    assert is_held_here(tmp_path / "a" / "run")
+    assert Lock.is_here(tmp_path / "a" / "run")
     assert {path.name for path in (tmp_path / "a" / "run").iterdir()} == {"lock", "run.json"}
     identity = Identity.read(tmp_path / "a" / "run")
     assert identity is not None
     assert (identity.flags, identity.overrides) == (["--config-name", "train", "--config-path", "/conf"], ["seed=3"])
     assert identity.global_batch_size == 64
-    give_back()
+    OWN_DIRECTORY.give_back()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -96,7 +95,7 @@ def test_a_second_command_on_a_running_directory_changes_nothing(tmp_path: Path)
         for more in ({}, {"overwrite": True}, {"resume": str(run)}):
             with pytest.raises(ConfigError, match=r"is being run by process \d+ on "):
                 begin(config(str(run), "seed=9", **more), 64)
-            give_back()
+            OWN_DIRECTORY.give_back()
         assert content(run) == before
 
 
@@ -108,7 +107,7 @@ def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(left: tuple[
     before = content(run)
     with pytest.raises(ConfigError) as refused:
         begin(config(str(run), "seed=9"), 64)
-    give_back()
+    OWN_DIRECTORY.give_back()
     assert content(run) == before
     assert str(refused.value) == (
         f"hydra.run.dir={run}: belongs to an earlier run; accepted is another directory, resume={run} to go on with that run, "
@@ -124,7 +123,7 @@ def test_a_directory_with_something_else_in_it_is_used_and_cleared_of_what_was_n
     (tmp_path / ".hydra").mkdir()
     with (tmp_path / "output.log").open("a") as file:
         file.write("the refusal\n")
-    give_back()
+    OWN_DIRECTORY.give_back()
     assert {path.name for path in tmp_path.iterdir()} == {"output.log", "notes.txt"}
     assert (tmp_path / "output.log").read_text().endswith("the refusal\n")
 
@@ -135,11 +134,11 @@ def test_starting_over_sets_the_earlier_run_aside(tmp_path: Path) -> None:
     begin(config(str(run), "seed=9", overwrite=True), 64)
     assert content(tmp_path / "run.before-1") == before
     assert set(content(run)) == {"lock", "run.json"}
-    give_back()  # it could not start: all is as it was
+    OWN_DIRECTORY.give_back()  # it could not start: all is as it was
     assert content(tmp_path) == {f"run/{name}": there for name, there in before.items()}
     for number in (1, 2):
         begin(config(str(run), "seed=9", overwrite=True), 64)
-        leave(run)
+        OWN_DIRECTORY.leave()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["run", *(f"run.before-{i + 1}" for i in range(number))]
 
 
@@ -158,7 +157,7 @@ def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: P
     before = Identity.read(run)
     with pytest.raises(ConfigError, match="belongs to an earlier run"):
         begin(config(str(run), "seed=9"), 64)
-    give_back()
+    OWN_DIRECTORY.give_back()
     begin(config(str(run), "seed=1", overwrite=True), 64)
     assert Identity.read(run) == before
 
@@ -176,7 +175,7 @@ def test_a_resumption_keeps_the_id_and_notes_what_is_new_and_takes_it_back(tmp_p
     with (run / "train.log").open("a") as file:
         file.write("refused\n")
     (run / "train.rank1.log").touch()
-    give_back()
+    OWN_DIRECTORY.give_back()
     assert content(run) == before
 
 
@@ -184,7 +183,7 @@ def test_resume_in_a_config_file_is_refused(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
     with pytest.raises(ConfigError, match=rf"^resume={run}: accepted on the command line alone"):
         begin(config(str(tmp_path / "new"), resume=str(run)), 64)
-    give_back()
+    OWN_DIRECTORY.give_back()
     assert not (tmp_path / "new").exists()
 
 
@@ -196,7 +195,7 @@ def test_a_rank_that_another_process_answers_for_takes_nothing(
     run = run_in(tmp_path / "run")
     monkeypatch.setattr(directories, "this_rank", lambda: rank)
     begin(config(str(run), given=False), 64)
-    assert not is_held_here(run)
+    assert not Lock.is_here(run)
 
 
 @pytest.mark.parametrize(
@@ -221,9 +220,9 @@ def test_what_can_not_be_a_directory_is_one_line_and_leaves_nothing(where: str |
         cfg = config(path)
         cfg.hydra.sweep = {"dir": path}
         with pytest.raises(ConfigError) as refused:
-            take(folder_of(cfg, key), key)
+            OWN_DIRECTORY.take(folder_of(cfg, key), key)
         line = str(refused.value)
-        give_back()
+        OWN_DIRECTORY.give_back()
         assert line.startswith(f"{key}=")
         assert words in line
         assert "\n" not in line
@@ -238,7 +237,7 @@ def test_a_full_disk_at_the_start_is_one_line_and_leaves_nothing(tmp_path: Path,
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match=r"^hydra.run.dir=.*: can't be made or written to \(No space left on device\)"):
         begin(config(str(tmp_path / "logs" / "run")), 64)
-    give_back()
+    OWN_DIRECTORY.give_back()
     assert list(tmp_path.iterdir()) == []
 
 

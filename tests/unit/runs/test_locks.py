@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import ConfigError
-from lockstep.runs.locks import check_free, hold, is_held, release
+from lockstep.runs.locks import Lock, check_free, is_held
 
 HOLDER = """
 import sys
 from pathlib import Path
-from lockstep.runs.locks import hold
+from lockstep.runs.locks import Lock
 
-hold(Path(sys.argv[1]), "key")
+Lock(Path(sys.argv[1]), "key")
 print(flush=True)
 input()
 """
@@ -28,17 +28,18 @@ def test_a_directory_has_one_holder(tmp_path: Path) -> None:
         assert other.stdout is not None
         other.stdout.readline()
         assert is_held(tmp_path)
-        for refused in (hold, check_free):
+        for refused in (Lock, check_free):
             with pytest.raises(ConfigError, match=rf"^resume={tmp_path}: is being run by process {other.pid} on "):
                 refused(tmp_path, "resume")
         other.kill()
         other.wait()
     assert not is_held(tmp_path)
-    hold(tmp_path, "resume")
+    lock = Lock(tmp_path, "resume")
     (tmp_path / "link").symlink_to(tmp_path)
     assert is_held(tmp_path / "link")  # by another name; to open the lock file once more would give it up
-    hold(tmp_path, "resume")  # it is ours
-    release(tmp_path)
+    check_free(tmp_path, "resume")  # it is ours
+    lock.close()
+    assert not is_held(tmp_path)
     check_free(tmp_path, "resume")
 
 
@@ -49,6 +50,5 @@ def test_a_file_system_without_locks_is_said_and_goes_on(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("lockstep.runs.locks.fcntl.lockf", refused)
-    hold(tmp_path, "resume")
-    release(tmp_path)
+    Lock(tmp_path, "resume").close()
     assert "this file system has no locks" in caplog.text

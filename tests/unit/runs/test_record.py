@@ -13,7 +13,7 @@ import pytest
 
 from lockstep.atomic_files import read_json, remove_partial_files, replacing, write_json
 from lockstep.runs import record
-from lockstep.runs.locks import hold, release
+from lockstep.runs.locks import Lock
 
 
 def test_json_is_written_and_read_back(tmp_path: Path) -> None:
@@ -92,13 +92,13 @@ def test_a_run_that_was_killed_is_interrupted(tmp_path: Path) -> None:
     assert record.actual_status(tmp_path) is None
     record.write_status(tmp_path, "running")
     assert record.actual_status(tmp_path) == "interrupted"  # nobody has the directory
-    hold(tmp_path, "hydra.run.dir")
+    lock = Lock(tmp_path, "hydra.run.dir")
     try:
         assert record.actual_status(tmp_path) == "running"
         record.write_status(tmp_path, "finished")
         assert record.actual_status(tmp_path) == "finished"
     finally:
-        release(tmp_path)
+        lock.close()
     (tmp_path / "status.json").write_text('{"stat')
     assert record.actual_status(tmp_path) is None
 

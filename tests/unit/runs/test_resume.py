@@ -46,8 +46,8 @@ def overrides_of(command: list[str] | None) -> list[str]:
 @contextmanager
 def held_by_another(folder: Path) -> Iterator[int]:
     """The pid of a process that runs this run."""
-    script = "import sys; from pathlib import Path; from lockstep.runs.locks import hold; "
-    script += "hold(Path(sys.argv[1]), 'k'); print(flush=True); "
+    script = "import sys; from pathlib import Path; from lockstep.runs.locks import Lock; "
+    script += "Lock(Path(sys.argv[1]), 'k'); print(flush=True); "
     command = [sys.executable, "-c", script + "input()", str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:

@@ -15,12 +15,12 @@ from lockstep.checkpointing import write_checkpoint
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import RESTARTS
+from lockstep.launchers.outcome import Outcome, outcome_of
 from lockstep.launchers.stop_signals import Preempted
-from lockstep.launchers.supervisor import Outcome
 from lockstep.runs import record
 from lockstep.runs.identity import Identity
-from lockstep.runs.locks import is_held_here
-from lockstep.runs.run import Run, outcome_of
+from lockstep.runs.locks import Lock
+from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared
 
 
@@ -84,7 +84,7 @@ GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.
     ],
 )
 def test_who_loses_its_peer_is_not_to_blame(gone: list[int], blamed: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.runs.run.gone_ranks", lambda: gone)
+    monkeypatch.setattr("lockstep.launchers.outcome.gone_ranks", lambda: gone)
     assert outcome_of(RuntimeError(GLHF), 0) == Outcome(code=1, reason=reason, rank=blamed)
 
 
@@ -159,4 +159,4 @@ def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Calla
         run.__enter__()
     assert left.value.code == 2
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoints"}
-    assert not is_held_here(tmp_path)
+    assert not Lock.is_here(tmp_path)

@@ -76,7 +76,7 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
     assert (tmp_path / "manifest.json").read_bytes() == before  # who only looks changes nothing
     reader, writer = os.pipe()
     if (holder := os.fork()) == 0:  # another process runs it
-        locks.hold(tmp_path, "hydra.sweep.dir")
+        locks.Lock(tmp_path, "hydra.sweep.dir")
         os.write(writer, b"1")
         time.sleep(60)
         os._exit(0)
