@@ -1,57 +1,17 @@
-"""Every kind of refusal, each one line for a person; and that all that is shipped passes."""
+"""Every kind of refusal, each one line for a person."""
 
-import zipfile
 from collections.abc import Callable
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
+from refusals import changed, refusal
 
 from lockstep.config.checks import GROUPS, check
-from lockstep.config.plan import Plan
 from lockstep.config.rules import RULES
-from lockstep.errors import ConfigError
 
-CONF = Path(__file__).parents[3] / "conf"
-CHOSEN_TOGETHER = ("model", "model/optimizer", "model/lr_scheduler", "datamodule", "trainer", "callbacks", "logger")
-CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
-ABSTRACT = ("model=classifier", "model=regressor", "datamodule=base")  # the files beside them build on these
-# What an option needs beside itself to make sense.
-COMPANIONS = {
-    "model=linear": ["optimized_metric=val/loss", "optimized_mode=min"],
-    "datamodule=image_folder": ["datamodule.data_dir=."],
-}
 COUNTS = [key for key, accepts in RULES.items() if "integer" in accepts.words or "number" in accepts.words]
-
-
-def options(group: str) -> list[str]:
-    found = [f"{group}={file.stem}" for file in sorted((CONF / group).glob("*.yaml"))]
-    return [option for option in found if option not in ABSTRACT]
-
-
-def every_option() -> list[list[str]]:
-    """The first options of all groups, the second ones, ...: composing one config an option would take a minute."""
-    together = zip_longest(*map(options, CHOSEN_TOGETHER))
-    alone = [[option] for group in CHOSEN_ALONE for option in options(group)]
-    return [[option for option in row if option is not None] for row in together] + alone
-
-
-def changed(cfg: DictConfig, **changes: Any) -> DictConfig:
-    for key, value in changes.items():
-        OmegaConf.update(cfg, key, value, force_add=True)
-    return cfg
-
-
-def refusal(cfg: DictConfig) -> str:
-    with pytest.raises(ConfigError) as refused:
-        check(cfg)
-    message = str(refused.value)
-    assert "\n" not in message
-    return message
 
 
 def test_shipped_config_passes(shipped: DictConfig) -> None:
@@ -60,45 +20,6 @@ def test_shipped_config_passes(shipped: DictConfig) -> None:
 
 def test_seed_zero_is_a_seed(shipped: DictConfig) -> None:
     check(changed(shipped, seed=0))
-
-
-@pytest.mark.parametrize("chosen", every_option(), ids=" ".join)
-def test_every_option_passes_and_names_targets_that_exist(
-    chosen: list[str], compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
-    cfg = compose(*chosen, *(override for option in chosen for override in COMPANIONS.get(option, [])))
-    check(cfg)
-    assert Plan.of(cfg).world_size >= 1
-    for target in targets_of(OmegaConf.to_container(cfg, resolve=True)):
-        assert callable(get_object(target))
-
-
-def targets_of(node: Any) -> list[str]:
-    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
-    own = [node["_target_"]] if isinstance(node, dict) and "_target_" in node else []
-    return own + [target for child in children for target in targets_of(child)]
-
-
-@pytest.mark.parametrize(
-    ("option", "missing"),
-    [("model=classifier", "model.net"), ("model=regressor", "model.net"), ("datamodule=base", "datamodule._target_")],
-)
-def test_an_abstract_option_alone_is_refused(option: str, missing: str, compose: Callable[..., DictConfig]) -> None:
-    assert refusal(compose(option)) == f"{missing}=???: a value is required"
-
-
-def test_early_stopping_is_added_beside_the_default_callbacks(compose: Callable[..., DictConfig]) -> None:
-    cfg = compose("callbacks=early_stopping")
-    check(cfg)
-    assert {"early_stopping", "best_checkpoint", "progress"} <= set(cfg.callbacks)
-    assert cfg.callbacks.early_stopping.monitor == "val/acc"
-
-
-def test_the_command_in_the_header_of_early_stopping_composes(compose: Callable[..., DictConfig]) -> None:
-    header = (CONF / "callbacks" / "early_stopping.yaml").read_text().splitlines()[0]
-    override = next(word for word in header.split() if "callbacks=" in word)
-    assert "early_stopping" in compose(override).callbacks
 
 
 @pytest.mark.parametrize("key", RULES)
@@ -275,61 +196,6 @@ def test_a_data_dir_that_is_a_number_is_refused(shipped: DictConfig) -> None:
 
 def test_a_seed_that_numpy_does_not_take_is_refused(shipped: DictConfig) -> None:
     assert refusal(changed(shipped, seed=2**32)).startswith("seed=4294967296: accepted is an integer")
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    path = tmp_path / "some.ckpt"
-    torch.save({"state_dict": {"weight": torch.arange(100.0)}}, path)
-    return path
-
-
-@pytest.mark.parametrize("key", ["ckpt_path", "init_from"])
-def test_a_whole_checkpoint_passes(key: str, checkpoint: Path, shipped: DictConfig) -> None:
-    check(changed(shipped, **{key: str(checkpoint)}))
-
-
-@pytest.mark.parametrize("key", ["ckpt_path", "init_from"])
-def test_a_checkpoint_that_is_not_there_is_refused(key: str, tmp_path: Path, shipped: DictConfig) -> None:
-    for path in (tmp_path / "none.ckpt", tmp_path):  # nothing, and a folder
-        assert refusal(changed(shipped, **{key: str(path)})).startswith(f"{key}={path}: no such file: {path}; accepted is ")
-
-
-def test_a_checkpoint_that_is_no_text_is_refused(shipped: DictConfig) -> None:
-    assert refusal(changed(shipped, ckpt_path=5)) == "ckpt_path=5: accepted is text, or null"
-
-
-@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.99])
-def test_a_truncated_checkpoint_is_refused(part: float, checkpoint: Path, shipped: DictConfig) -> None:
-    whole = checkpoint.read_bytes()
-    checkpoint.write_bytes(whole[: int(len(whole) * part)])
-    message = refusal(changed(shipped, ckpt_path=str(checkpoint)))
-    assert message.startswith(f"ckpt_path={checkpoint}: not a readable checkpoint (")
-
-
-def test_a_checkpoint_with_a_flipped_bit_in_a_tensor_is_refused(checkpoint: Path, shipped: DictConfig) -> None:
-    content = bytearray(checkpoint.read_bytes())
-    content[content.index(torch.arange(100.0).numpy().tobytes()) + 17] ^= 1
-    checkpoint.write_bytes(content)
-    assert refusal(changed(shipped, ckpt_path=str(checkpoint))) == (
-        f"ckpt_path={checkpoint}: the checkpoint is corrupt (at some/data/0)"
-    )
-
-
-def test_a_flipped_bit_in_the_archive_directory_is_refused_or_harmless(checkpoint: Path, shipped: DictConfig) -> None:
-    cfg = changed(shipped, ckpt_path=str(checkpoint))
-    whole = checkpoint.read_bytes()
-    with zipfile.ZipFile(checkpoint) as archive:
-        directory = archive.start_dir
-    for position in (*range(directory + 8, directory + 12), directory + 46):  # flags, method and name of the first entry
-        for bit in range(8):
-            damaged = bytearray(whole)
-            damaged[position] ^= 1 << bit
-            checkpoint.write_bytes(damaged)
-            try:
-                check(cfg)
-            except ConfigError as error:
-                assert str(error).startswith(f"ckpt_path={checkpoint}: ")  # noqa: PT017  either outcome is right
 
 
 @pytest.mark.parametrize("key", [*GROUPS, "callbacks.pictures", "guards.checkpoint", "logger.tensorboard"])

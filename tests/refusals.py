@@ -1,0 +1,23 @@
+"""A config with changes, and what is said of one that can't be run."""
+
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.config.checks import check
+from lockstep.errors import ConfigError
+
+
+def changed(cfg: DictConfig, **changes: Any) -> DictConfig:
+    for key, value in changes.items():
+        OmegaConf.update(cfg, key, value, force_add=True)
+    return cfg
+
+
+def refusal(cfg: DictConfig) -> str:
+    with pytest.raises(ConfigError) as refused:
+        check(cfg)
+    message = str(refused.value)
+    assert "\n" not in message
+    return message

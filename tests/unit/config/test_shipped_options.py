@@ -1,0 +1,75 @@
+"""Every option that is shipped passes the checks, and what it names is there."""
+
+from collections.abc import Callable
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+from refusals import refusal
+
+from lockstep.config.checks import check
+from lockstep.config.plan import Plan
+
+CONF = Path(__file__).parents[3] / "conf"
+CHOSEN_TOGETHER = ("model", "model/optimizer", "model/lr_scheduler", "datamodule", "trainer", "callbacks", "logger")
+CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
+ABSTRACT = ("model=classifier", "model=regressor", "datamodule=base")  # the files beside them build on these
+# What an option needs beside itself to make sense.
+COMPANIONS = {
+    "model=linear": ["optimized_metric=val/loss", "optimized_mode=min"],
+    "datamodule=image_folder": ["datamodule.data_dir=."],
+}
+
+
+def options(group: str) -> list[str]:
+    found = [f"{group}={file.stem}" for file in sorted((CONF / group).glob("*.yaml"))]
+    return [option for option in found if option not in ABSTRACT]
+
+
+def every_option() -> list[list[str]]:
+    """The first options of all groups, the second ones, ...: composing one config an option would take a minute."""
+    together = zip_longest(*map(options, CHOSEN_TOGETHER))
+    alone = [[option] for group in CHOSEN_ALONE for option in options(group)]
+    return [[option for option in row if option is not None] for row in together] + alone
+
+
+@pytest.mark.parametrize("chosen", every_option(), ids=" ".join)
+def test_every_option_passes_and_names_targets_that_exist(
+    chosen: list[str], compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
+    cfg = compose(*chosen, *(override for option in chosen for override in COMPANIONS.get(option, [])))
+    check(cfg)
+    assert Plan.of(cfg).world_size >= 1
+    for target in targets_of(OmegaConf.to_container(cfg, resolve=True)):
+        assert callable(get_object(target))
+
+
+def targets_of(node: Any) -> list[str]:
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+    own = [node["_target_"]] if isinstance(node, dict) and "_target_" in node else []
+    return own + [target for child in children for target in targets_of(child)]
+
+
+@pytest.mark.parametrize(
+    ("option", "missing"),
+    [("model=classifier", "model.net"), ("model=regressor", "model.net"), ("datamodule=base", "datamodule._target_")],
+)
+def test_an_abstract_option_alone_is_refused(option: str, missing: str, compose: Callable[..., DictConfig]) -> None:
+    assert refusal(compose(option)) == f"{missing}=???: a value is required"
+
+
+def test_early_stopping_is_added_beside_the_default_callbacks(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose("callbacks=early_stopping")
+    check(cfg)
+    assert {"early_stopping", "best_checkpoint", "progress"} <= set(cfg.callbacks)
+    assert cfg.callbacks.early_stopping.monitor == "val/acc"
+
+
+def test_the_command_in_the_header_of_early_stopping_composes(compose: Callable[..., DictConfig]) -> None:
+    header = (CONF / "callbacks" / "early_stopping.yaml").read_text().splitlines()[0]
+    override = next(word for word in header.split() if "callbacks=" in word)
+    assert "early_stopping" in compose(override).callbacks

@@ -1,0 +1,143 @@
+"""From a checkpoint back to a model, and what a checkpoint that does not fit is told."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from built import SMALL, built, same_weights
+from omegaconf import DictConfig
+
+from lockstep.build import build_model, load_model
+from lockstep.checkpointing import read_checkpoint
+from lockstep.errors import ConfigError
+from lockstep.models import Classifier
+
+
+@pytest.fixture(scope="module")
+def trained(compose: Callable[..., DictConfig], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Classifier]:
+    """The run directory of an epoch of two batches on standardised digits, and the model as it was at its end."""
+    run_dir = tmp_path_factory.mktemp("trained")
+    limits = ["trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.enable_progress_bar=false"]
+    cfg = compose(*SMALL, *limits, "datamodule.standardize=true", run_dir=run_dir)
+    with warnings.catch_warnings():
+        datamodule, model, trainer = built(cfg)
+        trainer.fit(model, datamodule)
+    return run_dir, model
+
+
+def test_a_model_comes_back_from_its_checkpoint(trained: tuple[Path, Classifier]) -> None:
+    run_dir, model = trained
+    loaded = load_model(run_dir / "checkpoints" / "best.ckpt")
+    assert type(loaded) is Classifier
+    assert not loaded.training
+    assert same_weights(loaded.state_dict(), model.state_dict())  # the scaler's mean and scale are among them
+    assert float(loaded.preprocess.mean) != 0
+    images = torch.rand(5, 1, 8, 8)
+    assert torch.equal(loaded.predict(images), model.predict(images))
+    assert loaded.spec == model.spec
+    assert loaded.spec.class_names == tuple("0123456789")
+
+
+@pytest.mark.parametrize("name", ["best", "last"])
+def test_a_checkpoint_holds_plain_containers_under_lightning_s_keys(name: str, trained: tuple[Path, Classifier]) -> None:
+    run_dir, model = trained
+    checkpoint = torch.load(run_dir / "checkpoints" / f"{name}.ckpt", weights_only=True)
+    lightnings = {"epoch", "global_step", "pytorch-lightning_version", "state_dict", "loops", "callbacks"}
+    lightnings |= {"optimizer_states", "lr_schedulers", "hyper_parameters"}
+    assert lightnings <= checkpoint.keys()
+    finished = {"best": 0, "last": 1}[name]  # epochs: the best one is saved before its epoch is over
+    assert (checkpoint["epoch"], checkpoint["global_step"]) == (finished, 2)
+    assert set(checkpoint["state_dict"]) == {
+        *("net.layers.1.weight", "net.layers.1.bias", "net.layers.4.weight", "net.layers.4.bias"),
+        *("preprocess.mean", "preprocess.scale"),
+    }
+    assert checkpoint["hyper_parameters"]["spec"] == {
+        "input_shape": [1, 8, 8],
+        "num_outputs": 10,
+        "class_names": list("0123456789"),
+    }
+    assert checkpoint["hyper_parameters"]["model"]["net"]["hidden"] == [16]
+    assert checkpoint["metrics"]["val/acc"] == model.results["val/acc"]
+
+
+def test_a_model_config_builds_the_model_again(trained: tuple[Path, Classifier]) -> None:
+    model_config = read_checkpoint("checkpoint", trained[0] / "checkpoints" / "last.ckpt")["hyper_parameters"]
+    again = build_model(model_config, lr=0.125)
+    assert isinstance(again, Classifier)
+    assert again.make_optimizer(again.parameters()).param_groups[0]["lr"] == 0.125
+    assert model_config["model"]["optimizer"]["lr"] == 2e-3  # stays as it was
+
+
+def test_init_from_takes_only_the_weights(trained: tuple[Path, Classifier], compose: Callable[..., DictConfig]) -> None:
+    run_dir, model = trained
+    _, started, trainer = built(compose(*SMALL, "seed=9", f"init_from={run_dir}/checkpoints/best.ckpt"))
+    assert same_weights(started.state_dict(), model.state_dict())
+    assert trainer.global_step == 0
+
+
+def test_ckpt_path_is_only_checked_here_and_restored_by_lightning(
+    trained: tuple[Path, Classifier], compose: Callable[..., DictConfig]
+) -> None:
+    _, started, _ = built(compose(*SMALL, f"ckpt_path={trained[0]}/checkpoints/last.ckpt"))
+    assert same_weights(started.state_dict(), built(compose(*SMALL))[1].state_dict())
+
+
+@pytest.mark.parametrize("key", ["init_from", "ckpt_path"])
+@pytest.mark.parametrize(
+    ("override", "difference"),
+    [
+        ("model.net.hidden=[8]", "net.layers.1.bias is (16,) there, (8,) in the model"),
+        ("model.net.hidden=[16,16]", "net.layers.4.bias is (10,) there, (16,) in the model"),
+        ("model.net.hidden=[]", "net.layers.1.bias is (16,) there, (10,) in the model"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_naming_the_tensor(
+    override: str, difference: str, key: str, trained: tuple[Path, Classifier], compose: Callable[..., DictConfig]
+) -> None:
+    path = trained[0] / "checkpoints" / "best.ckpt"
+    with pytest.raises(ConfigError) as refused:
+        built(compose(*SMALL, override, f"{key}={path}"))
+    assert str(refused.value) == f"{key}={path}: of another model: {difference}"
+
+
+@pytest.mark.parametrize(
+    ("name", "where"), [("net.layers.1.weight", "model"), ("net.surplus", "checkpoint")], ids=["lacking", "surplus"]
+)
+def test_a_tensor_that_one_side_lacks_is_named(
+    name: str, where: str, trained: tuple[Path, Classifier], compose: Callable[..., DictConfig], tmp_path: Path
+) -> None:
+    state = dict(trained[1].state_dict())
+    if where == "model":
+        del state[name]
+    else:
+        state[name] = torch.zeros(1)
+    path = tmp_path / "edited.ckpt"
+    torch.save({"state_dict": state}, path)
+    with pytest.raises(ConfigError) as refused:
+        built(compose(*SMALL, f"init_from={path}"))
+    assert str(refused.value) == f"init_from={path}: of another model: {name} is only in the {where}"
+
+
+def test_a_file_of_tensors_that_is_no_checkpoint_is_refused(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
+    path = tmp_path / "weights.ckpt"
+    torch.save({"weight": torch.zeros(1)}, path)
+    with pytest.raises(ConfigError, match=rf"^init_from={path}: not a Lightning checkpoint: it has no state_dict$"):
+        built(compose(*SMALL, f"init_from={path}"))
+
+
+class NotPlain:
+    """What a checkpoint of code of one's own might hold."""
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pickled.ckpt"
+    torch.save({"state_dict": {}, "hyper_parameters": NotPlain()}, path)
+    with pytest.raises(ConfigError, match=rf"^checkpoint={path}: not a checkpoint that loads with weights_only=True \("):
+        load_model(path)
+
+
+def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^checkpoint={tmp_path}/none.ckpt: no such file"):
+        load_model(tmp_path / "none.ckpt")
