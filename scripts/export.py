@@ -42,8 +42,8 @@ def main() -> None:
     partial = target.with_name(f".{target.name}.partial")
     save_file(weights, partial, metadata=about | {"format": "pt", "source": str(source)})
     partial.replace(target)
-    rows = {"weights": str(target), "tensors": str(len(weights)), "size": f"{target.stat().st_size / 2**20:.2f} MiB"}
-    console.show_rows(rows)
+    size = f"{target.stat().st_size / 2**20:.2f} MiB"
+    console.show_table([("weights", str(target)), ("tensors", str(len(weights))), ("size", size)])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from lockstep.config.overrides import quote
 from lockstep.errors import config_error
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS
 from lockstep.launchers.supervisor import POLL
-from lockstep.sweeps.live_table import COLUMNS, rows_of, show
+from lockstep.sweeps.live_table import COLUMNS, rows_of
 from lockstep.sweeps.manifest import Manifest, as_it_stands
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     if arguments.what == "status":
         if manifest.recovered:
             console.say(f"{manifest.path} does not know {manifest.recovered} of the jobs: read from their directories")
-        show(rows_of(as_it_stands(manifest), arguments.sweep_dir), COLUMNS)
+        console.show_table(rows_of(as_it_stands(manifest)), COLUMNS)
         return
     sys.exit(resume(manifest, arguments.sweep_dir.absolute()))
 

@@ -1,7 +1,6 @@
 """Hydra's seam for multirun: found by Hydra under this name, imported at every start, so it imports nothing heavy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -10,22 +9,9 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from lockstep.sweeps.settings import Settings
 
-@dataclass
-class LockstepLauncherConf:
-    """hydra.launcher.KEY=VALUE"""
-
-    _target_: str = "hydra_plugins.lockstep_launcher.LockstepLauncher"
-    gpus: Any = "all"  # which GPUs jobs are packed onto: all visible ones, a list of ids, or how many
-    jobs: int = 1  # CPU jobs at once; more than one share the cores
-    timeout: Any = None  # seconds a job may take
-    retries: int = 0  # times a failed job is tried again
-    on_failure: str = "continue"  # or stop: hand out no more jobs
-    same_code: bool = False  # refuse to go on with another commit than the sweep began with
-    dry_run: bool = False  # print the jobs, run none
-
-
-ConfigStore.instance().store(group="hydra/launcher", name="lockstep", node=LockstepLauncherConf, provider="lockstep")
+ConfigStore.instance().store(group="hydra/launcher", name="lockstep", node=Settings, provider="lockstep")
 
 
 class LockstepLauncher(Launcher):

@@ -6,13 +6,13 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 _ROOT = Path(__file__).resolve().parents[2]  # the checkout
 
@@ -110,7 +110,7 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     rows |= {"wall time": f"{result['wall_time']:.1f} s", "world size": str(result["world_size"])}
     if result["train_time"]:
         rows |= {"throughput": f"{result['samples_per_second']:,.0f} samples/s"}
-    show_rows(rows | {"run directory": _relative(run_dir)})
+    show_table([*rows.items(), ("run directory", _relative(run_dir))])
     if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
         print(result["test_note"], flush=True)
     if result["train_time"]:
@@ -140,15 +140,20 @@ def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def show_rows(rows: dict[str, str]) -> None:
-    """Names and values in two columns."""
-    if not sys.stdout.isatty():
-        print(aligned([*rows.items()]), flush=True)
-        return
-    table = Table(show_header=False)
-    for name, value in rows.items():
-        table.add_row(f"[cyan]{name}", escape(value))
-    Console().print(table)
+def table(rows: Iterable[Sequence[str]], columns: Sequence[str] = (), **style: Any) -> Table:
+    """For rich; what looks like its markup is text like any other."""
+    content = Table(*(Column(Text(name)) for name in columns), show_header=bool(columns), **style)
+    for row in rows:
+        content.add_row(*map(Text, row))
+    return content
+
+
+def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:
+    """A table on a terminal, aligned plain text elsewhere."""
+    if sys.stdout.isatty():
+        Console().print(table(rows, columns))
+    else:
+        print(aligned([columns, *rows] if columns else rows), flush=True)
 
 
 def first_of(names: Sequence[object], most: int = 3) -> str:

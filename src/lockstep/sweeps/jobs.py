@@ -1,6 +1,7 @@
 """One job of a sweep: what it is, whatever its number, and the command that runs it."""
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -106,10 +107,5 @@ def pool_of(plan: Plan) -> tuple[str, int]:
 
 def varying(jobs: Sequence[Sequence[str]]) -> list[str]:
     """The override keys in which the jobs differ, in the order of their first appearance."""
-    values: dict[str, set[Any]] = {}
-    for overrides in jobs:
-        for override in overrides:
-            key, _, value = override.partition("=")
-            values.setdefault(key, set()).add(value)
-    counted = {key: sum(any(o.partition("=")[0] == key for o in overrides) for overrides in jobs) for key in values}
-    return [key for key, found in values.items() if len(found) > 1 or counted[key] < len(jobs)]
+    values = [{key: value for key, _, value in (o.partition("=") for o in overrides)} for overrides in jobs]
+    return [key for key in dict.fromkeys(itertools.chain(*values)) if len({job.get(key) for job in values}) > 1]

@@ -10,10 +10,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from lockstep.console import aligned
+from lockstep.console import table
 from lockstep.sweeps.job_directory import FINISHED, RUNNING, progress_of, record_of
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import Manifest
@@ -24,8 +22,8 @@ COLUMNS = ("job", "overrides", "devices", "state", "epoch", "metric", "samples/s
 class LiveTable:
     """One live table on a terminal; elsewhere a line whenever a job changes its state."""
 
-    def __init__(self, manifest: Manifest, directory: Path) -> None:
-        self.manifest, self.directory = manifest, directory
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
         self._live: Live | None = None
         self._said: dict[str, str] = {}
         self._due = 0.0
@@ -38,7 +36,7 @@ class LiveTable:
             if self._live is None:
                 self._live = Live(console=Console(), auto_refresh=False, transient=True)
                 self._live.start()
-            self._live.update(table(rows_of(self.manifest, self.directory)), refresh=True)
+            self._live.update(table(rows_of(self.manifest), COLUMNS), refresh=True)
 
     def close(self) -> None:
         """Takes the live table away; the last changes are said."""
@@ -63,10 +61,10 @@ def clause(reason: str) -> str:
     return reason if len(reason) <= 60 else textwrap.shorten(re.split(r"[,;]\s", reason)[0], 80, placeholder=" ...")
 
 
-def rows_of(manifest: Manifest, directory: Path) -> list[tuple[str, ...]]:
+def rows_of(manifest: Manifest) -> list[tuple[str, ...]]:
     """A row of COLUMNS per job, as things stand."""
     keys = varying([job["overrides"] for job in manifest.jobs.values()])
-    return [_row(job, directory / job["directory"], keys) for job in manifest.jobs.values()]
+    return [_row(job, manifest.directory / job["directory"], keys) for job in manifest.jobs.values()]
 
 
 def _row(job: dict[str, Any], folder: Path, keys: Sequence[str]) -> tuple[str, ...]:
@@ -92,18 +90,3 @@ def _expected_end(job: dict[str, Any], progress: dict[str, Any]) -> str:
     if job["status"] != RUNNING or epochs <= 0:
         return ""
     return time.strftime("%H:%M:%S", time.localtime(time.time() + (epochs - epoch) * seconds))
-
-
-def table(rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> Table:
-    content = Table(*columns)
-    for row in rows:
-        content.add_row(*map(Text, row))  # a reason may look like markup
-    return content
-
-
-def show(rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> None:
-    """A table on a terminal, aligned plain text elsewhere."""
-    if sys.stdout.isatty():
-        Console().print(table(rows, columns))
-        return
-    print(aligned([columns, *rows]), flush=True)

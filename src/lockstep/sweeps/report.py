@@ -6,33 +6,31 @@ import json
 import shlex
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from lockstep.atomic_files import replace_text
+from lockstep.console import show_table, table
 from lockstep.sweeps.job_directory import FINISHED, RECORDED, cards, record_of
 from lockstep.sweeps.jobs import REPEATS, flat, varying
-from lockstep.sweeps.live_table import clause, show
+from lockstep.sweeps.live_table import clause
 from lockstep.sweeps.manifest import Manifest
 
 
-def report(manifest: Manifest, directory: Path, keys: Sequence[str]) -> None:
+def report(manifest: Manifest, keys: Sequence[str]) -> None:
     """Shows the jobs `keys` sorted by their metric, failures last, and writes results.csv and results.md of all jobs."""
+    directory = manifest.directory
     swept = varying([job["overrides"] for job in manifest.jobs.values()])
     edited = edits(manifest)
-    results = [_result(key, job, directory, swept) | edited.get(key, {}) for key, job in _ranked(manifest)]
+    results = [_result(key, job, manifest, swept) | edited.get(key, {}) for key, job in _ranked(manifest)]
     differing = [*swept, *dict.fromkeys(name for values in edited.values() for name in values)]
     replace_text(directory / "results.csv", _csv(results))
     tables = [_markdown(results), *_repeats(results, [name for name in differing if name not in REPEATS])]
     replace_text(directory / "results.md", "\n".join(tables))
     shown = ("directory", "status", *differing, "metric", "world_size", "samples_per_second", "reason")
-    show([tuple(_cell(result.get(name)) for name in shown) for result in results if result["key"] in keys], shown)
+    show_table([[_cell(result.get(name)) for name in shown] for result in results if result["key"] in keys], shown)
     print(f"\n{directory}/results.csv\ntensorboard --logdir {shlex.quote(str(directory))}", flush=True)
 
 
@@ -63,8 +61,8 @@ def _ranked(manifest: Manifest) -> list[tuple[str, dict[str, Any]]]:
     return sorted(manifest.jobs.items(), key=rank)
 
 
-def _result(key: str, job: dict[str, Any], directory: Path, swept: Sequence[str]) -> dict[str, Any]:
-    record = (record_of(directory / job["directory"]) or {}) if job["status"] == FINISHED else {}
+def _result(key: str, job: dict[str, Any], manifest: Manifest, swept: Sequence[str]) -> dict[str, Any]:
+    record = (record_of(manifest.directory / job["directory"]) or {}) if job["status"] == FINISHED else {}
     values = dict(override.lstrip("+").partition("=")[::2] for override in job["overrides"])
     result = {"key": key, "repetition": job.get("repetition"), "directory": job["directory"], "status": job["status"]}
     result |= {name: values.get(name.lstrip("+")) for name in swept} | {"metric": job["metric"]}
@@ -109,11 +107,9 @@ def _repeats(results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[st
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """In Markdown."""
-    content = Table(*map(escape, columns), box=box.MARKDOWN)
-    for row in rows:
-        content.add_row(*(Text(" ".join(cell.split()).replace("|", "\\|")) for cell in row))
+    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
     text = io.StringIO()
-    Console(file=text, width=100_000).print(content)
+    Console(file=text, width=100_000).print(table(cells, columns, box=box.MARKDOWN))
     return text.getvalue().strip() + "\n"
 
 

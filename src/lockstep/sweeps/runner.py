@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lockstep.config.overrides import quote
 from lockstep.config.plan import cores
@@ -23,6 +22,7 @@ from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.live_table import LiveTable
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.pool import Pool
+from lockstep.sweeps.settings import Settings
 
 POLL = 0.1  # seconds between two looks at the jobs
 GRACE = 12.0  # seconds a job gets to end by itself, after its own deadline for saving, before it is killed
@@ -44,7 +44,7 @@ class Running:
 class Runner:
     """One call of `run` handles one batch; `stopped` says that no more jobs should be handed out."""
 
-    def __init__(self, manifest: Manifest, pools: dict[str, Pool], settings: Any, progress: LiveTable) -> None:
+    def __init__(self, manifest: Manifest, pools: dict[str, Pool], settings: Settings, progress: LiveTable) -> None:
         self.manifest, self.pools, self.settings, self.progress = manifest, pools, settings, progress
         self.stopped: str | None = None
         self._tries: dict[str, int] = {}

@@ -23,22 +23,21 @@ _RULES = {
     "retries": integer(0),
     "on_failure": one_of("continue", "stop"),
     "gpus": Rule("accepted is all, a number, or a list of GPUs", _is_gpus),
-    "same_code": one_of(True, False),
-    "dry_run": one_of(True, False),
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Settings:
-    """hydra.launcher, checked."""
+    """Hydra's schema of the launcher: it checks the types, and the rules the rest."""
 
-    gpus: Any
-    jobs: int
-    timeout: float | None
-    retries: int
-    on_failure: str
-    same_code: bool
-    dry_run: bool
+    _target_: str = "hydra_plugins.lockstep_launcher.LockstepLauncher"
+    gpus: Any = "all"  # which GPUs jobs are packed onto: all visible ones, a list of ids, or how many
+    jobs: int = 1  # CPU jobs at once; more than one share the cores
+    timeout: Any = None  # seconds a job may take
+    retries: int = 0  # times a failed job is tried again
+    on_failure: str = "continue"  # or stop: hand out no more jobs
+    same_code: bool = False  # refuse to go on with another commit than the sweep began with
+    dry_run: bool = False  # print the jobs, run none
 
     def __post_init__(self) -> None:
         for name, rule in _RULES.items():

@@ -165,7 +165,7 @@ class Sweep:
         manifest.settle()
         manifest.git_commit = commit
         manifest.add_command([str(Path(sys.argv[0]).absolute()), *sys.argv[1:]], Path.cwd())
-        self.manifest, self.runner = manifest, Runner(manifest, self._pools, self.settings, LiveTable(manifest, self.directory))
+        self.manifest, self.runner = manifest, Runner(manifest, self._pools, self.settings, LiveTable(manifest))
         return self.manifest, self.runner
 
     def _say_edits(self, batch: Sequence[Job]) -> None:
@@ -177,7 +177,7 @@ class Sweep:
 
     def _end(self) -> None:
         assert self.runner is not None
-        report(self.manifest, self.directory, list(self.jobs))
+        report(self.manifest, list(self.jobs))
         states = [self.manifest.jobs[key]["status"] for key in self.jobs if key in self.manifest.jobs]
         if self.runner.stopped:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {resume_hint(self.directory)}")

@@ -12,8 +12,9 @@ from pathlib import Path
 import fake_sweep
 import pytest
 
+from lockstep.console import show_table
 from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, WAITING, archive
-from lockstep.sweeps.live_table import rows_of, show
+from lockstep.sweeps.live_table import COLUMNS, rows_of
 from lockstep.sweeps.manifest import Manifest, as_it_stands
 from lockstep.sweeps.report import report
 
@@ -59,7 +60,7 @@ def test_any_file_may_be_damaged(
             damage(folder / name, how)
             caplog.clear()
             capsys.readouterr()
-            show(rows_of(as_it_stands(Manifest(folder)), folder))
+            show_table(rows_of(as_it_stands(Manifest(folder))), COLUMNS)
             assert capsys.readouterr().out.count(" finished ") == 2, name
             assert goes_on(folder) == [2, 3, 4], name
             assert len([line for line in caplog.messages if str(name) in line]) <= 1
@@ -72,7 +73,7 @@ def goes_on(folder: Path) -> list[int]:
     manifest.settle()
     manifest.add_command(["train.py", "-m", "seed=0,1"], folder.parent)
     todo = manifest.register(jobs)
-    report(manifest, folder, [one.key for one in jobs])
+    report(manifest, [one.key for one in jobs])
     again = Manifest(folder)
     assert not again.recovered
     assert again.jobs == manifest.jobs

@@ -24,7 +24,7 @@ def test_jobs_of_an_edited_config_are_kept_apart(tmp_path: Path) -> None:
     for one, metric in zip(jobs, (0.9, 0.7, 0.2, 0.4, 0.3), strict=True):
         manifest.update(one.key, metric=metric)
     assert {name for values in edits(manifest).values() for name in values} == {"model.net.hidden"}
-    report(manifest, tmp_path, list(manifest.jobs))
+    report(manifest, list(manifest.jobs))
     lines = [line.split("|") for line in (tmp_path / "results.md").read_text().splitlines() if "hidden" in line or "0." in line]
     means = [[cell.strip() for cell in line[1:-1]] for line in lines[-3:]]
     assert means[0] == ["model.net.hidden", "runs", "mean", "standard deviation"]
@@ -35,7 +35,7 @@ def test_one_config_is_one_group_however_it_is_spelled(tmp_path: Path) -> None:
     jobs = [fake_sweep.job(tmp_path, i, seed=i) for i in (0, 1)]
     manifest = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
     manifest.update(jobs[1].key, overrides=["model.optimizer.lr=1e-1", "seed=1"])
-    report(manifest, tmp_path, list(manifest.jobs))
+    report(manifest, list(manifest.jobs))
     assert "| 2 " in (tmp_path / "results.md").read_text().splitlines()[-1]
 
 
@@ -43,11 +43,11 @@ def test_tables_have_a_reason_s_first_clause(tmp_path: Path, capsys: pytest.Capt
     one = fake_sweep.job(tmp_path, 0)
     manifest = fake_sweep.sweep(tmp_path, {one: "failed"})
     manifest.update(one.key, reason=LONG)
-    report(manifest, tmp_path, [one.key])
+    report(manifest, [one.key])
     for text in ((tmp_path / "results.md").read_text(), (tmp_path / "results.csv").read_text(), capsys.readouterr().out):
         assert "at step 3 the loss is nan" in text
         assert "samples 0" not in text
-    assert rows_of(manifest, tmp_path)[0][3] == "failed: rank 0: at step 3 the loss is nan"
+    assert rows_of(manifest)[0][3] == "failed: rank 0: at step 3 the loss is nan"
     assert Manifest(tmp_path).jobs[one.key]["reason"] == LONG
 
 
@@ -61,7 +61,7 @@ def test_a_cell_is_one_line_and_no_markup(tmp_path: Path) -> None:
     one = fake_sweep.job(tmp_path, 0)
     manifest = fake_sweep.sweep(tmp_path, {one: "failed"})
     manifest.update(one.key, reason="a|b\n[/x] :x:")
-    report(manifest, tmp_path, [one.key])
+    report(manifest, [one.key])
     assert "| a\\|b [/x] :x: |" in (tmp_path / "results.md").read_text()
     with (tmp_path / "results.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["reason"] == "a|b\n[/x] :x:"
@@ -72,7 +72,7 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
     manifest = fake_sweep.sweep(tmp_path, jobs)
     manifest.update(f"{1:012x}", status="running", reason=None)
     before = (tmp_path / "manifest.json").read_bytes()
-    assert [row[3] for row in rows_of(as_it_stands(Manifest(tmp_path)), tmp_path)] == ["finished", "interrupted: planted"]
+    assert [row[3] for row in rows_of(as_it_stands(Manifest(tmp_path)))] == ["finished", "interrupted: planted"]
     assert (tmp_path / "manifest.json").read_bytes() == before  # who only looks changes nothing
     reader, writer = os.pipe()
     if (holder := os.fork()) == 0:  # another process runs it
@@ -82,7 +82,7 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
         os._exit(0)
     assert os.read(reader, 1)
     try:
-        assert [row[3] for row in rows_of(as_it_stands(Manifest(tmp_path)), tmp_path)] == ["finished", "running"]
+        assert [row[3] for row in rows_of(as_it_stands(Manifest(tmp_path)))] == ["finished", "running"]
     finally:
         os.kill(holder, signal.SIGKILL)
         os.waitpid(holder, 0)

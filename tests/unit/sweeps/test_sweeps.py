@@ -21,11 +21,12 @@ from rich.console import Console
 from sweep import in_directory, resume
 
 from lockstep.config.overrides import constants
+from lockstep.console import table
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
 from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, RUNNING, judge_record
 from lockstep.sweeps.jobs import Job, directory_name, identity, varying
-from lockstep.sweeps.live_table import LiveTable, table
+from lockstep.sweeps.live_table import LiveTable
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import report
@@ -33,7 +34,6 @@ from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
 from lockstep.sweeps.sweep import resume_hint
 
-SETTINGS = SimpleNamespace(timeout=None, retries=0, on_failure="continue")
 # a job that writes its record after `seconds`
 PROGRAM = """
 import json, sys, time
@@ -101,14 +101,14 @@ def broken_job(folder: Path) -> Job:
     return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", None, command, **shown)
 
 
-def run(jobs: list[Job], slots: int, folder: Path, settings: Any = SETTINGS) -> Manifest:
+def run(jobs: list[Job], slots: int, folder: Path, **settings: Any) -> Manifest:
     manifest = Manifest(folder)
     for number, one in enumerate(jobs):
         entry = {"number": number, "status": "waiting", "reason": None, "metric": None, "attempts": [], "optimized_mode": "max"}
         facts = {"overrides": list(one.overrides), "directory": one.directory.name, "devices": one.width}
         manifest.jobs[one.key] = entry | facts | {"optimized_metric": "val/acc"}
     pools = {"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))}
-    Runner(manifest, pools, settings, LiveTable(manifest, folder)).run(jobs)
+    Runner(manifest, pools, Settings(**settings), LiveTable(manifest)).run(jobs)
     return Manifest(folder)
 
 
@@ -150,7 +150,7 @@ def test_a_narrow_job_does_not_overtake_a_wide_one_it_would_delay() -> None:
 
 def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -> None:
     broken = broken_job(tmp_path)
-    manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, SimpleNamespace(timeout=None, retries=2, on_failure="continue"))
+    manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, retries=2)
     assert manifest.jobs["key1"]["status"] == FINISHED
     assert [attempt["code"] for attempt in manifest.jobs["broken"]["attempts"]] == [3, 3, 3]
     assert manifest.jobs["broken"]["reason"] == "ended with code 3"
@@ -160,8 +160,7 @@ def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -
 
 def test_on_failure_stop_hands_out_no_more_jobs(tmp_path: Path) -> None:
     broken = broken_job(tmp_path)
-    settings = SimpleNamespace(timeout=None, retries=0, on_failure="stop")
-    manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, settings)
+    manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, on_failure="stop")
     assert (manifest.jobs["broken"]["status"], manifest.jobs["key1"]["status"]) == ("failed", "waiting")
 
 
@@ -184,7 +183,7 @@ def test_the_report_ranks_jobs_and_averages_over_seeds(tmp_path: Path, capsys: p
         manifest.jobs[one.key]["overrides"] = [f"model.optimizer.lr={i // 2}", f"seed={i % 2}"]
     manifest.update("key2", status="failed", metric=None, reason="planted")
     capsys.readouterr()
-    report(manifest, tmp_path, list(manifest.jobs))
+    report(manifest, list(manifest.jobs))
     rows = (tmp_path / "results.csv").read_text().splitlines()
     assert [row.split(",")[1] for row in rows[1:]] == ["job1", "job0", "job3", "job2"]
     text = (tmp_path / "results.md").read_text()
@@ -197,7 +196,7 @@ def test_the_report_ranks_jobs_and_averages_over_seeds(tmp_path: Path, capsys: p
 
 def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     def slots(gpus: Any) -> tuple[str, ...]:
-        return Settings(gpus, jobs=1, timeout=None, retries=0, on_failure="stop", same_code=False, dry_run=False).gpu_slots()
+        return Settings(gpus=gpus).gpu_slots()
 
     monkeypatch.setattr("lockstep.sweeps.settings.visible_gpus", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
