@@ -1,0 +1,141 @@
+"""What all datamodules share: standardisation, batch sizes, the loaders of a rank."""
+
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from made_up import images, regression
+from sklearn.preprocessing import StandardScaler
+
+from lockstep.datamodules import DataModule, Digits
+from lockstep.datamodules.base import as_features
+from lockstep.datamodules.samplers import EvalSampler, TrainSampler
+from lockstep.errors import ConfigError
+from lockstep.models.preprocess import Preprocess
+
+
+def pretend(datamodule: DataModule, global_rank: int, world_size: int, accumulate: int = 1, limit: float = 1.0) -> DataModule:
+    """As if attached to the trainer of one rank."""
+    trainer: Any = SimpleNamespace(
+        global_rank=global_rank, world_size=world_size, accumulate_grad_batches=accumulate, limit_train_batches=limit
+    )
+    datamodule.trainer = trainer
+    return datamodule
+
+
+def float_images() -> DataModule:
+    return Digits(standardize=True)
+
+
+def byte_images() -> DataModule:
+    return images(standardize=True)
+
+
+def vectors() -> DataModule:
+    return regression(standardize=True, length=5000)  # more than one part of 4096
+
+
+@pytest.mark.parametrize("make", [float_images, byte_images, vectors])
+def test_standardisation_is_scikit_learns_fitted_on_the_training_split_alone(make: Callable[[], DataModule]) -> None:
+    datamodule = make()
+    datamodule.setup("fit")
+    train = datamodule.splits.train.inputs.double().numpy() / (255 if datamodule.splits.train.inputs.dtype == torch.uint8 else 1)
+    if train.ndim == 4:  # per channel: every pixel of every image is an observation
+        train = numpy.moveaxis(train, 1, -1).reshape(-1, train.shape[1])
+    expected: Any = StandardScaler().fit(train)
+    scaler: Any = datamodule.scaler
+    assert scaler.n_samples_seen_ == len(train)  # neither validation nor test data
+    numpy.testing.assert_allclose(scaler.mean_, expected.mean_, rtol=1e-12, atol=1e-14)
+    numpy.testing.assert_allclose(scaler.scale_, expected.scale_, rtol=1e-12)
+    assert not numpy.allclose(scaler.mean_, as_features(datamodule.splits.test.inputs).mean(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [float_images, byte_images, vectors])
+def test_standardised_training_data_has_mean_zero_and_deviation_one(make: Callable[[], DataModule]) -> None:
+    datamodule = make()
+    datamodule.setup("fit")
+    preprocess = Preprocess(datamodule.spec.input_shape)
+    assert datamodule.scaler is not None
+    preprocess.fit(datamodule.scaler)
+    features = as_features(preprocess(datamodule.splits.train.inputs))
+    numpy.testing.assert_allclose(features.mean(axis=0), 0, atol=1e-5)
+    numpy.testing.assert_allclose(features.std(axis=0), 1, atol=1e-5)
+
+
+def test_nothing_is_fitted_unasked_or_for_a_test_alone() -> None:
+    plain, tested = Digits(), Digits(standardize=True)
+    plain.setup("fit")
+    tested.setup("test")
+    assert plain.scaler is tested.scaler is None
+
+
+def test_augmentation_is_refused_for_vectors() -> None:
+    with pytest.raises(ConfigError, match=r"^datamodule.augment=\{\.\.\.\}: is for images; this data has shape \(10,\)$"):
+        regression(augment={"flip": True}).setup("fit")
+
+
+def test_loaders_have_the_samplers_of_their_rank() -> None:
+    datamodule = pretend(Digits(batch_size=8, drop_last=False, seed=3), global_rank=1, world_size=2, accumulate=4)
+    train, val, test = datamodule.train_dataloader().sampler, datamodule.val_dataloader(), datamodule.test_dataloader().sampler
+    assert isinstance(train, TrainSampler)
+    assert (train.rank, train.num_replicas, train.batch_size, train.accumulate, train.seed) == (1, 2, 8, 4, 3)
+    assert (train.shuffle, train.tail) == (True, 1293 % 64)
+    assert not isinstance(val, list)
+    for sampler, length in ((val.sampler, 144), (test, 360)):
+        assert isinstance(sampler, EvalSampler)
+        assert (sampler.length, sampler.rank, sampler.num_replicas, sampler.batch_size) == (length, 1, 2, 8)
+
+
+def test_samples_per_epoch_are_counted_over_all_ranks(caplog: pytest.LogCaptureFixture) -> None:
+    datamodule = pretend(Digits(batch_size=32), global_rank=0, world_size=2)
+    with caplog.at_level(logging.INFO, "lockstep"):
+        datamodule.train_dataloader()
+    assert datamodule.samples_per_epoch == 1280  # 1293 // 64 * 64
+    assert caplog.messages == ["1280 of 1293 samples per epoch, in 20 batches per process"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (40, "640 of 1293 samples per epoch, in 40 batches"),
+        (0.25, "320 of 1293 samples per epoch, in 20 batches"),
+        (99, "1293 of"),
+    ],
+)
+def test_batches_that_a_limit_leaves_out_are_not_counted(limit: float, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    datamodule = pretend(Digits(batch_size=8, drop_last=False), global_rank=0, world_size=2, limit=limit)
+    with caplog.at_level(logging.INFO, "lockstep"):
+        datamodule.train_dataloader()  # 81 batches
+    assert caplog.messages[0].startswith(said)
+    assert datamodule.samples_per_epoch == int(said.split()[0])
+
+
+@pytest.mark.parametrize(("world_size", "accumulate", "batch_size"), [(1, 1, 24), (2, 1, 12), (2, 3, 4)])
+def test_global_batch_size_is_divided_over_ranks_and_accumulation(world_size: int, accumulate: int, batch_size: int) -> None:
+    datamodule = pretend(Digits(global_batch_size=24), 0, world_size, accumulate)
+    batch = next(iter(datamodule.train_dataloader()))
+    assert batch.inputs.shape == (batch_size, 1, 8, 8)
+    assert batch.loss_weight == world_size * accumulate / 24
+    test = next(iter(datamodule.test_dataloader()))
+    assert len(test.ids) == batch_size
+
+
+def test_global_batch_size_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^datamodule.global_batch_size=24: accepted is a multiple of 5$"):
+        pretend(Digits(global_batch_size=24), 0, world_size=5).train_dataloader()
+
+
+def test_only_training_images_are_augmented() -> None:
+    datamodule = images(batch_size=100, augment={"crop": 2, "flip": True}, shuffle=False)
+    train, test = next(iter(datamodule.train_dataloader())), next(iter(datamodule.test_dataloader()))
+    assert not torch.equal(train.inputs, datamodule.splits.train.inputs[:100])
+    assert torch.equal(test.inputs, datamodule.splits.test.inputs[test.ids])
+
+
+def test_persistent_workers_are_only_asked_for_with_workers() -> None:
+    assert images(persistent_workers=True).test_dataloader().persistent_workers is False
+    assert images(persistent_workers=True, num_workers=1).test_dataloader().persistent_workers is True

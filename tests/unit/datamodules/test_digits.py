@@ -1,0 +1,67 @@
+"""The default data and how it is split."""
+
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from lockstep.datamodules import Digits
+from lockstep.datamodules.base import seeded_split
+
+
+def test_digits_come_in_three_splits() -> None:
+    digits = Digits()
+    assert digits.describe() == {"train": 1293, "val": 144, "test": 360}  # 1797 - 360 = 1437, a tenth of them 144
+    assert digits.spec.input_shape == (1, 8, 8)
+    assert digits.spec.num_outputs == len(digits.spec.class_names or ()) == 10
+    for split in (digits.splits.train, digits.splits.val, digits.splits.test):
+        assert split.inputs.shape == (len(split), 1, 8, 8)
+        assert split.inputs.dtype == torch.float32
+        assert 0 == split.inputs.min() < split.inputs.max() == 1
+        assert split.targets.shape == (len(split),)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_test_digits_are_the_last_ones_whatever_the_seed(seed: int) -> None:
+    bunch: Any = load_digits()
+    test = Digits(seed=seed).splits.test
+    assert numpy.array_equal(test.inputs.squeeze(1) * 16, bunch.images[-360:])
+    assert numpy.array_equal(test.targets, bunch.target[-360:])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_training_and_validation_digits_share_out_all_others(seed: int) -> None:
+    bunch: Any = load_digits()
+    splits = Digits(seed=seed).splits
+    assert splits.val is not None
+    both = torch.cat([splits.train.inputs, splits.val.inputs]).flatten(1) * 16
+    assert sorted(both.tolist()) == sorted(bunch.data[:-360].tolist())
+
+
+def test_validation_digits_are_drawn_with_the_seed() -> None:
+    def validation(seed: int) -> Tensor:
+        split = Digits(seed=seed).splits.val
+        assert split is not None
+        return split.inputs
+
+    assert torch.equal(validation(3), validation(3))
+    assert not torch.equal(validation(3), validation(4))
+
+
+def test_no_validation_fraction_is_no_validation_split() -> None:
+    digits = Digits(val_fraction=0.0)
+    assert digits.splits.val is None
+    assert digits.val_dataloader() == []
+    assert digits.describe() == {"train": 1437, "val": 0, "test": 360}
+
+
+@pytest.mark.parametrize(("length", "fraction", "held_out"), [(10, 0.1, 1), (10, 0.0, 0), (1437, 0.1, 144), (7, 0.9, 6)])
+def test_a_seeded_split_is_disjoint_and_complete_and_in_order(length: int, fraction: float, held_out: int) -> None:
+    rest, drawn = seeded_split(length, fraction, seed=5)
+    assert len(drawn) == held_out
+    assert rest.tolist() == sorted(rest.tolist())
+    assert drawn.tolist() == sorted(drawn.tolist())
+    assert sorted(rest.tolist() + drawn.tolist()) == list(range(length))

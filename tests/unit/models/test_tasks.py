@@ -1,0 +1,146 @@
+"""Losses and metrics, against numbers worked out by hand."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lockstep.datamodules import DataSpec
+from lockstep.errors import ConfigError
+from lockstep.models import Classifier, Regressor
+from lockstep.models.schedules import constant
+from lockstep.nets import CNN
+
+WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
+
+
+def parts(net: nn.Module, shape: tuple[int, ...], num_outputs: int, metrics: Sequence[str], **options: Any) -> dict[str, Any]:
+    optimizer, schedule = partial(torch.optim.SGD, lr=0.1), partial(constant, **WHEN)
+    spec = DataSpec(shape, num_outputs)
+    return {"net": net, "spec": spec, "optimizer": optimizer, "lr_scheduler": schedule, "metrics": metrics, **options}
+
+
+def classifier(metrics: Sequence[str] = ("loss", "acc"), classes: int = 3, **options: Any) -> Classifier:
+    """Its outputs are its inputs, vectors of `classes` logits."""
+    return Classifier(**parts(nn.Identity(), (classes,), classes, metrics, **options))
+
+
+def regressor(metrics: Sequence[str] = ("loss", "mae")) -> Regressor:
+    return Regressor(**parts(nn.Identity(), (2,), 2, metrics))
+
+
+def test_cross_entropy_accuracy_and_top_k_by_hand() -> None:
+    logits = torch.tensor([[0.0, 0.0, 0.0], [math.log(2), 0.0, 0.0], [0.0, math.log(2), math.log(5)]], dtype=torch.float64)
+    values = classifier(["loss", "acc", "top2"]).measure(logits, torch.tensor([2, 0, 0]))
+    # -log of the probability of the class: 1/3; 2/(2+1+1) = 1/2; 1/(1+2+5) = 1/8
+    torch.testing.assert_close(values["loss"], torch.tensor([3.0, 2.0, 8.0], dtype=torch.float64).log())
+    assert values["acc"].tolist() == [False, True, False]  # the first logit is largest, of three equal ones too
+    assert values["top2"].tolist()[1:] == [True, False]  # the third sample's class is its last choice
+
+
+def test_label_smoothing_by_hand() -> None:
+    """With smoothing 0.3 over 3 classes the class counts 0.8, the others 0.1 each; probabilities are 1/2, 1/4, 1/4."""
+    logits = torch.tensor([[math.log(2), 0.0, 0.0]], dtype=torch.float64)
+    values = classifier(label_smoothing=0.3).measure(logits, torch.tensor([0]))
+    assert float(values["loss"]) == pytest.approx(0.8 * math.log(2) + 0.2 * math.log(4), rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "right"), [("top1", [1, 0, 0]), ("top2", [1, 1, 0]), ("top3", [1, 1, 1]), ("top5", [1, 1, 1])])
+def test_top_k_of_any_k_even_above_the_number_of_classes(name: str, right: list[int]) -> None:
+    logits = torch.tensor([[3.0, 2.0, 1.0]] * 3)
+    values = classifier(["loss", name]).measure(logits, torch.tensor([0, 1, 2]))
+    assert values[name].int().tolist() == right
+
+
+def test_only_declared_metrics_are_measured_and_only_the_loss_has_a_gradient() -> None:
+    logits = torch.zeros(2, 3, requires_grad=True)
+    values = classifier(["loss", "top2"]).measure(logits, torch.tensor([0, 1]))
+    assert list(values) == ["loss", "top2"]
+    assert values["loss"].requires_grad
+    assert not values["top2"].requires_grad
+
+
+def test_a_classifier_measures_an_empty_batch() -> None:
+    values = classifier(["loss", "acc", "top2"]).measure(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
+    assert {name: value.shape for name, value in values.items()} == {"loss": (0,), "acc": (0,), "top2": (0,)}
+
+
+@pytest.mark.parametrize("name", ["f1", "top", "topk", "top-1", "accuracy", "mae"])
+def test_a_metric_a_classifier_does_not_know_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^model.metrics={name}: a classifier measures loss, acc, and topK such as top5$"):
+        classifier(["loss", name])
+
+
+def test_a_classifier_predicts_probabilities() -> None:
+    model = classifier()
+    model.train()
+    probabilities = model.predict(torch.tensor([[math.log(2), 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    torch.testing.assert_close(probabilities, torch.tensor([[1 / 2, 1 / 4, 1 / 4], [1 / 3, 1 / 3, 1 / 3]]))
+    assert not model.training
+    assert not probabilities.requires_grad
+
+
+def test_squared_and_absolute_error_by_hand() -> None:
+    outputs = torch.tensor([[1.0, 2.0], [0.0, 0.0]], requires_grad=True)
+    values = regressor().measure(outputs, torch.tensor([[4.0, 6.0], [0.0, 1.0]]))
+    assert values["loss"].tolist() == [12.5, 0.5]  # (9 + 16) / 2, (0 + 1) / 2
+    assert values["mae"].tolist() == [3.5, 0.5]  # (3 + 4) / 2, (0 + 1) / 2
+    assert values["loss"].requires_grad
+    assert not values["mae"].requires_grad
+
+
+def test_a_regressor_measures_an_empty_batch() -> None:
+    values = regressor().measure(torch.empty(0, 2), torch.empty(0, 2))
+    assert {name: value.shape for name, value in values.items()} == {"loss": (0,), "mae": (0,)}
+
+
+def test_targets_are_cast_to_the_outputs_type() -> None:
+    assert regressor().measure(torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 2))["loss"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_targets_of_one_output_may_be_flat(n: int) -> None:
+    """By broadcasting, (n, 1) and (n,) would be n * n errors."""
+    outputs, targets = torch.arange(n, dtype=torch.float32)[:, None], torch.ones(n)
+    values = regressor().measure(outputs, targets)
+    assert values["loss"].tolist() == [float((i - 1) ** 2) for i in range(n)]
+    assert regressor().for_torchmetrics(outputs, targets)[1].shape == (n, 1)
+
+
+@pytest.mark.parametrize(("outputs", "targets"), [((4, 1), (4, 4)), ((4, 2), (4,)), ((4, 2), (4, 1)), ((4, 1), (1, 4))])
+def test_targets_of_another_shape_are_refused(outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        regressor().measure(torch.zeros(outputs), torch.zeros(targets))
+    assert str(refused.value).startswith(f"datamodule: its targets have the shape {targets} and the model's outputs {outputs};")
+
+
+@pytest.mark.parametrize("targets", [torch.zeros(2, 3), torch.zeros(2), torch.zeros(2, 1, dtype=torch.int64)])
+def test_targets_that_are_no_class_numbers_are_refused(targets: Tensor) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^datamodule: its targets have the shape .* accepted by a classifier are class numbers"
+    ):
+        classifier().measure(torch.zeros(2, 3), targets)
+
+
+def test_a_metric_a_regressor_does_not_know_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model.metrics=\['acc', 'r2'\]: a regressor measures loss and mae$"):
+        regressor(["loss", "r2", "acc"])
+
+
+def test_a_regressor_predicts_its_outputs() -> None:
+    assert regressor().predict(torch.tensor([[1.0, 2.0]])).tolist() == [[1.0, 2.0]]
+
+
+def test_channels_last_changes_the_layout_not_the_numbers() -> None:
+    spec_shape = (3, 8, 8)
+    torch.manual_seed(0)
+    model = Classifier(**parts(CNN(spec_shape, 3, width=4), spec_shape, 3, ["loss"])).eval()
+    torch.manual_seed(0)
+    other = Classifier(**parts(CNN(spec_shape, 3, width=4), spec_shape, 3, ["loss"], channels_last=True)).eval()
+    images = torch.rand(2, *spec_shape)
+    torch.testing.assert_close(other(images), model(images))
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in other.net.parameters() if p.ndim == 4)

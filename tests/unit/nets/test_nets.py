@@ -1,0 +1,115 @@
+"""Plain nets: their shapes, their size, and what they import."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lockstep.nets
+from lockstep.errors import ConfigError
+from lockstep.nets import CNN, MLP, resnet
+
+NETS = Path(lockstep.nets.__file__).parent
+
+
+@pytest.mark.parametrize("shape", [(10,), (1, 8, 8), (3, 5, 7)])
+@pytest.mark.parametrize("hidden", [[], [16], [16, 4]])
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_mlp_gives_an_output_vector_a_sample(n: int, hidden: list[int], shape: tuple[int, ...]) -> None:
+    assert MLP(shape, 4, hidden, dropout=0.5)(torch.zeros(n, *shape)).shape == (n, 4)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (2, 5, 9)])
+@pytest.mark.parametrize("n", [0, 2, 5])
+def test_cnn_gives_an_output_vector_a_sample(n: int, shape: tuple[int, int, int]) -> None:
+    net = CNN(shape, 4, width=4)
+    assert net.training
+    assert net(torch.zeros(n, *shape)).shape == (n, 4)
+
+
+@pytest.mark.parametrize(("hidden", "count"), [([256], 203_530), ([], 7_850)])
+def test_the_mlp_of_the_guides_has_their_number_of_parameters(hidden: list[int], count: int) -> None:
+    """784 * 256 + 256 + 256 * 10 + 10, and 784 * 10 + 10."""
+    net = MLP((1, 28, 28), 10, hidden)
+    assert sum(parameter.numel() for parameter in net.parameters()) == count
+
+
+def test_the_cnn_has_no_bias_before_batchnorm() -> None:
+    """3x3 kernels 9*1*32 + 9*32*64 + 9*64*128 = 92,448; two numbers for each of 224 channels; 128 * 10 + 10 in the head."""
+    net = CNN((1, 8, 8), 10, width=32)
+    assert sum(parameter.numel() for parameter in net.parameters()) == 92_448 + 448 + 1_290
+
+
+def test_dropout_is_between_the_layers_and_off_in_evaluation() -> None:
+    net = MLP((4,), 2, [100], dropout=0.5)
+    x = torch.ones(1, 4)
+    assert not torch.equal(net(x), net(x))
+    net.eval()
+    assert torch.equal(net(x), net(x))
+    assert not isinstance(list(net.layers)[-1], nn.Dropout)
+
+
+@pytest.mark.parametrize("net", [MLP((1, 8, 8), 3, [8], dropout=0.1), CNN((1, 8, 8), 3, width=4)], ids=["MLP", "CNN"])
+def test_an_empty_batch_gives_every_parameter_a_gradient_of_zero(net: nn.Module) -> None:
+    """DDP waits for every parameter's gradient on every rank, also on one without a sample in a tail."""
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    losses: Tensor = nn.functional.cross_entropy(
+        net(torch.zeros(0, 1, 8, 8)), torch.zeros(0, dtype=torch.int64), reduction="none"
+    )
+    (losses.sum() * 2.0).backward()
+    for parameter in net.parameters():
+        assert parameter.grad is not None
+        assert not parameter.grad.any()
+    for name, buffer in net.named_buffers():
+        assert name.endswith("num_batches_tracked") or torch.equal(buffer, before[name])
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "pools"),
+    [
+        ((3, 32, 32), (3, 3), (1, 1), False),
+        ((1, 28, 28), (3, 3), (1, 1), False),
+        ((3, 64, 64), (3, 3), (1, 1), False),
+        ((3, 65, 65), (7, 7), (2, 2), True),
+        ((1, 96, 96), (7, 7), (2, 2), True),
+    ],
+)
+def test_resnet_has_a_stem_for_the_size_of_its_images(
+    shape: tuple[int, int, int], kernel: tuple[int, int], stride: tuple[int, int], pools: bool
+) -> None:
+    with torch.device("meta"):  # shapes without numbers
+        net: Any = resnet(shape, 10, depth=18)
+        outputs = net(torch.zeros(2, *shape))
+    assert outputs.shape == (2, 10)
+    assert (net.conv1.in_channels, net.conv1.out_channels) == (shape[0], 64)
+    assert (net.conv1.kernel_size, net.conv1.stride) == (kernel, stride)
+    assert net.conv1.padding == (kernel[0] // 2, kernel[0] // 2)
+    assert net.conv1.bias is None
+    assert isinstance(net.maxpool, nn.MaxPool2d) is pools
+
+
+def test_resnet18_of_the_cifar_experiments_has_their_number_of_parameters() -> None:
+    """11,181,642 of torchvision's with ten classes, with 64 * 3 * (49 - 9) fewer in the first convolution."""
+    net = resnet((3, 32, 32), 10, depth=18)
+    assert sum(parameter.numel() for parameter in net.parameters()) == 11_181_642 - 7_680
+
+
+def test_a_resnet_of_an_unknown_depth_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model.net.depth=20: accepted is 18, 34, 50, 101, 152$"):
+        resnet((3, 32, 32), 10, depth=20)
+
+
+@pytest.mark.parametrize("source", sorted(NETS.glob("*.py")), ids=lambda path: path.name)
+def test_nets_know_nothing_of_lightning_or_of_distribution(source: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+    unwanted = ("lightning", "pytorch_lightning", "torch.distributed", "hydra", "omegaconf")
+    assert imported or source.name == "__init__.py"
+    assert not [name for name in imported if name.startswith(unwanted)]
