@@ -10,9 +10,7 @@ class EarlyStopping(callbacks.EarlyStopping):
     """Lightning's, which also knows after resumption that it has stopped the run before. With another `patience` it is
     asked anew."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._has_stopped = False
+    _has_stopped = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._has_stopped:

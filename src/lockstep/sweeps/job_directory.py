@@ -7,7 +7,7 @@ from typing import Any, get_args
 from lockstep.atomic_files import read_json, write_json
 from lockstep.runs.record import Status
 
-FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
+STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
 CARD = "job.json"  # which job of which sweep this is: enough to write a lost manifest anew
 ATTEMPTS = "attempts"
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")

@@ -8,21 +8,10 @@ from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.runs.locks import is_held
-from lockstep.sweeps.job_directory import (
-    FAILED,
-    FINISHED,
-    INTERRUPTED,
-    RUNNING,
-    WAITING,
-    card_of,
-    cards,
-    judged,
-    write_card,
-)
+from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, card_of, cards, judged, write_card
 from lockstep.sweeps.jobs import Job, repetition
 
 log = logging.getLogger(__name__)
-_STATES = (FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING)
 _DIED = "the sweep process died"
 
 
@@ -151,7 +140,7 @@ def _is_entry(job: dict[str, Any]) -> bool:
     kinds = {"number": int, "directory": str, "devices": int, "optimized_metric": str}
     kinds |= {"reason": str | None, "metric": int | float | None, "attempts": list}
     is_well_formed = all(name in job and isinstance(job[name], kind) for name, kind in kinds.items())
-    is_known = job.get("status") in _STATES and _is_texts(job.get("overrides"))
+    is_known = job.get("status") in STATES and _is_texts(job.get("overrides"))
     return is_well_formed and is_known and all(map(_is_attempt, job["attempts"]))
 
 

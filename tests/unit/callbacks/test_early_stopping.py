@@ -26,24 +26,14 @@ def trainer(loss: float = 1.0) -> Any:
     )
 
 
-@pytest.mark.parametrize(("patience", "stops"), [(3, True), (5, False)])
-def test_a_stop_by_a_threshold_in_the_first_epoch_is_remembered(patience: int, stops: bool) -> None:
+@pytest.mark.parametrize(("loss", "patience", "stops"), [(1.0, 3, True), (1.0, 5, False), (3.0, 3, False)])
+def test_a_stop_by_a_threshold_in_the_first_epoch_is_remembered(loss: float, patience: int, stops: bool) -> None:
     settings: dict[str, Any] = {"monitor": "val/loss", "stopping_threshold": 2.0, "check_on_train_epoch_end": False}
-    first = EarlyStopping(patience=3, **settings)
-    run = trainer()
+    first, run = EarlyStopping(patience=3, **settings), trainer(loss)
     first.on_validation_end(run, LightningModule())
-    assert run.should_stop
+    assert run.should_stop is (loss < 2.0)
     again, resumed = EarlyStopping(patience=patience, **settings), trainer()
     again.load_state_dict(first.state_dict())
     again.on_fit_start(resumed, LightningModule())
     assert resumed.should_stop is stops  # with another patience it is asked anew
     assert again.patience == patience
-
-
-def test_a_run_that_was_not_stopped_trains_on() -> None:
-    first = EarlyStopping(monitor="val/loss", patience=1, check_on_train_epoch_end=False)
-    first.on_validation_end(trainer(), LightningModule())
-    again, resumed = EarlyStopping(monitor="val/loss", patience=1), trainer()
-    again.load_state_dict(first.state_dict())
-    again.on_fit_start(resumed, LightningModule())
-    assert not resumed.should_stop

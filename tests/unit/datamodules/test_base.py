@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,19 +28,18 @@ def pretend(datamodule: DataModule, global_rank: int, world_size: int, accumulat
     return datamodule
 
 
-def float_images() -> DataModule:
-    return Digits(standardize=True)
+every_kind_of_data = pytest.mark.parametrize(
+    "make",
+    [
+        partial(Digits, standardize=True),
+        partial(images, standardize=True),  # bytes
+        partial(regression, standardize=True, length=5000),  # more than one part of 4096
+    ],
+    ids=["floats", "bytes", "vectors"],
+)
 
 
-def byte_images() -> DataModule:
-    return images(standardize=True)
-
-
-def vectors() -> DataModule:
-    return regression(standardize=True, length=5000)  # more than one part of 4096
-
-
-@pytest.mark.parametrize("make", [float_images, byte_images, vectors])
+@every_kind_of_data
 def test_standardisation_is_scikit_learns_fitted_on_the_training_split_alone(make: Callable[[], DataModule]) -> None:
     datamodule = make()
     datamodule.setup("fit")
@@ -54,7 +54,7 @@ def test_standardisation_is_scikit_learns_fitted_on_the_training_split_alone(mak
     assert not numpy.allclose(scaler.mean_, as_features(datamodule.splits.test.inputs).mean(axis=0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("make", [float_images, byte_images, vectors])
+@every_kind_of_data
 def test_standardised_training_data_has_mean_zero_and_deviation_one(make: Callable[[], DataModule]) -> None:
     datamodule = make()
     datamodule.setup("fit")

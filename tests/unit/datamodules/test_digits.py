@@ -6,7 +6,6 @@ import numpy
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from torch import Tensor
 
 from lockstep.datamodules import Digits
 from lockstep.datamodules.base import seeded_split
@@ -25,30 +24,19 @@ def test_digits_come_in_three_splits() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_test_digits_are_the_last_ones_whatever_the_seed(seed: int) -> None:
-    bunch: Any = load_digits()
-    test = Digits(seed=seed).splits.test
-    assert numpy.array_equal(test.inputs.squeeze(1) * 16, bunch.images[-360:])
-    assert numpy.array_equal(test.targets, bunch.target[-360:])
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_training_and_validation_digits_share_out_all_others(seed: int) -> None:
+def test_the_last_digits_are_tested_and_the_others_shared_out_whatever_the_seed(seed: int) -> None:
     bunch: Any = load_digits()
     splits = Digits(seed=seed).splits
-    assert splits.val is not None
+    assert numpy.array_equal(splits.test.inputs.squeeze(1) * 16, bunch.images[-360:])
+    assert numpy.array_equal(splits.test.targets, bunch.target[-360:])
     both = torch.cat([splits.train.inputs, splits.val.inputs]).flatten(1) * 16
     assert sorted(both.tolist()) == sorted(bunch.data[:-360].tolist())
 
 
 def test_validation_digits_are_drawn_with_the_seed() -> None:
-    def validation(seed: int) -> Tensor:
-        split = Digits(seed=seed).splits.val
-        assert split is not None
-        return split.inputs
-
-    assert torch.equal(validation(3), validation(3))
-    assert not torch.equal(validation(3), validation(4))
+    first, again, other = (Digits(seed=seed).splits.val.inputs for seed in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_no_validation_fraction_is_no_validation_split() -> None:

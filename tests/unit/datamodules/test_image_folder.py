@@ -45,11 +45,6 @@ def flat(folder: Path, count: int) -> Path:
     return folder
 
 
-def ids(split: Any) -> list[int]:
-    assert isinstance(split, Subset)
-    return list(split.indices)
-
-
 def test_split_folders_are_the_splits(tmp_path: Path) -> None:
     datamodule = ImageFolder(str(write_split(tmp_path, train=4, val=2, test=3)), size=8)
     datamodule.prepare_data()
@@ -64,41 +59,29 @@ def test_split_folders_are_the_splits(tmp_path: Path) -> None:
             assert target == (0 if red > blue else 1)
 
 
-def test_without_a_val_folder_validation_is_a_seeded_part_of_train(tmp_path: Path) -> None:
-    folder = str(write_split(tmp_path, train=10, test=2))
+@pytest.mark.parametrize(
+    ("layout", "options", "sizes"),
+    [
+        ("split", {"val_fraction": 0.2}, {"train": 16, "val": 4, "test": 4}),
+        ("flat", {"val_fraction": 0.25, "test_fraction": 0.1}, {"train": 27, "val": 9, "test": 4}),  # 4 of 40, 9 of 36
+        ("flat", {"test_fraction": 0.0}, {"train": 36, "val": 4, "test": 0}),  # by default a tenth of 40
+    ],
+)
+def test_what_has_no_folder_of_its_own_is_drawn_with_the_seed(
+    layout: str, options: dict[str, float], sizes: dict[str, int], tmp_path: Path
+) -> None:
+    folder = write_split(tmp_path, train=10, test=2) if layout == "split" else flat(tmp_path, 20)
 
-    def split(seed: int) -> tuple[list[int], list[int]]:
-        splits = ImageFolder(folder, val_fraction=0.2, seed=seed).splits
-        assert len(splits.test) == 4
-        return ids(splits.train), ids(splits.val)
+    def drawn(seed: int) -> list[list[int]]:
+        datamodule = ImageFolder(str(folder), seed=seed, **options)
+        assert datamodule.describe() == sizes
+        splits = (datamodule.splits.train, datamodule.splits.val, datamodule.splits.test)
+        return [list(split.indices) for split in splits if isinstance(split, Subset)]
 
-    train, val = split(0)
-    assert (len(train), len(val)) == (16, 4)
-    assert sorted(train + val) == list(range(20))
-    assert split(0) == (train, val)
-    assert split(1) != (train, val)
-
-
-def test_flat_class_folders_are_split_in_three_with_the_seed(tmp_path: Path) -> None:
-    folder = str(flat(tmp_path, 20))
-
-    def split(seed: int) -> list[list[int]]:
-        splits = ImageFolder(folder, val_fraction=0.25, test_fraction=0.1, seed=seed).splits
-        return [ids(splits.train), ids(splits.val), ids(splits.test)]
-
-    parts = split(0)
-    assert [len(part) for part in parts] == [27, 9, 4]  # a tenth of 40, then a quarter of 36
-    assert sorted(i for part in parts for i in part) == list(range(40))
-    assert split(0) == parts
-    assert split(1) != parts
-
-
-def test_validation_of_flat_class_folders_is_drawn_with_the_seed_too(tmp_path: Path) -> None:
-    """Without a test set the only thing that is drawn."""
-    folder = str(flat(tmp_path, 20))
-    first, again, other = (ids(ImageFolder(folder, test_fraction=0.0, seed=seed).splits.val) for seed in (1, 1, 2))
-    assert len(first) == 4  # a tenth of 40
-    assert first == again != other
+    parts = drawn(0)
+    assert sorted(i for part in parts for i in part) == list(range(20 if layout == "split" else 40))
+    assert drawn(0) == parts
+    assert drawn(1) != parts
 
 
 def test_a_batch_is_loaded(tmp_path: Path) -> None:
@@ -172,25 +155,18 @@ def test_other_files_are_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_a_damaged_file_is_named_before_training(split: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["no image", "a flipped bit"])
+def test_a_damaged_file_is_named_before_training(how: str, split: str, tmp_path: Path) -> None:
     write_split(tmp_path, train=2, val=1, test=1)
-    damaged = tmp_path / split / "dog" / "damaged.png"
-    damaged.write_bytes(b"\x89PNG no image")
+    damaged = tmp_path / split / "cat" / "00.png"
+    content = bytearray(damaged.read_bytes())
+    content[content.index(b"IDAT") + 8] ^= 1
+    damaged.write_bytes(content if how == "a flipped bit" else b"\x89PNG no image")
     with pytest.raises(ConfigError) as refused:
         ImageFolder(str(tmp_path)).prepare_data()
     assert str(damaged) in str(refused.value)
     assert "not a readable image" in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_flipped_bit_in_a_png_is_named_before_training(tmp_path: Path) -> None:
-    flat(tmp_path, 3)
-    damaged = tmp_path / "cat" / "01.png"
-    content = bytearray(damaged.read_bytes())
-    content[content.index(b"IDAT") + 8] ^= 1
-    damaged.write_bytes(content)
-    with pytest.raises(ConfigError, match=str(damaged)):
-        ImageFolder(str(tmp_path)).prepare_data()
 
 
 def test_a_picture_too_large_to_be_an_image_is_named_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

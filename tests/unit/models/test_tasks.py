@@ -64,11 +64,6 @@ def test_only_declared_metrics_are_measured_and_only_the_loss_has_a_gradient() -
     assert not values["top2"].requires_grad
 
 
-def test_a_classifier_measures_an_empty_batch() -> None:
-    values = classifier(["loss", "acc", "top2"]).measure(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
-    assert {name: value.shape for name, value in values.items()} == {"loss": (0,), "acc": (0,), "top2": (0,)}
-
-
 @pytest.mark.parametrize("name", ["f1", "top", "topk", "top-1", "accuracy", "mae"])
 def test_a_metric_a_classifier_does_not_know_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^model.metrics={name}: a classifier measures loss, acc, and topK such as top5$"):
@@ -93,8 +88,11 @@ def test_squared_and_absolute_error_by_hand() -> None:
     assert not values["mae"].requires_grad
 
 
-def test_a_regressor_measures_an_empty_batch() -> None:
-    values = regressor().measure(torch.empty(0, 2), torch.empty(0, 2))
+def test_an_empty_batch_is_measured() -> None:
+    outputs = torch.empty(0, 3)
+    values = classifier(["loss", "acc", "top2"]).measure(outputs, torch.empty(0, dtype=torch.int64))
+    assert {name: value.shape for name, value in values.items()} == {"loss": (0,), "acc": (0,), "top2": (0,)}
+    values = regressor().measure(outputs, torch.empty(0, 3))
     assert {name: value.shape for name, value in values.items()} == {"loss": (0,), "mae": (0,)}
 
 

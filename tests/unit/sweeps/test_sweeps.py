@@ -218,14 +218,7 @@ def test_what_a_sweep_imports_is_light_and_below_the_command_line() -> None:
 
 def test_a_sweep_is_resumed_with_its_overrides_in_one_place() -> None:
     command = ["train.py", "-m", "seed=0,1", "hydra.sweep.dir=old", "--config-name", "other"]
-    assert in_directory(command, Path("/a b")) == [
-        "train.py",
-        "-m",
-        "hydra.sweep.dir='/a b'",
-        "seed=0,1",
-        "--config-name",
-        "other",
-    ]
+    assert in_directory(command, Path("/a b")) == [*command[:2], "hydra.sweep.dir='/a b'", command[2], *command[4:]]
     assert in_directory(["train.py", "seed=0,1", "-m"], Path("/s")) == ["train.py", "hydra.sweep.dir='/s'", "seed=0,1", "-m"]
 
 
