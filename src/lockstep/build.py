@@ -24,6 +24,7 @@ from lockstep.datamodules.base import DataSpec
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.trainer.batchnorm import synchronise_batchnorm
+from lockstep.trainer.epoch_loop import shorten_steps
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
 from lockstep.trainer.loggers import CSVLogger
 
@@ -121,6 +122,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
         "default_root_dir": cfg.run_dir,
     }
     trainer = construct("trainer", settings, objects)
+    shorten_steps(trainer)
     disable_sigterm_handling(trainer)
     return trainer
 

@@ -1,6 +1,7 @@
 """A loss that is NaN or infinite."""
 
 import logging
+import math
 from typing import Any
 
 import torch
@@ -75,7 +76,10 @@ class NonFinite(Callback):
             self._look(trainer)
 
     def _look(self, trainer: Trainer) -> None:
-        if self._seen and not torch.isfinite(torch.stack([loss for _, loss, _ in self._seen])).all():
+        if not self._seen:
+            return
+        losses = [loss for _, loss, _ in self._seen]
+        if not (math.isfinite(losses[0]) if len(losses) == 1 else torch.isfinite(torch.stack(losses)).all()):
             log.error(self._where())
             raise NonFiniteLoss(self._where(most=4))
         self._seen.clear()

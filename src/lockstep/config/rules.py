@@ -173,6 +173,7 @@ RULES: dict[str, Rule] = {
     "model.optimizer.lr": number(0),
     "model.optimizer.weight_decay": number(0),
     "model.optimizer.momentum": number(0, 1),
+    "model.optimizer.fused": YES_NO,
     "model.lr_scheduler.interval": one_of("step", "epoch"),
     "model.lr_scheduler.frequency": integer(1),
     "model.lr_scheduler.warmup_steps": integer(0),

@@ -202,7 +202,7 @@ class DataModule(LightningDataModule):
 
     def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: CropFlip | None) -> DataLoader[Batch]:
         # batch_size=None: the sampler yields whole batches, which the dataset fetches at once
-        return DataLoader(
+        return _Loader(
             Batches(dataset, augment),
             batch_size=None,
             sampler=sampler,
@@ -243,6 +243,15 @@ class DataModule(LightningDataModule):
         for ids in torch.arange(len(train)).split(4096):
             scaler.partial_fit(as_features(train[BatchIndices(ids, 0, 1.0)].inputs))
         return scaler
+
+
+class _Loader(DataLoader[Batch]):
+    """Without workers, torch's loader does around a batch what it does around a sample; a plain loop is enough."""
+
+    def __iter__(self) -> Any:
+        if self.num_workers or self.pin_memory:
+            return super().__iter__()
+        return (self.dataset[indices] for indices in self.sampler)
 
 
 def _unchanged(batch: Any) -> Any:

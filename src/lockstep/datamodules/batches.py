@@ -28,6 +28,13 @@ class Batch(NamedTuple):
     ids: Tensor
     loss_weight: float
 
+    def to(self, device: torch.device) -> "Batch":
+        """Lightning moves what has this method by it, and walks through all else."""
+        if self.inputs.device == device:
+            return self
+        inputs, targets, ids = (tensor.to(device, non_blocking=True) for tensor in self[:3])
+        return Batch(inputs, targets, ids, self.loss_weight)
+
 
 def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
     """Every tensor in a batch of any shape, tuples, dictionaries or dataclasses of any depth, with where it is."""
@@ -92,6 +99,8 @@ class Batches(Dataset[Batch]):
         return Batch(inputs, targets, indices.ids, indices.loss_weight)
 
     def _fetch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(self.dataset, InMemory):
+            return self.dataset.__getitems__(ids)
         wanted = ids.tolist() or [0]  # an empty batch is a batch of one, cut to none: its shape and type are right
         many = getattr(self.dataset, "__getitems__", None)
         found = [self.dataset[i] for i in wanted] if many is None else many(wanted)

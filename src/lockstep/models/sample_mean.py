@@ -25,9 +25,9 @@ class SampleMean(Metric):
 
     def update(self, values: dict[str, Tensor]) -> None:
         """One (n,) tensor for each name."""
-        stacked = torch.stack([values[name].detach().double() for name in self.names])
-        self.sums += stacked.sum(dim=1)
-        self.count += stacked.shape[1]
+        stacked = torch.stack([values[name].detach() for name in self.names])  # of one type that holds all of theirs
+        self.sums.add_(stacked.sum(dim=1, dtype=torch.float64))
+        self.count.add_(stacked.shape[1])
 
     def compute(self) -> dict[str, Tensor]:
         return dict(zip(self.names, self.sums / self.count, strict=True))

@@ -3,7 +3,7 @@
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from lockstep.trainer.batchnorm import uncounted
 from lockstep.trainer.lightning_internals import is_attached
 from lockstep.trainer.steps import begins_step, ends_step
 
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+OptimizerFactory = Callable[..., Optimizer]
 ScheduleFactory = Callable[[Optimizer, TrainingLength], dict[str, Any]]
 
 
@@ -34,7 +34,7 @@ class Task(LightningModule):
 
     Args:
         net: inputs (n, *input_shape) to outputs (n, num_outputs).
-        optimizer: called with the parameters.
+        optimizer: called with the parameters, and with fused=False where it is configured to be fused and can't be.
         lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
         metrics: names that `measure` returns; logged as train/NAME, val/NAME and test/NAME.
         torchmetrics: further metrics by name, for what is no mean over samples; logged as val/NAME and test/NAME.
@@ -86,7 +86,7 @@ class Task(LightningModule):
         net is run on stand-ins: it may not bear nothing, and the other processes wait for its gradients (of zero) and
         for its BatchNorm layers."""
         samples = self.preprocess(inputs)
-        if len(samples):
+        if samples.shape[0]:
             return self.net(samples.contiguous(memory_format=self.memory_format))
         with uncounted():
             return self.net(_stand_ins(samples).contiguous(memory_format=self.memory_format))[:0]
@@ -102,7 +102,7 @@ class Task(LightningModule):
         self._expect_batch(batch)
         values = self._measured(self(batch.inputs), batch.targets)
         self.train_means.update(values)
-        self.samples_trained += len(batch.ids)
+        self.samples_trained += batch.ids.shape[0]
         loss = values["loss"].sum() * batch.loss_weight
         self._log_step(loss.detach(), batch_idx)
         return loss
@@ -174,8 +174,16 @@ class Task(LightningModule):
             self.preprocess.fit(datamodule.scaler)
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer(self.parameters())
+        optimizer = self.make_optimizer(self.parameters(), **self._without_fused())
         return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._training_length())}
+
+    def _without_fused(self) -> dict[str, bool]:
+        """fused=False where the optimizer is configured with a fused kernel, and torch has none for these parameters or Lightning
+        can't unscale the gradients for it."""
+        is_fused = getattr(self.make_optimizer, "keywords", {}).get("fused", False)
+        is_scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        is_real = all(parameter.is_floating_point() for parameter in self.parameters())
+        return {"fused": False} if is_fused and (is_scaled or not is_real) else {}
 
     def _training_length(self) -> TrainingLength:
         self.trainer.fit_loop.setup_data()  # without an end in epochs, Lightning has not counted the batches yet

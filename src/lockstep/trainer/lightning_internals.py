@@ -3,9 +3,14 @@
 tests/unit/trainer/test_lightning_internals.py fails when one of them is gone or no longer needed.
 """
 
+import os
 from typing import Any
 
 from lightning import LightningModule, Trainer
+
+# Importing Lightning sets this, so that asking for GPUs leaves a process that can still be forked. torch's optimizers ask in
+# every step, and by this way each time load the NVML library.
+os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
 
 
 def disable_sigterm_handling(trainer: Trainer) -> None:

@@ -1,0 +1,260 @@
+"""Lightning's loop over the batches of an epoch, with a short way for the plain ones.
+
+A small model's step is shorter than what Lightning does around it: dozens of generator-based context managers for a profiler
+that is not there, each callback asked for each hook whether it has it or not, signatures inspected at every batch. What a
+run asks for is looked up once an epoch here, and a plain step then calls that and nothing else, in Lightning's order. Private
+names of Lightning's are used throughout: there is no public seam around a step. tests/unit/trainer/test_epoch_loop.py holds
+the two loops side by side, hooks, logs and checkpoints.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from lightning import Callback, LightningDataModule, LightningModule
+from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loops.fetchers import _PrefetchDataFetcher
+from lightning.pytorch.loops.optimization.automatic import ClosureResult
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+from torch import Tensor
+
+_AROUND_A_STEP = (
+    *("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
+    *("on_before_optimizer_step", "on_train_batch_end"),
+)
+_OF_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+# A model that has one of these steps in its own way.
+_OF_OPTIMIZATION = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping", "lr_scheduler_step")
+_OF_PRECISION = ("pre_backward", "backward", "post_backward", "_after_closure", "_wrap_closure", "optimizer_step")
+
+
+class NoProfiler(PassThroughProfiler):
+    """Lightning's stand-in where nothing is profiled, which makes a generator for each of the blocks that it does not time."""
+
+    _NOTHING = nullcontext()
+
+    def profile(self, action_name: str) -> Any:
+        return self._NOTHING
+
+
+def shorten_steps(trainer: Any) -> None:
+    """Gives a trainer that has not trained yet the loop of this module."""
+    theirs = trainer.fit_loop.epoch_loop
+    trainer.fit_loop.epoch_loop = EpochLoop(trainer, theirs.min_steps, theirs.max_steps)
+    if type(trainer.profiler) is PassThroughProfiler:
+        trainer.profiler = NoProfiler()
+
+
+class EpochLoop(_TrainingEpochLoop):
+    """Lightning's own, but for plain steps: automatic optimization by one of torch's optimizers, without accumulation, a
+    profiler, or a gradient scaler, on one device or under DDP, by a model that leaves Lightning's way of stepping as it is.
+    """
+
+    _plain: "_PlainStep | None" = None
+
+    def on_run_start(self, data_fetcher: Any) -> None:
+        super().on_run_start(data_fetcher)
+        self._plain = _PlainStep(self) if _is_plain(self.trainer, data_fetcher) else None
+
+    def advance(self, data_fetcher: Any) -> None:
+        if self._plain is None or self._restarting:
+            super().advance(data_fetcher)
+        else:
+            self._plain.advance(data_fetcher)
+
+    def on_advance_end(self, data_fetcher: Any) -> None:
+        plain = self._plain
+        if plain is None or self._restarting or self._skip_next_val or plain.may_end_something():
+            super().on_advance_end(data_fetcher)
+        else:
+            self._batches_that_stepped += 1
+
+    @property
+    def done(self) -> bool:
+        plain = self._plain
+        if plain is not None and not self._restarting and not plain.may_end_something():
+            return 0 <= self.max_steps <= self.automatic_optimization.optim_progress.optimizer_steps
+        return super().done
+
+
+def _is_plain(trainer: Any, data_fetcher: Any) -> bool:
+    model, datamodule, strategy = trainer.lightning_module, trainer.datamodule, trainer.strategy
+    optimizers = trainer.optimizers
+    has_hooks: list[tuple[Any, Any, tuple[str, ...]]] = [
+        (model, LightningModule, (*_OF_OPTIMIZATION, *_OF_TRANSFER, "on_train_batch_start"))
+    ]
+    if datamodule is not None:
+        has_hooks.append((datamodule, LightningDataModule, _OF_TRANSFER))
+    return (
+        model.automatic_optimization
+        and trainer.accumulate_grad_batches == 1
+        and isinstance(trainer.profiler, NoProfiler)
+        and type(data_fetcher) is _PrefetchDataFetcher
+        and trainer._val_check_time_interval is None
+        and not trainer.fast_dev_run
+        and len(optimizers) == 1
+        and type(optimizers[0]).__module__.startswith("torch.optim.")
+        and not isinstance(optimizers[0], torch.optim.LBFGS)  # which calls its closure more than once
+        and (type(strategy) is SingleDeviceStrategy or isinstance(strategy, DDPStrategy))
+        and getattr(strategy, "_model_averager", None) is None
+        and _is_plain_precision(trainer.precision_plugin)
+        and not any(is_overridden(name, owner, parent) for owner, parent, names in has_hooks for name in names)
+        and not any(config.reduce_on_plateau and config.interval == "step" for config in trainer.lr_scheduler_configs)
+    )
+
+
+def _is_plain_precision(precision: Any) -> bool:
+    if type(precision) is MixedPrecision:
+        return precision.scaler is None
+    return all(getattr(type(precision), name) is getattr(Precision, name) for name in _OF_PRECISION)
+
+
+class _PlainStep:
+    """One batch, one step of the optimizer; with all that does not change within an epoch looked up once."""
+
+    def __init__(self, loop: EpochLoop) -> None:
+        self.loop = loop
+        self.trainer: Any = loop.trainer
+        self.model: LightningModule = self.trainer.lightning_module
+        self.strategy: Any = self.trainer.strategy
+        self.device = self.strategy.root_device
+        self.precision = self.trainer.precision_plugin
+        self.optimizer: torch.optim.Optimizer = self.trainer.optimizers[0]
+        self.batches, self.steps = loop.batch_progress, loop.automatic_optimization.optim_progress.optimizer
+        self.takes_batch_idx = is_param_in_hook_signature(self.model.training_step, "batch_idx", min_args=2)
+        self.hooks = {name: self._implemented(name) for name in _AROUND_A_STEP}
+        interval = self.trainer.val_check_batch
+        self.validates_every = interval if isinstance(interval, int) else 1
+        if self.validates_every >= self.trainer.num_training_batches and self.trainer.check_val_every_n_epoch is not None:
+            self.validates_every = 0  # at the epoch's last batch, which is looked at anyway
+        self.connector, self.results = self.trainer._logger_connector, loop._results
+        self.schedules = [config for config in self.trainer.lr_scheduler_configs if config.interval == "step"]
+
+    def _implemented(self, hook: str) -> list[Callable[..., Any]]:
+        """The hook's implementations, the callbacks' before the model's; called with what follows trainer and module."""
+        trainer, model = self.trainer, self.model
+        of_callbacks = [
+            getattr(callback, hook)
+            for callback in trainer.callbacks
+            if is_overridden(hook, callback, Callback) and not _is_idle(callback, hook)
+        ]
+        bound: list[Callable[..., Any]] = [partial(function, trainer, model) for function in of_callbacks]
+        return [*bound, getattr(model, hook)] if is_overridden(hook, model, LightningModule) else bound
+
+    def may_end_something(self) -> bool:
+        """Does Lightning have to be asked whether the epoch or training ends here, or a validation is due?"""
+        batches, trainer = self.batches, self.trainer
+        return (
+            batches.is_last_batch
+            or trainer.should_stop
+            or batches.current.ready == trainer.num_training_batches
+            or (self.validates_every > 0 and batches.total.ready % self.validates_every == 0)
+            or (self.validates_every > 0 and batches.current.ready % self.validates_every == 0)
+            or trainer.received_sigterm
+        )
+
+    def advance(self, data_fetcher: Any) -> None:
+        batches, validation = self.batches, self.loop.val_loop
+        if validation.restarting:
+            validation.restarting = False
+        batch, _, _ = next(data_fetcher)
+        batch_idx = batches.current.ready
+        batches.is_last_batch = data_fetcher.done
+        batch = move_data_to_device(self.precision.convert_input(batch), self.device)
+        batches.increment_ready()
+        self._start_results(batch)
+        self._call("on_train_batch_start", batch, batch_idx)
+        batches.increment_started()
+        output = self._step(batch, batch_idx)
+        batches.increment_processed()
+        self._step_schedules(batch_idx)
+        self._call("on_train_batch_end", output, batch, batch_idx)
+        has_logged = self._end_results()
+        batches.increment_completed()
+        if has_logged:
+            self.connector.update_train_step_metrics()
+
+    def _step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        """What Lightning gives to on_train_batch_end."""
+        self.steps.step.increment_ready()
+        result = self._result(batch, batch_idx)
+        self._zero_grad()
+        if result.closure_loss is not None:
+            self._call("on_before_backward", result.closure_loss)
+            result.closure_loss.backward()
+            self._call("on_after_backward")
+        self._call("on_before_optimizer_step", self.optimizer)
+        if self.trainer.gradient_clip_val is not None:
+            self.model.configure_gradient_clipping(
+                self.optimizer, self.trainer.gradient_clip_val, self.trainer.gradient_clip_algorithm
+            )
+        self.optimizer.step()
+        self.steps.step.increment_completed()
+        return {} if result.loss is None else result.asdict()
+
+    def _result(self, batch: Any, batch_idx: int) -> ClosureResult:
+        fields = self.model.__dict__
+        before, fields["_current_fx_name"] = fields["_current_fx_name"], "training_step"
+        output = self.strategy.training_step(batch, batch_idx) if self.takes_batch_idx else self.strategy.training_step(batch)
+        fields["_current_fx_name"] = before
+        if isinstance(output, Tensor):
+            return ClosureResult(output)
+        if output is None and self.trainer.world_size > 1:
+            raise RuntimeError("training_step returned None, which can't be skipped with several processes")
+        return ClosureResult.from_training_step_output(output)
+
+    def _zero_grad(self) -> None:
+        progress = self.steps.zero_grad
+        progress.increment_ready()
+        self._call("on_before_zero_grad", self.optimizer)
+        progress.increment_started()
+        self.optimizer.zero_grad()
+        progress.increment_completed()
+
+    def _step_schedules(self, batch_idx: int) -> None:
+        progress = self.loop.scheduler_progress
+        for config in self.schedules:
+            if (batch_idx + 1) % config.frequency == 0:
+                progress.increment_ready()
+                self.model.lr_scheduler_step(config.scheduler, None)
+                progress.increment_completed()
+        if self.loop._num_ready_batches_reached():
+            self.loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+
+    def _start_results(self, batch: Any) -> None:
+        """Of what is logged by `self.log`."""
+        self.connector._first_loop_iter = self.connector._first_loop_iter is None
+        self.results.batch, self.results.batch_size, self.results.dataloader_idx = batch, None, None
+
+    def _end_results(self) -> bool:
+        has_logged = not all(item.has_reset for item in self.results.values())
+        if has_logged:
+            self.connector.on_batch_end()
+        self.results.batch = self.results.batch_size = None
+        return has_logged
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        if implementations := self.hooks[hook]:
+            fields = self.model.__dict__  # nn.Module.__setattr__ looks for parameters, buffers and modules first
+            before, fields["_current_fx_name"] = fields["_current_fx_name"], hook
+            for function in implementations:
+                function(*arguments)
+            fields["_current_fx_name"] = before
+
+
+def _is_idle(callback: Callback, hook: str) -> bool:
+    """A ModelCheckpoint that saves after validations asks at every batch, too, whether anything forbids it to save."""
+    saves_by_step = isinstance(callback, ModelCheckpoint) and (callback._every_n_train_steps > 0 or callback._train_time_interval)
+    return (
+        hook == "on_train_batch_end"
+        and type(callback).on_train_batch_end is ModelCheckpoint.on_train_batch_end
+        and not saves_by_step
+    )
