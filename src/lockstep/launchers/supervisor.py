@@ -86,10 +86,7 @@ def use_loopback(environment: MutableMapping[str, str]) -> None:
 
 def _start(command: list[str], rank: int, environment: dict[str, str], reader: int, log: Path) -> subprocess.Popen[bytes]:
     environment = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-    with contextlib.ExitStack() as stack:
-        output = None
-        if rank > 0:
-            output = stack.enter_context(log.with_suffix(f".rank{rank}{log.suffix}").open("ab"))
+    with log.with_suffix(f".rank{rank}{log.suffix}").open("ab") if rank else contextlib.nullcontext() as output:
         return subprocess.Popen(
             command,
             env=environment,
