@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.atomic_files import read_json, remove_partial_files, write_json
+from lockstep.atomic_files import write_json
 from lockstep.config.construct import refused_by_lightning
 from lockstep.errors import NamedFailure, config_error
-from lockstep.launchers.environment import rank_log, restarts, this_rank
+from lockstep.launchers.environment import restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, outcome_of
 from lockstep.launchers.rank import end_workers, leave_process_group, tell_parent
@@ -25,6 +25,7 @@ from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, 
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
+from lockstep.runs.files import RunFiles
 from lockstep.runs.identity import run_id_of
 from lockstep.runs.validation import Prepared
 
@@ -46,6 +47,7 @@ class Run:
     def __init__(self, cfg: DictConfig, prepared: Prepared) -> None:
         self.cfg = cfg
         self.directory = Path(cfg.run_dir)
+        self._files = RunFiles(self.directory)
         self.plan, self.command = prepared.plan, prepared.command
         self.rank = this_rank()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
@@ -54,7 +56,6 @@ class Run:
         self.result: float | None = None
         self._code: int | None = None  # the exit code, once it is settled
         self._started = time.monotonic()
-        self._checkpoints_before = _checkpoints(self.directory)
 
     @property
     def is_owner(self) -> bool:
@@ -79,10 +80,10 @@ class Run:
             return
         STOP_SIGNALS.listen(_deadline(self.cfg, "guards.preemption.deadline"), self._be_overdue)
         limit = _deadline(self.cfg, "guards.watchdog.seconds_to_first_batch")
-        HEARTBEAT.start(limit, self.directory / rank_log(), self._give_up)
+        HEARTBEAT.start(limit, self._files.log, self._give_up)
 
     def _be_overdue(self, error: Preempted) -> None:
-        dump_stacks(self.directory / rank_log(), str(error))
+        dump_stacks(self._files.log, str(error))
         self._leave_stuck(outcome_of(error, self._global_rank))
 
     def _give_up(self, reason: str) -> None:
@@ -105,20 +106,12 @@ class Run:
     def _begin(self) -> None:
         if self.is_owner:
             try:
-                self._announce()
+                self._files.begin(self.cfg, is_first=not self.is_continued)
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
             log.info(str(self.plan))
         if self.is_continued and not self.is_parent:
             self._find_checkpoint()
-
-    def _announce(self) -> None:
-        """In the files: the terminal gets what a person reads."""
-        remove_partial_files(self.directory)
-        (self.directory / "metrics.json").unlink(missing_ok=True)  # of what is continued
-        record.write_status(self.directory, "running", is_first=not self.is_continued)
-        with (self.directory / rank_log()).open("a") as file:
-            file.write(OmegaConf.to_yaml(self.cfg, resolve=True))
 
     def _find_checkpoint(self) -> None:
         """Of a run that is continued its own checkpoint counts: not the one it may have begun with, nor another run's."""
@@ -142,7 +135,7 @@ class Run:
             outcome = self._supervised(command, attempt)
         if outcome.code:
             self._fail(outcome)
-        self._close(read_json(self.directory / "metrics.json") or {})
+        self._close(self._files.result())
 
     def _supervised(self, command: list[str], attempt: int) -> Outcome:
         outcome = supervise(
@@ -152,7 +145,7 @@ class Run:
             restarts() + attempt,
             _deadline(self.cfg, "guards.preemption.deadline"),
         )
-        if outcome.code == 0 and not (self.directory / "metrics.json").is_file():
+        if outcome.code == 0 and not self._files.metrics.is_file():
             return Outcome(code=1, reason="the ranks ended without writing metrics.json")
         return outcome
 
@@ -174,7 +167,7 @@ class Run:
         }
         if trainer.is_global_zero:
             log_hparams(trainer, self.cfg, self.command, facts, metrics)
-            write_json(self.directory / "metrics.json", result)
+            write_json(self._files.metrics, result)
         leave_process_group(together=True)
         if self.has_parent:
             self.result, self._code = metrics[optimized], 0
@@ -194,8 +187,7 @@ class Run:
         try:
             if error is not None and self._code is None:
                 error = refused_by_lightning(error, self.cfg.trainer) or error
-                has_saved = bool(_checkpoints(self.directory) - self._checkpoints_before)
-                self._end(outcome_of(error, self._global_rank, has_saved))
+                self._end(outcome_of(error, self._global_rank, self._files.has_saved()))
         finally:
             HEARTBEAT.stop()
             end_workers()
@@ -206,8 +198,7 @@ class Run:
         if tell_parent(outcome):
             self._code = outcome.code
             if outcome.traceback:
-                with (self.directory / rank_log()).open("a") as file:
-                    file.write(outcome.traceback)
+                self._files.append_to_log(outcome.traceback)
             leave_process_group(together=False)
             raise SystemExit(outcome.code)
         leave_process_group(together=False)
@@ -243,9 +234,3 @@ def _deadline(cfg: DictConfig, key: str) -> float:
     """Seconds; for ever where the guard has been taken out, or its limit is null."""
     seconds = OmegaConf.select(cfg, key)
     return float("inf") if seconds is None else seconds
-
-
-def _checkpoints(directory: Path) -> set[tuple[str, int, int]]:
-    """The checkpoints there are, told apart by what a rename gives them; what time it was is nobody's matter."""
-    stats = [(path.name, path.stat()) for path in directory.glob("checkpoints/*.ckpt")]
-    return {(name, stat.st_ino, stat.st_mtime_ns) for name, stat in stats}
