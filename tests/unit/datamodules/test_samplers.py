@@ -60,25 +60,18 @@ def test_drop_last_leaves_out_only_the_end_of_the_global_order(world_size: int) 
 
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize("world_size", WORLDS)
-def test_each_step_is_over_the_samples_that_one_process_takes_for_it(world_size: int, drop_last: bool) -> None:
-    for ranks, draws in epochs_at(world_size, drop_last):
-        sampler = ranks[0]
-        alone = TrainSampler(sampler.length, sampler.global_batch_size, drop_last=drop_last)
-        together = [{i for rank in step for i in ids_of(rank)} for step in steps(draws, sampler.accumulate)]
-        assert together == [set(draw.ids.tolist()) for draw in alone]
-
-
-@pytest.mark.parametrize("drop_last", [True, False])
-@pytest.mark.parametrize("world_size", WORLDS)
-def test_shares_of_a_step_make_one(world_size: int, drop_last: bool) -> None:
+def test_each_step_is_the_mean_over_the_samples_that_one_process_takes_for_it(world_size: int, drop_last: bool) -> None:
     """DDP divides the sum over ranks by the world size, Lightning each batch's loss by `accumulate`; what is left of a
     step of n samples must be n * 1/n, in a full step and in the tail."""
     for ranks, draws in epochs_at(world_size, drop_last):
-        divisor = world_size * ranks[0].accumulate
-        for step in steps(draws, ranks[0].accumulate):
-            total = sum(len(draw.ids) * draw.loss_weight / divisor for rank in step for draw in rank)
-            assert total == pytest.approx(1, abs=1e-12)
-            assert len({draw.loss_weight for rank in step for draw in rank}) == 1  # each sample counts the same
+        sampler = ranks[0]
+        alone = TrainSampler(sampler.length, sampler.global_batch_size, drop_last=drop_last)
+        for step, whole in zip(steps(draws, sampler.accumulate), alone, strict=True):
+            together = [draw for rank in step for draw in rank]
+            assert set(ids_of(together)) == set(whole.ids.tolist())
+            divisor = world_size * sampler.accumulate
+            assert sum(len(draw.ids) * draw.loss_weight / divisor for draw in together) == pytest.approx(1, abs=1e-12)
+            assert len({draw.loss_weight for draw in together}) == 1  # each sample counts the same
 
 
 def test_ids_of_two_ranks_written_out() -> None:
