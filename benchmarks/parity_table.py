@@ -57,7 +57,10 @@ def compared(*options: str) -> Comparison:
 
     sides = Sides.of(composed(), composed)
     with TemporaryDirectory() as folder, Processes(sides.groups(), Path(folder)) as processes:
-        return compare(sides, processes)
+        comparison = compare(sides, processes)
+    if comparison.failure is not None:
+        raise comparison.failure
+    return comparison
 
 
 def row(options: list[str], comparison: Comparison) -> str:

@@ -4,173 +4,178 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.parity.evidence import Evidence
-from lockstep.parity.sides import CONSTANT, FROZEN, LIBRARIES, NO_DROPOUT, PARTS, RATES, REDUCED, STILL, TOKENS, Interventions
+from omegaconf import OmegaConf
+
+from lockstep.parity.comparison import Comparison
+
+Switch = dict[str, Any]  # values of both configs; interventions.py says what those under `interventions` do
 
 
 @dataclass(frozen=True)
 class Cause:
-    """`switch` gives values of both configs, `interventions` what is done to both sides beyond them.
-
-    `composes`: may it be switched off together with others?
-    """
+    """`composes`: may it be switched off together with others?"""
 
     name: str
-    is_suspected: Callable[[Evidence], bool]
+    is_suspected: Callable[[Comparison], bool]
     remedy: str
-    switch: Callable[[Evidence], dict[str, Any]] = lambda _: {}
-    interventions: Callable[[Evidence], Interventions] = lambda _: {}
+    switch: Switch | Callable[[Comparison], Switch]
     composes: bool = True
 
+    def switched_off(self, comparison: Comparison) -> Switch:
+        return self.switch(comparison) if callable(self.switch) else self.switch
 
-def _differs_within_a_step(evidence: Evidence) -> bool:
-    return evidence.differs("gradients", "loss")
+
+def _configured(found: Comparison, key: str) -> Any:
+    return OmegaConf.select(found.sides.other, key)
 
 
-def _is_merged(evidence: Evidence) -> bool:
+def _differs_within_a_step(found: Comparison) -> bool:
+    return found.differs("gradients", "loss")
+
+
+def _is_merged(found: Comparison) -> bool:
     """Are batches that are accumulated compared with one larger batch?"""
-    return evidence.reference.accumulate_grad_batches < evidence.plan.accumulate_grad_batches
+    return found.reference_plan.accumulate_grad_batches < found.plan.accumulate_grad_batches
 
 
-def _parts(evidence: Evidence, ranks: int) -> Interventions:
-    plan, merged = evidence.plan, _is_merged(evidence)
-    return {PARTS: (plan.batch_size * plan.world_size, plan.accumulate_grad_batches if merged else 1, ranks)}
+def _in_parts(found: Comparison, ranks: int) -> Switch:
+    plan = found.plan
+    accumulated = plan.accumulate_grad_batches if _is_merged(found) else 1
+    return {"interventions.parts": [plan.batch_size * plan.world_size, accumulated, ranks]}
 
 
-def _equal_batches(evidence: Evidence) -> dict[str, Any]:
+def _equal_batches(found: Comparison) -> Switch:
     """A batch size, and numbers of batches, with which every batch of every process has as many samples as any other."""
-    plan, lengths = evidence.plan, evidence.fact("length") or {}
-    stages = {stage: lengths.get(f"{stage} samples", 0) for stage in ("validation", "test")}
+    plan, lengths = found.plan, found.facts.get("length", {})
+    stages = {"val": lengths.get("validation samples", 0), "test": lengths.get("test samples", 0)}
     size = max(1, min([plan.batch_size, *(length // plan.world_size for length in stages.values() if length)]))
     total = size * plan.world_size
-    batches = {"datamodule.batch_size": size, "datamodule.global_batch_size": total} | {"trainer.accumulate_grad_batches": 1}
-    keys = {"validation": "trainer.limit_val_batches", "test": "trainer.limit_test_batches"}
-    return batches | {keys[stage]: length // total for stage, length in stages.items() if length}
+    batches = {"datamodule.batch_size": size, "datamodule.global_batch_size": total, "trainer.accumulate_grad_batches": 1}
+    return batches | {f"trainer.limit_{stage}_batches": length // total for stage, length in stages.items() if length}
 
 
-def _unpadded(evidence: Evidence) -> dict[str, Any]:
+def _unpadded(found: Comparison) -> Switch:
     """Epochs that end before the batches in which a sampler repeats samples."""
-    if "samples" not in evidence.fact("repeated"):
-        return _equal_batches(evidence)
-    assert evidence.comparison is not None
-    padded = min(d.step for d in evidence.comparison.beyond if d.quantity == "samples")
-    return {"trainer.limit_train_batches": max(1, padded * evidence.plan.accumulate_grad_batches)}
+    if "samples" not in found.facts["repeated"]:
+        return _equal_batches(found)
+    padded = min(difference.step for difference in found.beyond if difference.quantity == "samples")
+    return {"trainer.limit_train_batches": max(1, padded * found.plan.accumulate_grad_batches)}
 
 
-def _is_scaled(evidence: Evidence) -> bool:
+def _is_scaled(found: Comparison) -> bool:
     """Are the learning rates everywhere the reference's times one power of the world size?"""
-    ratios = [other / reference for reference, other in evidence.fact("rates") or [] if reference]
-    size = evidence.plan.world_size / evidence.reference.world_size
+    ratios = [other / reference for reference, other in found.facts.get("rates", ()) if reference]
+    size = found.plan.world_size / found.reference_plan.world_size
     powers = (size, size**0.5, 1 / size, size**-0.5)
     return any(ratios and all(abs(ratio / power - 1) < 1e-6 for ratio in ratios) for power in powers)
 
 
 def _noise(library: str) -> Cause:
-    def is_suspected(evidence: Evidence) -> bool:
-        if evidence.differs("samples"):
+    def is_suspected(found: Comparison) -> bool:
+        if found.differs("samples"):
             return True  # by the data, which draws before a step and in workers, where it is not seen
-        return library in (evidence.fact("draws") or ()) and evidence.differs("gradients", "loss", "buffers")
+        return library in found.facts.get("draws", ()) and found.differs("gradients", "loss", "buffers")
 
     return Cause(
         f"noise drawn per rank, by {library}",
         is_suspected,
         "what a sample gets depends on its process; draw it from (seed, epoch, id) by lockstep.counter_rng.random_bits",
-        interventions=lambda _: {CONSTANT: (library,)},
+        {f"interventions.constant.{library}": True},
     )
 
 
 CAUSES = (
     Cause(
         "BatchNorm without synchronisation",
-        lambda e: e.plan.world_size > 1 and bool(e.fact("batchnorm")) and not e.configured("trainer.sync_batchnorm"),
+        lambda c: c.plan.world_size > 1 and c.facts.get("batchnorm", False) and not _configured(c, "trainer.sync_batchnorm"),
         "each process normalises by its own samples; set trainer.sync_batchnorm=true",
-        lambda _: {"trainer.sync_batchnorm": True},
+        {"trainer.sync_batchnorm": True},
     ),
     Cause(
         "a loss that averages over an uneven tail",
-        lambda e: e.configured("datamodule.drop_last") is False and _differs_within_a_step(e),
+        lambda c: _configured(c, "datamodule.drop_last") is False and _differs_within_a_step(c),
         "processes with fewer samples count as much; return (losses.sum() * batch.loss_weight), or set datamodule.drop_last=true",
-        lambda _: {"datamodule.drop_last": True},
+        {"datamodule.drop_last": True},
     ),
     Cause(
         "dropout drawn per rank",
-        lambda e: "torch" in (e.fact("draws") or ()) and _differs_within_a_step(e),
+        lambda c: "torch" in c.facts.get("draws", ()) and _differs_within_a_step(c),
         "a sample's mask depends on its process; use lockstep.nets.Dropout, which counts it from the sample",
-        interventions=lambda _: {NO_DROPOUT: True},
+        {"interventions.no_dropout": True},
     ),
     Cause(
         "augmentation drawn per rank",
-        lambda e: e.configured("datamodule.augment") is not None and e.differs("samples"),
+        lambda c: _configured(c, "datamodule.augment") is not None and c.differs("samples"),
         "a sample's augmentation depends on its process; draw it from (seed, epoch, id) by lockstep.counter_rng.random_bits",
-        lambda _: {"datamodule.augment": None},
+        {"datamodule.augment": None},
     ),
     Cause(
         "running statistics of each process's own samples",
-        lambda e: e.plan.world_size > 1 and e.differs("buffers"),
+        lambda c: c.plan.world_size > 1 and c.differs("buffers"),
         "process 0's are saved; reduce them over the processes, or keep none",
-        interventions=lambda _: {STILL: True},
+        {"interventions.still": True},
     ),
     Cause(
         "unused parameters",
-        lambda e: e.says("find_unused_parameters") or bool(e.fact("unused")),
+        lambda c: "find_unused_parameters" in str(c.failure and c.failure.tracebacks) or c.facts.get("unused", False),
         "DDP waits for their gradients; set trainer.strategy.find_unused_parameters=true, or take them out of the model",
-        lambda _: {"trainer.strategy.find_unused_parameters": True},
+        {"trainer.strategy.find_unused_parameters": True},
     ),
     Cause(
         "a sampler that pads",
-        lambda e: bool(e.fact("repeated")),
+        lambda c: bool(c.facts.get("repeated")),
         "it repeats samples until all processes have as many; take one that does not, as lockstep.datamodules.samplers has",
         _unpadded,
     ),
     Cause(
         "a metric that averages means",
-        lambda e: e.differs("validation metrics", "test metrics") and not e.fact("repeated"),
+        lambda c: c.differs("validation metrics", "test metrics") and not c.facts.get("repeated"),
         "batches of unequal size count the same; sum over samples and divide once, as lockstep.models.SampleMean does",
         _equal_batches,
     ),
     Cause(
         "a metric that is not reduced over processes",
-        lambda e: e.differs("training metrics", "validation metrics", "test metrics") and not e.fact("logged alone"),
+        lambda c: c.differs("training metrics", "validation metrics", "test metrics") and not c.facts.get("logged alone"),
         "what is logged is that of process 0 alone; log it with sync_dist=true, or as a torchmetrics object",
-        interventions=lambda _: {REDUCED: True},
+        {"interventions.reduced": True},
     ),
     Cause(
         "a learning rate scaled by the world size",
-        lambda e: e.differs("learning rate") and _is_scaled(e),
+        lambda c: c.differs("learning rate") and _is_scaled(c),
         "at one global batch one rate is right; leave the world size out of the optimizer, or scale it by lr_scaling",
-        interventions=lambda _: {RATES: True},
+        {"interventions.rates": True},
     ),
     Cause(
         "a schedule that depends on the number of processes",
-        lambda e: e.differs("learning rate") and not _is_scaled(e),
+        lambda c: c.differs("learning rate") and not _is_scaled(c),
         "its length is counted in what one process has; count optimizer steps, as trainer.estimated_stepping_batches does",
-        interventions=lambda _: {RATES: True},
+        {"interventions.rates": True},
     ),
-    *(_noise(library) for library in LIBRARIES),
+    *(_noise(library) for library in ("torch", "numpy", "Python")),
     Cause(
         "gradients of rounding alone",
-        lambda e: e.differs("gradients") and bool(e.rounding_alone),
+        lambda c: c.differs("gradients") and bool(c.rounding_alone),
         "they change with the order of the samples too: parameters without effect, as a bias before a norm is; leave them out",
-        interventions=lambda e: {FROZEN: tuple(sorted(e.rounding_alone))},
+        lambda c: {"interventions.frozen": sorted(c.rounding_alone)},
     ),
     Cause(
         "a mean over the tokens of each process",
-        lambda e: e.plan.world_size > 1 and not _is_merged(e) and bool(e.fact("tokens")) and _differs_within_a_step(e),
+        lambda c: c.plan.world_size > 1 and not _is_merged(c) and c.facts.get("tokens", False) and _differs_within_a_step(c),
         "processes with fewer tokens count as much; sum, and divide by the mean number of tokens over all processes",
-        interventions=lambda _: {TOKENS: True},
+        {"interventions.tokens": True},
         composes=False,
     ),
     Cause(
         "a loss that sees a whole batch, and accumulated batches",
-        lambda e: _is_merged(e) and _differs_within_a_step(e),
+        lambda c: _is_merged(c) and _differs_within_a_step(c),
         "it is no sum over samples (in-batch negatives, a mean over tokens), so that several batches are not one larger batch",
-        interventions=lambda e: _parts(e, ranks=1),
+        lambda c: _in_parts(c, ranks=1),
     ),
     Cause(
         "a loss that sees the batch of its process alone",
-        lambda e: e.reference.world_size == 1 < e.plan.world_size and _differs_within_a_step(e),
+        lambda c: c.reference_plan.world_size == 1 < c.plan.world_size and _differs_within_a_step(c),
         "it is no sum over samples (a mean over a process's tokens, in-batch negatives): gather what it needs from all",
-        interventions=lambda e: _parts(e, ranks=e.plan.world_size),
+        lambda c: _in_parts(c, ranks=c.plan.world_size),
     ),
 )
 
@@ -178,5 +183,5 @@ KERNELS = Cause(
     "non-deterministic kernels",
     lambda _: True,
     "the reference, trained twice, is not the same to the bit; set trainer.deterministic=true",
-    lambda _: {"trainer.deterministic": True},
+    {"trainer.deterministic": True},
 )

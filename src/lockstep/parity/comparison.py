@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from lockstep.config.plan import Plan
 from lockstep.console import aligned
+from lockstep.parity.processes import SideFailed
 from lockstep.parity.sides import Difference, Findings, Sides
 
 # Of one step from identical state, as max|a-b| / max|a|. Calibrated by the control, a permuted batch: over the models of
@@ -61,7 +63,8 @@ class Comparison:
     """What came of comparing two sides.
 
     `at_kinks`: the gradients that differ are those of units within rounding of their kink. `imitated`: the control with
-    permuted batches was another training; its place has been taken by noise in the reference's gradients.
+    permuted batches was another training; its place has been taken by noise in the reference's gradients. `failure`: a side
+    failed, and nothing was found.
     """
 
     sides: Sides
@@ -69,54 +72,58 @@ class Comparison:
     control: Findings
     at_kinks: bool = False
     imitated: bool = False
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        found = [[d for d in self.other.differences if d.quantity == quantity] for quantity in QUANTITIES]
-        return [max(map(self._row, of_one), key=_excess) for of_one in found if of_one]
-
-    def _row(self, difference: Difference) -> Row:
-        control, tolerance = self._control_of(difference), self.tolerance(difference)
-        return Row(difference.quantity, difference.value, control, tolerance)
-
-    def tolerance(self, difference: Difference) -> float:
-        bits, quantity, control = self.sides.bits, difference.quantity, self._control_of(difference)
-        if quantity == "learning rate" or (quantity.endswith("samples") and self.sides.is_same_precision):
-            return ONE_STEP[64]  # no step has rounded these
-        if quantity == "weights":
-            most = CONTROLS * max(control, ROUNDING[bits])
-            return min(most, SGD_64) if bits == 64 and self.other.facts["sgd"] else most
-        held = HELD[difference.bits] if difference.bits < bits else 0.0
-        return max(ONE_STEP[bits], held, min(CONTROLS * control, AMPLIFIED[bits]))
-
-    def _control_of(self, difference: Difference) -> float:
-        """The control's largest difference of this tensor; of any tensor where it is about weights, since drift is chance."""
-        key = (difference.quantity, "" if difference.quantity == "weights" else difference.name)
-        return self._controls.get(key, math.nan)
-
-    @cached_property
-    def _controls(self) -> dict[tuple[str, str], float]:
-        largest: dict[tuple[str, str], float] = {}
-        for d in self.control.differences:
-            key = (d.quantity, "" if d.quantity == "weights" else d.name)
-            largest[key] = max(largest.get(key, 0.0), d.value)
-        return largest
+    failure: SideFailed | None = None
 
     @property
-    def equal(self) -> bool:
-        return all(row.equal or (self.at_kinks and row.quantity == "gradients") for row in self.rows)
+    def plan(self) -> Plan:
+        """Of the side that is to equal the reference."""
+        return Plan.of(self.sides.other)
 
-    def differs(self, *quantities: str) -> bool:
-        return any(not row.equal for row in self.rows if row.quantity in quantities)
+    @property
+    def reference_plan(self) -> Plan:
+        return Plan.of(self.sides.reference)
 
     @property
     def facts(self) -> dict[str, Any]:
         return self.other.facts
 
     @cached_property
+    def rows(self) -> list[Row]:
+        found = [[d for d in self.other.differences if d.quantity == quantity] for quantity in QUANTITIES]
+        return [max(map(self._row, of_one), key=lambda row: row.difference / row.tolerance) for of_one in found if of_one]
+
+    def _row(self, difference: Difference) -> Row:
+        bits, quantity, control = self.sides.bits, difference.quantity, self._controls.get(_key(difference), math.nan)
+        if quantity == "learning rate" or (quantity.endswith("samples") and self.sides.is_same_precision):
+            tolerance = ONE_STEP[64]  # no step has rounded these
+        elif quantity == "weights":
+            tolerance = CONTROLS * max(control, ROUNDING[bits])
+            if bits == 64 and self.facts["sgd"]:
+                tolerance = min(tolerance, SGD_64)
+        else:
+            held = HELD[difference.bits] if difference.bits < bits else 0.0
+            tolerance = max(ONE_STEP[bits], held, min(CONTROLS * control, AMPLIFIED[bits]))
+        return Row(quantity, difference.value, control, tolerance)
+
+    @cached_property
+    def _controls(self) -> dict[tuple[str, str], float]:
+        """The control's largest difference of each tensor."""
+        largest: dict[tuple[str, str], float] = {}
+        for difference in self.control.differences:
+            largest[_key(difference)] = max(largest.get(_key(difference), 0.0), difference.value)
+        return largest
+
+    @property
+    def equal(self) -> bool:
+        return self.failure is None and all(row.equal or (self.at_kinks and row.quantity == "gradients") for row in self.rows)
+
+    def differs(self, *quantities: str) -> bool:
+        return any(not row.equal for row in self.rows if row.quantity in quantities)
+
+    @cached_property
     def beyond(self) -> list[Difference]:
         """What is not tolerated."""
-        return [d for d in self.other.differences if not d.value <= self.tolerance(d)]
+        return [difference for difference in self.other.differences if not self._row(difference).equal]
 
     @property
     def first(self) -> Difference | None:
@@ -131,30 +138,32 @@ class Comparison:
         return names if names < {d.name for d in gradients} else set()
 
     @property
+    def only_weights_differ(self) -> bool:
+        return {difference.quantity for difference in self.beyond} == {"weights"}
+
+    @property
     def is_drift_of_the_control(self) -> bool:
         """Is all that differs the weights, and these no more than they do in another order of the samples?"""
-        weights = next((row for row in self.rows if row.quantity == "weights"), None)
-        only_weights = {d.quantity for d in self.beyond} == {"weights"}
-        return only_weights and weights is not None and weights.difference <= CONTROLS * weights.control
+        weights = self.rows[-1:]  # of QUANTITIES the last
+        return self.only_weights_differ and all(row.difference <= CONTROLS * row.control for row in weights)
 
     @property
     def steps_needed(self) -> int:
         """To see what differs: the weights differ only in the end."""
-        return self.sides.steps if self.first is None or self.first.quantity == "weights" else self.first.step + 1
+        return self.sides.steps if self.first is None or self.only_weights_differ else self.first.step + 1
 
     def table(self) -> str:
-        head = ("quantity", "difference", "control", "tolerance", "")
-        names = {"weights": f"weights after {self.sides.steps} steps"}
-        cells = [
-            (names.get(row.quantity, row.quantity), *(_number(value) for value in (row.difference, row.control, row.tolerance)))
-            for row in self.rows
-        ]
-        verdicts = ["equal" if row.equal else "equal but at kinks" if self.at_kinks else "NOT EQUAL" for row in self.rows]
-        return aligned([head, *((*row, verdict) for row, verdict in zip(cells, verdicts, strict=True))], right=True)
+        cells = [("quantity", "difference", "control", "tolerance", "")]
+        for row in self.rows:
+            name = f"weights after {self.sides.steps} steps" if row.quantity == "weights" else row.quantity
+            verdict = "equal" if row.equal else "equal but at kinks" if self.at_kinks else "NOT EQUAL"
+            cells.append((name, _number(row.difference), _number(row.control), _number(row.tolerance), verdict))
+        return aligned(cells, right=True)
 
 
-def _excess(row: Row) -> float:
-    return math.inf if math.isnan(row.difference) else row.difference / row.tolerance
+def _key(difference: Difference) -> tuple[str, str]:
+    """By which the control's are found: of any tensor where it is about weights, since drift is chance."""
+    return difference.quantity, "" if difference.quantity == "weights" else difference.name
 
 
 def _number(value: float) -> str:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from lockstep.errors import ConfigError
 from lockstep.parity.causes import CAUSES, KERNELS, Cause
 from lockstep.parity.compare import TooFewSteps, compare, repeats
-from lockstep.parity.evidence import Evidence, examine
-from lockstep.parity.processes import Processes, SideFailed
-from lockstep.parity.sides import CONSTANT, Sides
+from lockstep.parity.comparison import Comparison
+from lockstep.parity.processes import Processes
+from lockstep.parity.sides import Sides
 
 
 @dataclass(frozen=True)
@@ -16,71 +16,60 @@ class Explanation:
     """Causes, confirmed, and what is still found with all of them switched off: None where both sides are then equal."""
 
     causes: list[Cause]
-    rest: Evidence | None
+    rest: Comparison | None
 
 
-def explained(evidence: Evidence, processes: Processes) -> list[Explanation]:
+def explained(comparison: Comparison, processes: Processes) -> list[Explanation]:
     """What is found first, then what is found behind it, and so on; nothing where no cause is confirmed."""
     found: list[Explanation] = []
-    current: Evidence | None = evidence
-    while current is not None:
-        named = [cause for explanation in found for cause in explanation.causes]
-        causes = _causes_of(current, [cause for cause in CAUSES if cause not in named], processes)
-        if not causes:
-            break
+    possible, current = list(CAUSES), comparison
+    while current is not None and (causes := _causes_of(current, possible, processes)):
+        possible = [cause for cause in possible if cause not in causes]
         current = _rest(current, causes, processes)
         found.append(Explanation(causes, current))
     return found
 
 
-def _rest(evidence: Evidence, causes: Sequence[Cause], processes: Processes) -> Evidence | None:
-    """Over all steps: causes are confirmed up to the first step that differs."""
-    steps = evidence.sides.steps
-    if evidence.comparison is not None and evidence.comparison.steps_needed == steps:
+def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Processes) -> Comparison | None:
+    """Over all steps: causes are confirmed up to the first step that differs, and by its weights only where nothing else does."""
+    if comparison.only_weights_differ:
         return None
     processes.doing = "what is behind it"
-    rest = examine(_without(causes, evidence, steps), processes)
-    return None if rest.comparison is not None and rest.comparison.equal else rest
+    rest = compare(_without(causes, comparison, comparison.sides.steps), processes)
+    return None if rest.equal else rest
 
 
-def _causes_of(evidence: Evidence, possible: Sequence[Cause], processes: Processes) -> list[Cause]:
+def _causes_of(comparison: Comparison, possible: Sequence[Cause], processes: Processes) -> list[Cause]:
     """With it, or with all of them, switched off the sides are equal; with one of them on they are not."""
-    suspects = [cause for cause in possible if cause.is_suspected(evidence)]
-    confirmed = _confirmed(suspects, evidence, processes)
-    if not confirmed and evidence.comparison is not None and not repeats(_shortened(evidence, []), processes):
-        confirmed = _confirmed([KERNELS], evidence, processes) or _confirmed([*suspects, KERNELS], evidence, processes)
-    return confirmed
+    suspects = [cause for cause in possible if cause.is_suspected(comparison)]
+    confirmed = _confirmed(suspects, comparison, processes)
+    if confirmed or comparison.failure is not None or repeats(_without([], comparison, comparison.steps_needed), processes):
+        return confirmed
+    return _confirmed([KERNELS], comparison, processes) or _confirmed([*suspects, KERNELS], comparison, processes)
 
 
-def _confirmed(suspects: Sequence[Cause], evidence: Evidence, processes: Processes) -> list[Cause]:
+def _confirmed(suspects: Sequence[Cause], comparison: Comparison, processes: Processes) -> list[Cause]:
     for suspect in suspects:
-        if _equal_without([suspect], evidence, processes):
+        if _equal_without([suspect], comparison, processes):
             return [suspect]
     needed = [suspect for suspect in suspects if suspect.composes]
-    if len(needed) < 2 or not _equal_without(needed, evidence, processes):
+    if len(needed) < 2 or not _equal_without(needed, comparison, processes):
         return []
     for suspect in reversed(needed):  # the more particular ones come first
         fewer = [cause for cause in needed if cause is not suspect]
-        needed = fewer if len(fewer) > 1 and _equal_without(fewer, evidence, processes) else needed
+        needed = fewer if len(fewer) > 1 and _equal_without(fewer, comparison, processes) else needed
     return needed
 
 
-def _equal_without(causes: Sequence[Cause], evidence: Evidence, processes: Processes) -> bool:
+def _equal_without(causes: Sequence[Cause], comparison: Comparison, processes: Processes) -> bool:
+    """For as many steps as the difference needs to show."""
     processes.doing = f"without {' and '.join(cause.name for cause in causes)}"
     try:
-        return compare(_shortened(evidence, causes), processes).equal
-    except (SideFailed, ConfigError, TooFewSteps):  # it can't be switched off here
+        sides = _without(causes, comparison, comparison.steps_needed)
+        return compare(sides, processes, freely=comparison.only_weights_differ).equal
+    except (ConfigError, TooFewSteps):  # it can't be switched off here
         return False
 
 
-def _shortened(evidence: Evidence, without: Sequence[Cause]) -> Sides:
-    """With causes switched off, for as many steps as the difference needs to show."""
-    steps = evidence.comparison.steps_needed if evidence.comparison is not None else evidence.sides.steps
-    return _without(without, evidence, steps)
-
-
-def _without(causes: Sequence[Cause], evidence: Evidence, steps: int) -> Sides:
-    overrides = {key: value for cause in causes for key, value in cause.switch(evidence).items()}
-    interventions = {key: value for cause in causes for key, value in cause.interventions(evidence).items()}
-    libraries = [name for cause in causes for name in cause.interventions(evidence).get(CONSTANT, ())]
-    return evidence.sides.changed(overrides, interventions | ({CONSTANT: tuple(libraries)} if libraries else {}), steps)
+def _without(causes: Sequence[Cause], comparison: Comparison, steps: int) -> Sides:
+    return comparison.sides.changed({k: v for cause in causes for k, v in cause.switched_off(comparison).items()}, steps)

@@ -1,6 +1,7 @@
 """Random numbers that a training draws outside of lockstep.counter_rng: whose, and what remains without their chance."""
 
 import functools
+import pickle
 import random
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,33 +13,23 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from lockstep.parity.sides import LIBRARIES
-
-TORCH, NUMPY, PYTHON = LIBRARIES
 _SEED = 0
-_WHOLE = {"choice", "permutation", "shuffle", "dirichlet", "multinomial"}  # what these draw belongs together
-_NUMPY = {"rand", "randn", "random", "random_sample", "sample", "uniform", "normal", "standard_normal", "randint"} | {
-    *("binomial", "beta", "gamma", "exponential", "poisson", "laplace", *_WHOLE)
-}
-_PYTHON = {"random", "uniform", "triangular", "randint", "randrange", "choice", "choices", "shuffle", "sample", "gauss"} | {
-    *("normalvariate", "betavariate")
-}
+_DRAW_NOTHING = {"seed", "getstate", "setstate", "get_state", "set_state", "default_rng"}  # nor do classes
+_WHOLE = {"choice", "permutation", "shuffle", "dirichlet", "multinomial", "multivariate_normal"}  # these belong together
 _TORCH = {"rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "normal", "normal_", "uniform_"} | {
     *("exponential_", "random_", "log_normal_", "cauchy_", "geometric_", "bernoulli", "bernoulli_")
 }
 
 
-def states() -> dict[str, Any]:
-    """Of the generators that are global to the process, but torch's, which is seeded at every batch."""
-    return {NUMPY: numpy.random.get_state(legacy=False)["state"]["key"].tobytes(), PYTHON: random.getstate()} | {
-        "position": numpy.random.get_state(legacy=False)["state"]["pos"]
-    }
+def states(device: torch.device) -> dict[str, Any]:
+    """Of the generators that are global to the process; torch's of this device."""
+    drawn = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    return {"torch": drawn.numpy().tobytes(), "numpy": pickle.dumps(numpy.random.get_state()), "Python": random.getstate()}
 
 
 def drawn_between(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
     """The libraries whose generators have moved on."""
-    changed = {name for name, state in before.items() if state != after[name]}
-    return (changed - {"position"}) | ({NUMPY} if "position" in changed else set())
+    return {name for name, state in before.items() if state != after[name]}
 
 
 @contextmanager
@@ -48,24 +39,21 @@ def constant_draws(libraries: Collection[str]) -> Iterator[None]:
     Left alone are generators of one's own, as samplers have, and what has been imported by name.
     """
     with ExitStack() as stack:
-        if TORCH in libraries:
+        if "torch" in libraries:
             stack.enter_context(_Constant())
-        if NUMPY in libraries:
-            _patch(stack, numpy.random, _NUMPY, lambda: numpy.random.seed(_SEED))
-        if PYTHON in libraries:
-            _patch(stack, random, _PYTHON, lambda: random.seed(_SEED))
+        for library, module in {"numpy": numpy.random, "Python": random}.items():
+            for name in module.__all__ if library in libraries else ():
+                if name.islower() and name not in _DRAW_NOTHING:
+                    stack.enter_context(patch.object(module, name, _constant(module, name)))
         yield
 
 
-def _patch(stack: ExitStack, module: Any, names: Collection[str], seed: Callable[[], None]) -> None:
-    for name in names:
-        stack.enter_context(patch.object(module, name, _constant(getattr(module, name), name, seed)))
+def _constant(module: Any, name: str) -> Callable[..., Any]:
+    draw = getattr(module, name)
 
-
-def _constant(draw: Callable[..., Any], name: str, seed: Callable[[], None]) -> Callable[..., Any]:
     @functools.wraps(draw)
     def drawn(*arguments: Any, **named: Any) -> Any:
-        seed()
+        module.seed(_SEED)
         values = draw(*arguments, **named)
         if isinstance(values, numpy.ndarray) and values.size and name not in _WHOLE:
             values[...] = values.flat[0]

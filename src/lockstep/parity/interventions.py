@@ -4,7 +4,7 @@ Those that see each batch wrap the model's training_step: so they know nothing o
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,64 +19,57 @@ from torch.overrides import TorchFunctionMode
 from lockstep.counter_rng import seed_of
 from lockstep.datamodules.batches import Batch, leaves, samples_in
 from lockstep.nets import Dropout
+from lockstep.parity.differences import of_all_ranks
 from lockstep.parity.draws import constant_draws
-from lockstep.parity.sides import CONSTANT, FROZEN, NO_DROPOUT, PARTS, REDUCED, STILL, TOKENS, Interventions
 
 ROUNDING_OF_A_SUM = 64  # units in the last place: gradients in other orders of the samples differ by up to about as many
 IGNORED = -100  # torch's ignore_index: a target that counts for no loss
 
 
 @contextmanager
-def applied(interventions: Interventions, model: LightningModule, permutation: int) -> Iterator[None]:
-    """While the model trains. The permutation is that of the control's batches, 0 for none."""
-    freeze(model, interventions.get(FROZEN, ()))
-    if permutation:
-        _wrap(model, _Permuted(model, permutation))
-    if PARTS in interventions and not dist.is_initialized():
-        _wrap(model, functools.partial(_in_parts, model, *interventions[PARTS]))
-    if STILL in interventions:
+def applied(interventions: Mapping[Any, Any], model: LightningModule) -> Iterator[None]:
+    """While the model trains. To both sides, to switch a cause off:
+
+        frozen      names of parameters that are left as they are drawn
+        parts       [samples, accumulated, ranks]: one process's batches in the parts that several have
+        still       buffers are left as they are
+        reduced     logged metrics are reduced over processes
+        tokens      losses are weighted by the tokens of each process
+        no_dropout  nothing is dropped
+        constant    {library: True}: draws give one number; torch, numpy, Python
+        rates       the reference's learning rates are taken (by the recorder)
+
+    To a control, which trains as the reference does but rounds otherwise, each with a number that says how:
+
+        permuted    each batch in another order: the rounding of sums changes, nothing else
+        noise       rounding imitated, in the gradients (by the recorder)
+    """
+    for name, parameter in model.named_parameters():
+        if name in interventions.get("frozen", ()):
+            parameter.requires_grad_(False)
+    if "permuted" in interventions:
+        generator = torch.Generator().manual_seed(seed_of(interventions["permuted"]))
+        _wrap(model, functools.partial(_in_parts, model, lambda n: [torch.randperm(n, generator=generator)], 1))
+    if "parts" in interventions and not dist.is_initialized():
+        size, accumulated, ranks = interventions["parts"]
+        _wrap(model, functools.partial(_in_parts, model, lambda n: _parts(n, size, ranks), accumulated * ranks))
+    if "still" in interventions:
         _wrap(model, functools.partial(_still, model))
-    if REDUCED in interventions:
+    if "reduced" in interventions:
         model.log = functools.partial(model.log, sync_dist=True)  # pyright: ignore[reportAttributeAccessIssue]
-    if TOKENS in interventions and dist.is_initialized():
+    if "tokens" in interventions and dist.is_initialized():
         _wrap(model, _weighted_by_tokens)
     with ExitStack() as stack:
-        if NO_DROPOUT in interventions:
+        if "no_dropout" in interventions:
             stack.enter_context(without_dropout(model))
-        stack.enter_context(constant_draws(interventions.get(CONSTANT, ())))
+        stack.enter_context(constant_draws(interventions.get("constant", ())))
         yield
-
-
-def freeze(model: nn.Module, names: Any) -> None:
-    """Parameters that are to be left as they are drawn."""
-    for name, parameter in model.named_parameters():
-        if name in names:
-            parameter.requires_grad_(False)
 
 
 def _wrap(model: LightningModule, around: Callable[..., Any]) -> None:
     """`around(step, batch, *rest)` in place of the training step."""
     step = model.training_step
-
-    @functools.wraps(step)
-    def training_step(*arguments: Any, **named: Any) -> Any:
-        return around(step, *arguments, **named)
-
-    model.training_step = training_step
-
-
-class _Permuted:
-    """Each batch in another order, that of this number: the rounding of sums changes, nothing else."""
-
-    def __init__(self, model: LightningModule, permutation: int) -> None:
-        self.model, self.permutation, self.batches = model, permutation, 0
-
-    def __call__(self, step: Callable[..., Any], batch: Any, *rest: Any, **named: Any) -> Any:
-        self.batches += 1
-        generator = torch.Generator().manual_seed(seed_of(self.permutation, self.batches))
-        order = torch.randperm(samples_in(batch) or 0, generator=generator)
-        with counted(self.model, order):
-            return step(taken(batch, order), *rest, **named)
+    model.training_step = functools.wraps(step)(functools.partial(around, step))
 
 
 def taken(batch: Any, order: Tensor) -> Any:
@@ -96,29 +89,34 @@ def counted(model: nn.Module, order: Tensor) -> Iterator[None]:
         layer.keys = keys
 
 
+def _parts(n: int, size: int, ranks: int) -> list[Tensor]:
+    """Which of n samples each process has of each of the batches, of this size, that are accumulated."""
+    chunks = torch.arange(n).split(size)
+    return [chunk[rank::ranks] for chunk in chunks for rank in range(min(ranks, len(chunk)))]
+
+
 def _in_parts(
-    model: nn.Module, size: int, accumulated: int, ranks: int, step: Callable[..., Any], batch: Any, *rest: Any, **named: Any
+    model: nn.Module,
+    parts: Callable[[int], list[Tensor]],
+    number: int,
+    step: Callable[..., Any],
+    batch: Any,
+    *rest: Any,
+    **named: Any,
 ) -> Any:
-    """The mean over what the step returns for each part: so processes, and accumulated batches of this size, average them."""
-    chunks = torch.arange(samples_in(batch) or 0).split(size)
-    parts = [part for chunk in chunks for part in (chunk[rank::ranks] for rank in range(ranks)) if len(part)]
+    """The mean of what the step returns for this number of parts, as processes and accumulated batches average it."""
     outputs = []
-    for part in parts:
-        with counted(model, part):
-            outputs.append(step(_reweighted(taken(batch, part), accumulated * ranks), *rest, **named))
-    losses = [_loss(output) for output in outputs]
+    for order in parts(samples_in(batch) or 0):
+        part = taken(batch, order)
+        if isinstance(part, Batch):
+            part = part._replace(loss_weight=part.loss_weight * number)
+        with counted(model, order):
+            outputs.append(step(part, *rest, **named))
+    losses: list[Any] = [output.get("loss") if isinstance(output, dict) else output for output in outputs]
     if not losses or any(loss is None for loss in losses):
         return outputs[-1] if outputs else None
-    loss = torch.stack(losses).sum() / (accumulated * ranks)
+    loss = torch.stack(losses).sum() / number
     return outputs[-1] | {"loss": loss} if isinstance(outputs[-1], dict) else loss
-
-
-def _reweighted(batch: Any, parts: int) -> Any:
-    return batch._replace(loss_weight=batch.loss_weight * parts) if isinstance(batch, Batch) else batch
-
-
-def _loss(output: Any) -> Any:
-    return output.get("loss") if isinstance(output, dict) else output
 
 
 def _still(model: LightningModule, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -133,8 +131,7 @@ def _still(model: LightningModule, step: Callable[..., Any], *arguments: Any, **
 
 def _weighted_by_tokens(step: Callable[..., Any], batch: Any, *rest: Any, **named: Any) -> Any:
     """The mean over a process's tokens, as its share of a mean over those of all processes."""
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, counted_tokens(batch))
+    everyone = of_all_ranks(counted_tokens(batch))
     padded = {name for counts in everyone for name, (_, ignored) in counts.items() if ignored}
     total = sum(kept for counts in everyone for name, (kept, _) in counts.items() if name in padded)
     ours = sum(kept for name, (kept, _) in everyone[dist.get_rank()].items() if name in padded)

@@ -15,9 +15,8 @@ from lockstep.callbacks import LearningRate, NonFinite, Pictures, Preemption, Th
 from lockstep.config.plan import Plan
 from lockstep.parity.exchange import Exchange
 from lockstep.parity.interventions import applied
-from lockstep.parity.recorder import Recorder
 from lockstep.parity.roles import Finisher, Follower, Leader
-from lockstep.parity.sides import RATES, Findings, Interventions, Role, Rounding
+from lockstep.parity.sides import Findings, Role
 
 Report = Callable[[str], None]
 # What leaves something, ends a training, or only watches it.
@@ -27,46 +26,32 @@ _UNWANTED = (
 )
 
 
-def train(
-    cfg: DictConfig, role: Role, where: tuple[Any, ...], rounding: Rounding, interventions: Interventions, report: Report
-) -> Findings:
+def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], report: Report) -> Findings:
     """One training of one side, in every rank of it. `lead` and `follow` run at the same time; `finish` trains freely,
     afterwards, and compares the weights it ends with."""
-    datamodule, model, trainer = _built(cfg)
-    recorder: Any = {"lead": Leader, "follow": Follower, "finish": Finisher}[role](
-        Exchange(*where), RATES in interventions, report
-    )
-    recorder.rounds = rounding.number if rounding.how == "imitated" else None
+    built: Any = build(cfg, Plan.of(cfg))
+    datamodule, model, trainer = built
+    roles: Any = {"lead": Leader, "follow": Follower, "finish": Finisher}
+    recorder = roles[role](Exchange(*where), cfg.interventions, report)
     trainer.callbacks = [*(callback for callback in trainer.callbacks if not isinstance(callback, _UNWANTED)), recorder]
-    with applied(interventions, model, rounding.number if rounding.how == "permuted" else 0):
+    has_test = is_overridden("test_step", model, LightningModule) and is_overridden("test_dataloader", datamodule)
+    with applied(cfg.interventions, model):
         trainer.fit(model, datamodule)
-        if role != "finish" and OmegaConf.select(cfg, "test") and _is_tested(model, datamodule):
+        if role != "finish" and OmegaConf.select(cfg, "test") and has_test:
             trainer.test(model, datamodule, verbose=False)
     recorder.closes()
-    return Findings(recorder.differences.found, recorder.facts | _facts(model, trainer, recorder))
-
-
-def _built(cfg: DictConfig) -> tuple[Any, Any, Any]:
-    return build(cfg, Plan.of(cfg))
-
-
-def _is_tested(model: LightningModule, datamodule: Any) -> bool:
-    return is_overridden("test_step", model, LightningModule) and is_overridden("test_dataloader", datamodule)
-
-
-def _facts(model: LightningModule, trainer: Any, recorder: Recorder) -> dict[str, Any]:
-    parameters = [name for name, _ in model.named_parameters()]
-    return {
-        "batchnorm": has_batchnorm(model),
+    facts = {
+        "batchnorm": _has_batchnorm(model),
         "sgd": all(isinstance(optimizer, torch.optim.SGD) for optimizer in trainer.optimizers),
-        "untrained": [name for name in parameters if name not in recorder.facts["trained"]],
+        "untrained": [name for name, _ in model.named_parameters() if name not in recorder.facts["trained"]],
     }
-
-
-def has_batchnorm(model: torch.nn.Module) -> bool:
-    return any(isinstance(module, _BatchNorm) for module in model.modules())
+    return Findings(recorder.differences.found, recorder.facts | facts)
 
 
 def builds_batchnorm(cfg: DictConfig, _: Report) -> bool:
     """Has the configured model a BatchNorm: then a larger batch is not what an accumulated one is."""
-    return has_batchnorm(_built(cfg)[1])
+    return _has_batchnorm(build(cfg, Plan.of(cfg))[1])
+
+
+def _has_batchnorm(model: torch.nn.Module) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in model.modules())

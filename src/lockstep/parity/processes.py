@@ -1,38 +1,32 @@
-"""Ranks that stay: started once, then given one training after another, since starting one takes seconds of imports."""
+"""Ranks that stay: started once, then given one training after another, since starting one takes seconds of imports.
+
+Imports no torch.
+"""
 
 import contextlib
-import faulthandler
 import importlib
 import multiprocessing
 import os
-import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import mkdtemp
-from typing import Any, NamedTuple
+from typing import Any
 
 from lockstep.config.plan import cores
 from lockstep.errors import ConfigError
 from lockstep.launchers.supervisor import LAST_WORDS, use_loopback
-from lockstep.parity.waiting import where_it_waits
-
-
-class Call(NamedTuple):
-    """A function of observe.py by its name: the parent imports no torch. It is given a function to report by, too."""
-
-    function: str
-    arguments: tuple[Any, ...]
-
 
 _JOBS = "lockstep.parity.observe"
 _BEFORE_THE_FIRST_BATCH = 3  # times as long may pass: data has to be read, and rank zero may have to download it
+_LIBRARIES = ("site-packages", f"{os.sep}lockstep{os.sep}parity{os.sep}", str(Path(os.__file__).parent), "<")
 
 
 class SideFailed(RuntimeError):
@@ -77,57 +71,58 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def run(self, jobs: dict[str, Call]) -> dict[str, Any]:
-        """One job for all ranks of each group, at the same time; what rank zero of each has returned.
-
-        Raises SideFailed for what a rank raises or where all of them wait, ConfigError where a rank raises one; the groups
-        then start anew.
-        """
-        try:
-            for name, job in jobs.items():
-                for rank in self._started(name):
-                    rank.at = "before its first batch"
-                    rank.connection.send(job)
-            return self._results(list(jobs))
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
         for rank in [rank for ranks in self._ranks.values() for rank in ranks]:
             rank.connection.close()
             rank.process.kill()
             rank.process.join()
         self._ranks.clear()
 
-    def _started(self, name: str) -> "list[_Rank]":
-        if name not in self._ranks:
-            self._ranks[name] = []
-            home = Path(mkdtemp(prefix=f"{name}-", dir=self.folder))
-            for rank in range(self.groups[name].world_size):
-                ours, theirs = self._context.Pipe()
-                process = self._context.Process(target=_serve, args=(theirs, self.groups[name], rank, home, self._threads))
-                process.start()
-                theirs.close()
-                self._ranks[name].append(_Rank(name, rank, process, ours, home / f"rank{rank}.stack"))
-        return self._ranks[name]
+    def run(self, jobs: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """One job for all ranks of each group, at the same time; what rank zero of each has returned. A job is a function of
+        observe.py by its name, since the parent imports no torch, and its arguments; it is given a function to report by, too.
 
-    def _results(self, names: list[str]) -> dict[str, Any]:
-        waiting = {rank.connection: rank for name in names for rank in self._ranks[name]}
+        Raises SideFailed for what a rank raises or where all of them wait, ConfigError where a rank raises one; the groups
+        then start anew.
+        """
+        try:
+            for name, job in jobs.items():
+                if name not in self._ranks:
+                    self._ranks[name] = self._started(name)
+                for rank in self._ranks[name]:
+                    rank.at = "before its first batch"
+                    rank.connection.send(job)
+            return self._results([rank for name in jobs for rank in self._ranks[name]])
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _started(self, name: str) -> "list[_Rank]":
+        group, home, ranks = self.groups[name], Path(mkdtemp(prefix=f"{name}-", dir=self.folder)), []
+        for number in range(group.world_size):
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(target=_serve, args=(theirs, group, number, home, self._threads))
+            process.start()
+            theirs.close()
+            ranks.append(_Rank(name, number, process, ours))
+        return ranks
+
+    def _results(self, ranks: "list[_Rank]") -> dict[str, Any]:
+        waiting = {rank.connection: rank for rank in ranks}
         results, failures, deadline = {}, [], float("inf")
         heard, patience = time.monotonic(), _BEFORE_THE_FIRST_BATCH * self.patience
         while waiting and time.monotonic() < deadline:
             for ready in wait(list(waiting), timeout=min(1.0, LAST_WORDS)):
                 rank = waiting[ready]  # pyright: ignore[reportArgumentType]
-                kind, said = _received(ready)
+                try:
+                    kind, said = rank.connection.recv()
+                except (EOFError, ConnectionError):
+                    kind, said = "failed", "the process was killed"
                 heard = time.monotonic()
                 if kind == "at":
                     rank.at, patience = said, self.patience
                     self.show(f"{self.doing}: {said}")
                     continue
-                del waiting[ready]  # pyright: ignore[reportArgumentType]
+                del waiting[rank.connection]
                 if kind == "failed":
                     failures.append((rank.group, said))
                     deadline = min(deadline, time.monotonic() + LAST_WORDS)  # the others say why they end, too
@@ -135,8 +130,12 @@ class Processes:
                     results[rank.group] = said
             if not failures and time.monotonic() - heard > patience:
                 raise _hung(list(waiting.values()), patience)
+        for _, said in failures:
+            if isinstance(said, ConfigError):
+                raise said
         if failures:
-            raise _error(failures)
+            side = failures[0][0]
+            raise SideFailed(side, [said for name, said in failures if name == side])
         return results
 
 
@@ -146,77 +145,67 @@ class _Rank:
     number: int
     process: Any
     connection: Connection
-    stack: Path  # where it writes its stack when asked
     at: str = ""  # how far it is, in its own words
 
     def waits(self) -> str:
-        return f"process {self.number} of the {self.group} {self.at}, {where_it_waits(self.process.pid, self.stack)}"
+        """Where, it is asked: while its main thread waits another one answers."""
+        where = "which does not answer"
+        with contextlib.suppress(OSError, EOFError):
+            self.connection.send("where")
+            if self.connection.poll(1.0):
+                _, where = self.connection.recv()
+        return f"process {self.number} of the {self.group} {self.at}, {where}"
 
 
 def _hung(ranks: list[_Rank], patience: float) -> SideFailed:
     """Named is a side of several processes, since these wait for each other; another side waits for that one."""
-    several = [rank for rank in ranks if sum(other.group == rank.group for other in ranks) > 1]
-    named = several or ranks
+    named = [rank for rank in ranks if sum(other.group == rank.group for other in ranks) > 1] or ranks
     where = "; ".join(rank.waits() for rank in named)
-    line = f"no process has gone on for {patience:g} seconds (parity.timeout): {where}"
-    return SideFailed(named[0].group, [line])
+    return SideFailed(named[0].group, [f"no process has gone on for {patience:g} seconds (parity.timeout): {where}"])
 
 
-def _received(connection: Any) -> tuple[str, Any]:
-    try:
-        return connection.recv()
-    except (EOFError, ConnectionError):
-        return "failed", "the process was killed"
-
-
-def _error(failures: list[tuple[str, Any]]) -> Exception:
-    refused = [said for _, said in failures if isinstance(said, ConfigError)]
-    if refused:
-        return refused[0]
-    side = failures[0][0]
-    return SideFailed(side, [said for name, said in failures if name == side])
-
-
-def _serve(connection: Any, group: Group, rank: int, home: Path, threads: int) -> None:
+def _serve(connection: Connection, group: Group, rank: int, home: Path, threads: int) -> None:
     """A rank: its jobs come by the connection; it ends when that is closed, or the parent is gone."""
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    _redirect(home / f"rank{rank}.log")
+    jobs: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, jobs), daemon=True).start()
+    with (home / f"rank{rank}.log").open("ab") as log:  # what the libraries say, gloo's own lines included
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
     os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0"}  # Lightning then starts no processes
     use_loopback(os.environ)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic kernels may come later; it is read once
-    stack = (home / f"rank{rank}.stack").open("w")
-    faulthandler.register(signal.SIGUSR2, file=stack)
-    with contextlib.suppress(EOFError):
-        try:
-            _join(group, rank, home, threads)
-            report = partial(_report, connection)
-            while True:
-                job = connection.recv()
-                connection.send(("done", getattr(importlib.import_module(_JOBS), job.function)(*job.arguments, report)))
-        except EOFError:
-            raise
-        except ConfigError as error:
-            connection.send(("failed", ConfigError(str(error))))
-        except BaseException:
-            connection.send(("failed", traceback.format_exc()))
+    try:
+        _join(group, rank, home, threads)
+        while True:
+            function, *arguments = jobs.get()
+            train = getattr(importlib.import_module(_JOBS), function)
+            connection.send(("done", train(*arguments, lambda where: connection.send(("at", where)))))
+    except ConfigError as error:
+        connection.send(("failed", ConfigError(str(error))))
+    except BaseException:
+        connection.send(("failed", traceback.format_exc()))
 
 
-def _report(connection: Any, where: str) -> None:
-    connection.send(("at", where))
+def _listen(connection: Connection, jobs: "SimpleQueue[tuple[Any, ...]]") -> None:
+    """Hands on jobs, and says where the main thread is when that is asked."""
+    try:
+        while message := connection.recv():
+            if message == "where":
+                frame = sys._current_frames()[threading.main_thread().ident or 0]
+                connection.send(("waits", innermost(traceback.extract_stack(frame))))
+            else:
+                jobs.put(message)
+    finally:
+        os._exit(1)
 
 
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _redirect(log: Path) -> None:
-    """What the libraries say, gloo's own lines included, goes to a file."""
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+def innermost(stack: Sequence[traceback.FrameSummary]) -> str:
+    """The last frame of a training that is no library's, or the last one of all."""
+    if not any(f"{os.sep}parity{os.sep}observe.py" in frame.filename for frame in stack):
+        return "not in its training"
+    own = [frame for frame in stack if not any(part in frame.filename for part in _LIBRARIES)]
+    frame = (own or stack)[-1]
+    return f"waits in {frame.filename}:{frame.lineno}, in {frame.name}"
 
 
 def _join(group: Group, rank: int, home: Path, threads: int) -> None:

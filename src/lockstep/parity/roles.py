@@ -12,33 +12,27 @@ from lightning import LightningModule, Trainer
 from torch import Tensor
 
 from lockstep.callbacks.nonfinite import NonFiniteLoss
+from lockstep.parity.differences import Prints, Tensors, compare_samples, copied
 from lockstep.parity.recorder import Observed, Recorder
-from lockstep.parity.samples import Prints, compare_samples
 from lockstep.parity.sides import Difference
-from lockstep.parity.tensors import Tensors, copied
 
 
 class Leader(Recorder):
     """Trains, and tells its followers about each step."""
 
-    _before: Tensors
-    _rates: list[list[float]]
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._rates = []
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._before: Tensors = {}
+        self._rates: list[list[float]] = []
 
     def begins(self, trainer: Trainer, model: LightningModule, what: str) -> None:
-        self._before = {}
-        if what not in ("step", "validation", "test"):
-            return
-        state = model.state_dict()
+        state = model.state_dict() if what in ("step", "validation", "test") else {}
         self.facts["not tensors"] |= {name for name, value in state.items() if not isinstance(value, Tensor)}
-        if trainer.is_global_zero:
-            self._before = copied(state)
+        self._before = copied(state) if trainer.is_global_zero else {}
 
     def ends(self, trainer: Trainer, model: LightningModule, what: str, observed: Observed) -> None:
         if "learning rate" in observed:
-            self._rates.append([float(rate) for rate in observed["learning rate"].values()])
+            self._rates.append(_rates(observed))
         if not all(loss.isfinite() for loss in observed.get("loss", {}).values()):
             raise NonFiniteLoss(f"at step {trainer.global_step - 1} the loss is not finite: there is nothing to compare")
         if trainer.is_global_zero:
@@ -64,7 +58,9 @@ class Follower(Recorder):
             return
         self._leader = self.exchange.receive()
         if self._leader is None or self._leader["what"] != what:
-            self._loses(trainer, self._number - (what != "step"))
+            self._is_lost = trainer.should_stop = True
+            self.differences.found.append(Difference(self._at(what), "steps per epoch", "", math.inf))
+            self.exchange.leave()
             return
         state, parameters = self._leader["state"], dict(model.named_parameters())
         # what a step has made of its buffers is what is then validated with
@@ -73,15 +69,15 @@ class Follower(Recorder):
             for name in taken_over.keys() & state.keys():
                 taken_over[name].copy_(state[name])
 
-    def rates(self) -> list[float] | None:
-        return [float(rate) for rate in (self._leader or {}).get("observed", {}).get("learning rate", {}).values()]
+    def rates(self) -> list[float]:
+        return _rates(self._leader["observed"]) if self._leader else []
 
     def ends(self, trainer: Trainer, model: LightningModule, what: str, observed: Observed) -> None:
         if self._is_lost:
             return
         assert self._leader is not None
         if trainer.is_global_zero:
-            self._compare(max(0, self._number - (what != "step")), self._leader["observed"], observed)
+            self._compare(self._at(what), self._leader["observed"], observed)
         trainer.strategy.barrier()  # all have read
         if trainer.is_global_zero:
             self.exchange.acknowledge()
@@ -94,9 +90,7 @@ class Follower(Recorder):
                 self._compare_samples(step, quantity, a, b)
             else:
                 self.differences.add(step, quantity, a, b, absent_is_zero=quantity == "gradients")
-        if "learning rate" in ours:
-            pairs = zip(ours["learning rate"].values(), theirs["learning rate"].values(), strict=False)
-            self.facts["rates"] += [(float(a), float(b)) for a, b in pairs]
+        self.facts["rates"] += zip(_rates(ours), _rates(theirs), strict=False)
 
     def _compare_samples(self, step: int, quantity: str, ours: Prints, theirs: Prints) -> None:
         distance, left_out, is_longer = compare_samples(ours, theirs)
@@ -107,10 +101,8 @@ class Follower(Recorder):
         if distance is not None:
             self.differences.found.append(Difference(step, quantity, "", distance))
 
-    def _loses(self, trainer: Trainer, step: int) -> None:
-        self._is_lost = trainer.should_stop = True
-        self.differences.found.append(Difference(max(0, step), "steps per epoch", "", math.inf))
-        self.exchange.leave()
+    def _at(self, what: str) -> int:
+        return max(0, self._number - (what != "step"))
 
     def closes(self) -> None:
         self.exchange.leave()
@@ -122,11 +114,15 @@ class Finisher(Recorder):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end = self.exchange.ended()
 
-    def rates(self) -> list[float] | None:
-        return self._end["rates"][self._number] if self._number < len(self._end["rates"]) else None
+    def rates(self) -> list[float]:
+        return self._end["rates"][self._number] if self._number < len(self._end["rates"]) else []
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_end(trainer, pl_module)
         self.differences.add(max(0, self._number - 1), "weights", self._end["weights"], self.end)
 
     def closes(self) -> None: ...
+
+
+def _rates(observed: Observed) -> list[float]:
+    return [float(rate) for rate in observed.get("learning rate", {}).values()]

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -13,26 +13,7 @@ from lockstep.config.rules import PRECISIONS, Rule, integer, number, one_of
 from lockstep.errors import config_error
 from lockstep.parity.processes import Group
 
-# What can be done to a training in its processes, beyond its config; see interventions.py for what each takes.
-NO_DROPOUT = "no dropout"
-FROZEN = "parameters left as they are drawn"
-RATES = "the reference's learning rates"
-PARTS = "the reference's batches in the parts that the other side's processes have"
-TOKENS = "losses weighted by the tokens of each process"
-CONSTANT = "constant draws"
-LIBRARIES = ("torch", "numpy", "Python")  # whose draws
-REDUCED = "logged metrics reduced over processes"
-STILL = "buffers left as they are"
-Interventions = dict[str, Any]
-
 Role = Literal["lead", "follow", "finish"]
-
-
-class Rounding(NamedTuple):
-    """A control trains as the reference does, but rounds otherwise: its batches permuted, or noise in its gradients."""
-
-    how: Literal["as it is", "permuted", "imitated"]
-    number: int = 0
 
 
 def is_reference(value: object) -> bool:
@@ -71,15 +52,14 @@ class Findings:
 
 @dataclass(frozen=True)
 class Sides:
-    """The reference, and the other that is to equal it.
+    """The reference, and the other that is to equal it, for so many optimizer steps.
 
-    `steps` optimizer steps; `interventions` are done to both.
+    Their configs are a run's, and what is done to the training beyond it: `interventions`, see interventions.py.
     """
 
     reference: DictConfig
     other: DictConfig
     steps: int
-    interventions: Interventions = field(default_factory=dict)
 
     @classmethod
     def of(cls, cfg: DictConfig, compose: Callable[[list[str]], DictConfig]) -> "Sides":
@@ -101,18 +81,19 @@ class Sides:
         precision = None if own else cfg.parity.precision
         return cls(*(_to_compare(side, precision) for side in (reference, cfg)), steps=cfg.parity.steps)
 
-    def changed(self, overrides: dict[str, Any], interventions: Interventions, steps: int) -> "Sides":
-        """With values set on both sides, more done to them, and for another number of steps."""
+    def changed(self, overrides: dict[str, Any], steps: int) -> "Sides":
+        """With values set on both sides, and for another number of steps."""
         sides = deepcopy(self.reference), deepcopy(self.other)
         for side in sides:
             for key, value in overrides.items():
                 OmegaConf.update(side, key, value, force_add=True)
-        return Sides(*sides, steps=steps, interventions=self.interventions | interventions)
+        return Sides(*sides, steps=steps)
 
     @property
     def bits(self) -> int:
         """Of the coarser of both precisions: 64, 32 or 16."""
-        return min(_bits(str(side.trainer.precision)) for side in (self.reference, self.other))
+        precisions = [str(side.trainer.precision) for side in (self.reference, self.other)]
+        return min(64 if "64" in precision else 16 if "16" in precision else 32 for precision in precisions)
 
     @property
     def is_same_precision(self) -> bool:
@@ -120,8 +101,9 @@ class Sides:
 
     def groups(self) -> dict[str, Group]:
         """The processes it takes: the reference's, the other's and those of the control, a copy of the reference."""
-        reference, other = _group(self.reference), _group(self.other)
-        return {"reference": reference, "other": other, "control": reference}
+        sides = {"reference": self.reference, "other": self.other, "control": self.reference}
+        plans = {name: (Plan.of(side), side.trainer.strategy.timeout) for name, side in sides.items()}
+        return {name: Group(p.world_size, p.accelerator, p.device_ids, timeout) for name, (p, timeout) in plans.items()}
 
 
 def as_one_process(cfg: DictConfig, parts: int | None = None) -> DictConfig:
@@ -162,19 +144,10 @@ def _to_compare(cfg: DictConfig, precision: Any) -> DictConfig:
     plain: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     if precision is not None:
         plain.trainer.precision = precision
-    plain.ckpt_path = None
+    plain.ckpt_path, plain.interventions = None, {}
     # a model may use its loggers: here they write nothing
     nowhere = {"_target_": "lightning.pytorch.loggers.logger.DummyLogger"}
     plain.logger = {name: nowhere for name, entry in (plain.get("logger") or {}).items() if entry is not None}
     fixed = {"max_time": None, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
     plain.trainer.update(fixed | {"num_sanity_val_steps": 0, "enable_progress_bar": False})
     return plain
-
-
-def _bits(precision: str) -> int:
-    return 64 if "64" in precision else 16 if "16" in precision else 32
-
-
-def _group(cfg: DictConfig) -> Group:
-    plan = Plan.of(cfg)
-    return Group(plan.world_size, plan.accelerator, plan.device_ids, cfg.trainer.strategy.timeout)

@@ -9,10 +9,9 @@ from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
 from lockstep.console import first_of
-from lockstep.parity.compare import in_larger_batches
+from lockstep.parity.compare import compare, in_larger_batches
 from lockstep.parity.comparison import Comparison
 from lockstep.parity.diagnosis import Explanation, explained
-from lockstep.parity.evidence import Evidence, examine
 from lockstep.parity.processes import Processes, SideFailed
 from lockstep.parity.sides import Sides
 from lockstep.runs.validation import validated
@@ -50,23 +49,19 @@ def parity(
             processes = stack.enter_context(Processes(sides.groups(), Path(folder), cfg.parity.timeout, show))
         if cfg.parity.against == "one":
             sides = in_larger_batches(sides, processes)
-        say(f"{described(sides.other)}\nagainst {described(sides.reference)}")
+        say("\nagainst ".join(f"{Plan.of(side)}, {side.trainer.precision}" for side in (sides.other, sides.reference)))
         processes.doing = "step by step"
-        evidence = examine(sides, processes)
-        if evidence.comparison is not None:
-            say("\n".join(["", evidence.comparison.table(), "", *notes(evidence.comparison)]))
-            if evidence.comparison.equal:
-                say("Equal.")
-                return True
-        explanations = explained(evidence, processes)
-    if evidence.failure is not None and not explanations:
-        raise _hinted(evidence.failure, cfg)
-    say(verdict(evidence, explanations))
+        found = compare(sides, processes)
+        if found.failure is None:
+            say("\n".join(["", found.table(), "", *notes(found)]))
+        if found.equal:
+            say("Equal.")
+            return True
+        explanations = explained(found, processes)
+    if found.failure is not None and not explanations:
+        raise _hinted(found.failure, cfg)
+    say(verdict(found, explanations))
     return False
-
-
-def described(cfg: DictConfig) -> str:
-    return f"{Plan.of(cfg)}, {cfg.trainer.precision}"
 
 
 def _hinted(failure: SideFailed, cfg: DictConfig) -> SideFailed:
@@ -108,33 +103,23 @@ def not_compared(comparison: Comparison) -> list[str]:
     return [what for what, applies in parts.items() if applies] + listed
 
 
-def verdict(evidence: Evidence, explanations: list[Explanation]) -> str:
+def verdict(found: Comparison, explanations: list[Explanation]) -> str:
     """Where they differ first, and why where that is known; then the same for what is left with that switched off."""
-    if evidence.comparison is not None:
-        lines = [f"Not equal, first {first_difference(evidence.comparison)}."]
-    else:
-        lines = [f"Not equal: {evidence.failure}"]
+    lines = [f"Not equal: {found.failure}" if found.failure is not None else f"Not equal, first {_where(found)}."]
+    rest: Comparison | None = found
     for explanation in explanations:
-        lines += [f"Why: {cause.name}. With {_switched_off(explanation)}.\n     {cause.remedy}." for cause in explanation.causes]
-    rest = explanations[-1].rest if explanations else evidence
-    if rest is not None and rest.comparison is not None and rest.comparison.is_drift_of_the_control:
-        lines.append(_DRIFT)
-    elif rest is not None:
-        lines.append(_UNKNOWN)
+        it, rest = "it" if len(explanation.causes) == 1 else "all of these", explanation.rest
+        left = "both are equal" if rest is None else f"they still differ, first {_where(rest)}"
+        lines += [f"Why: {c.name}. With {it} switched off {left}.\n     {c.remedy}." for c in explanation.causes]
+    if rest is not None:
+        lines.append(_DRIFT if rest.is_drift_of_the_control else _UNKNOWN)
     return "\n".join(lines)
 
 
-def _switched_off(explanation: Explanation) -> str:
-    it, rest = ("it" if len(explanation.causes) == 1 else "all of these"), explanation.rest
-    if rest is None:
-        return f"{it} switched off both are equal"
-    found = first_difference(rest.comparison) if rest.comparison is not None else str(rest.failure)
-    return f"{it} switched off they still differ, first {found}"
-
-
-def first_difference(comparison: Comparison) -> str:
-    first = comparison.first
-    assert first is not None
+def _where(found: Comparison) -> str:
+    """How a side fails, or the first difference."""
+    if (first := found.first) is None:
+        return str(found.failure)
     where = f"in step {first.step}"
     if first.quantity == "weights":
         where = f"after step {first.step}"

@@ -15,7 +15,8 @@ from lockstep.datamodules.batches import Batch
 from lockstep.nets import Dropout
 from lockstep.parity.draws import constant_draws, drawn_between, states
 from lockstep.parity.interventions import applied, counted, counted_tokens, round_anew, taken, without_dropout
-from lockstep.parity.sides import PARTS, STILL
+
+CPU = torch.device("cpu")
 
 
 class Squares(LightningModule):
@@ -35,7 +36,7 @@ class Squares(LightningModule):
 
 def test_a_permutation_keeps_samples_whole() -> None:
     model = Squares()
-    with applied({}, model, permutation=1):
+    with applied({"permuted": 1}, model):
         model.training_step({0: torch.arange(8.0), "name": "x", "targets": torch.arange(8) * 10}, 0)
     (seen,) = model.seen
     assert seen[0].tolist() != list(range(8))
@@ -55,7 +56,7 @@ def test_samples_are_taken_out_of_a_batch_of_any_shape() -> None:
 def test_a_batch_in_parts_has_the_mean_of_their_losses() -> None:
     """Ranks 0 and 1 of two accumulated batches: (0, 2), (1, 3), (4, 6), (5, 7); each has squares of 1 about its mean."""
     model = Squares()
-    with applied({PARTS: (4, 2, 2)}, model, permutation=0):
+    with applied({"parts": [4, 2, 2]}, model):
         output = model.training_step((torch.arange(8.0),), 0)
     assert [part[0].tolist() for part in model.seen] == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert output["loss"] == 1.0
@@ -72,14 +73,14 @@ def test_dropout_drops_of_a_sample_what_it_did_in_the_whole_batch() -> None:
 
 def test_a_loss_weight_is_that_of_the_part() -> None:
     model = Squares()
-    with applied({PARTS: (8, 1, 2)}, model, permutation=0):
+    with applied({"parts": [8, 1, 2]}, model):
         model.training_step(Batch(torch.arange(8.0), torch.arange(8), torch.arange(8), 0.125), 0)
     assert [part.loss_weight for part in model.seen] == [0.25, 0.25]
 
 
 def test_buffers_are_left_as_they_are() -> None:
     model = Squares()
-    with applied({STILL: True}, model, permutation=0):
+    with applied({"still": True}, model):
         model.training_step((torch.arange(8.0),), 0)
     assert model.count == 0
 
@@ -108,12 +109,14 @@ def test_generators_of_one_s_own_are_left_alone() -> None:
 
 
 def test_who_draws_is_seen() -> None:
-    before = states()
-    assert drawn_between(before, states()) == set()
+    before = states(CPU)
+    assert drawn_between(before, states(CPU)) == set()
     numpy.random.rand()
-    assert drawn_between(before, states()) == {"numpy"}
+    assert drawn_between(before, states(CPU)) == {"numpy"}
     random.random()
-    assert drawn_between(before, states()) == {"numpy", "Python"}
+    assert drawn_between(before, states(CPU)) == {"numpy", "Python"}
+    torch.rand(1)
+    assert drawn_between(before, states(CPU)) == {"numpy", "Python", "torch"}
 
 
 def test_rounding_is_imitated_in_the_last_places_of_the_largest_value() -> None:

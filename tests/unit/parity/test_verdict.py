@@ -8,7 +8,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from lockstep.parity.comparison import Comparison, is_another_training
-from lockstep.parity.evidence import Evidence
 from lockstep.parity.sides import Difference, Findings, Sides, is_reference
 from lockstep.parity.verdict import not_compared, verdict
 
@@ -104,7 +103,7 @@ def test_what_a_verdict_does_not_rest_on_is_listed() -> None:
 
 
 def said(comparison: Comparison) -> str:
-    return verdict(Evidence(comparison.sides, comparison, None), [])
+    return verdict(comparison, [])
 
 
 def test_a_drift_that_is_the_control_s_too_is_said_to_be_rounding() -> None:

@@ -1,0 +1,139 @@
+"""How far what one side had lies from what the other had: tensors, and the samples of batches.
+
+Samples are told by fingerprints: whatever process has had them, in whatever order. Batches may be of any shape: tensors in
+tuples, dictionaries or dataclasses; the samples along the first axis or, where time comes first, along the second. Which
+axis it is shows when the sides are compared: the one along which the batches of all processes together are as long as the
+reference's.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lockstep.datamodules.batches import leaves
+from lockstep.parity.sides import Difference
+
+Tensors = dict[str, Tensor]
+# By the name of a tensor, for each axis that may be the batch: the shape of one sample, and a number for each, float64 (n,).
+# Plain containers, which torch.load takes with weights_only.
+Print = tuple[tuple[int, ...], Tensor]
+Prints = dict[str, list[Print]]
+
+
+def copied(values: Mapping[str, Any]) -> Tensors:
+    """Dense copies on the CPU of those that are tensors."""
+    tensors = {name: value.detach() for name, value in values.items() if isinstance(value, Tensor)}
+    return {name: (t if t.layout == torch.strided else t.to_dense()).cpu().clone() for name, t in tensors.items()}
+
+
+def of_all_ranks(value: Any) -> list[Any]:
+    """What each process has."""
+    if not dist.is_initialized():
+        return [value]
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, value)
+    return everyone
+
+
+def _as_float64(tensor: Tensor) -> Tensor:
+    """Of a complex one both parts, along an axis more."""
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).double()
+
+
+@dataclass
+class Differences:
+    """Collects differences, each as max|a-b| over the largest |a| that this tensor has had in any step so far.
+
+    As training converges a gradient becomes small, and what rounding leaves of it then is no difference.
+    """
+
+    found: list[Difference] = field(default_factory=list)
+    _largest: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def add(self, step: int, quantity: str, ours: Tensors, theirs: Tensors, absent_is_zero: bool = False) -> None:
+        """Of each tensor of a quantity. One that a side lacks is infinitely far, or counts as zero: as a gradient does."""
+        for name in [*ours, *(name for name in theirs if name not in ours)]:
+            a, b = ours.get(name), theirs.get(name)
+            if absent_is_zero:
+                a, b = (torch.zeros_like(b) if a is None else a), (torch.zeros_like(a) if b is None else b)  # pyright: ignore
+            largest = max(self._largest.get((quantity, name), 0.0), 0.0 if a is None else magnitude(a))
+            self._largest[quantity, name] = largest
+            value = math.inf if a is None or b is None else difference(a, b, largest)
+            bits = min(_bits(tensor) for tensor in (a, b) if tensor is not None)
+            self.found.append(Difference(step, quantity, name, value, bits))
+
+
+def magnitude(tensor: Tensor) -> float:
+    """The largest absolute value; 0 where there is none, or none that is finite."""
+    values = _as_float64(tensor).abs()
+    return torch.cat([values[values.isfinite()], values.new_zeros(1)]).max().item()
+
+
+def difference(a: Tensor, b: Tensor, largest: float | None = None) -> float:
+    """max|a-b| over `largest`, or max|a|; 0 where both are zero or empty, infinite where a alone is, where
+    shapes or NaNs differ, or integers."""
+    if a.shape != b.shape:
+        return math.inf
+    dtype = torch.promote_types(a.dtype, b.dtype)  # complex if one is
+    x, y = _as_float64(a.to(dtype)), _as_float64(b.to(dtype))
+    if torch.allclose(x, y, rtol=0, atol=0, equal_nan=True):
+        return 0.0
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return math.inf  # what is counted is the same or not
+    distance, scale = (x - y).abs().max().item(), magnitude(a) if largest is None else largest
+    return distance / scale if scale > 0 and math.isfinite(distance) else math.inf
+
+
+def _bits(tensor: Tensor) -> int:
+    """Of a real number as this tensor holds it; 64 where it holds integers."""
+    return torch.finfo(tensor.dtype).bits if tensor.is_floating_point() or tensor.is_complex() else 64
+
+
+def fingerprints(batch: Any, name: str = "batch") -> Prints:
+    """Of one batch."""
+    tensors = [(name, tensor) for name, tensor in leaves(batch, name) if tensor.ndim and tensor.layout == torch.strided]
+    return {name: [_along(tensor, axis, k) for axis in range(min(2, tensor.ndim))] for k, (name, tensor) in enumerate(tensors)}
+
+
+def _along(tensor: Tensor, axis: int, number: int) -> Print:
+    rows = _as_float64(tensor.detach().cpu()).movedim(axis, 0)
+    flat = rows.flatten(1) if rows.ndim > 1 else rows[:, None]
+    return tuple(rows.shape[1:]), flat @ torch.cos(torch.arange(flat.shape[1], dtype=torch.float64) + number)
+
+
+def gathered(batches: list[Prints]) -> Prints:
+    """Those of all batches of all processes as of one batch."""
+    everyone = [prints for rank in of_all_ranks(batches) for prints in rank]
+    names = dict.fromkeys(name for prints in everyone for name in prints)
+    return {name: [_joined(axis) for axis in zip(*(p[name] for p in everyone if name in p), strict=True)] for name in names}
+
+
+def _joined(parts: Sequence[Print]) -> Print:
+    """Left empty, with the shape of none, where samples have several shapes."""
+    shapes = {shape for shape, _ in parts}
+    return (shapes.pop(), torch.cat([prints for _, prints in parts])) if len(shapes) == 1 else ((-1,), torch.zeros(0))
+
+
+def compare_samples(ours: Prints, theirs: Prints) -> tuple[float | None, set[str], bool]:
+    """How far apart: zero where both have the same samples, infinite where one has more; None where nothing is comparable.
+    Then the names of tensors that were not compared, and whether the other side has more samples."""
+    same, left_out, is_longer = defaultdict(list), set(), []
+    for name in dict.fromkeys([*ours, *theirs]):
+        pairs = list(zip(ours.get(name, []), theirs.get(name, []), strict=False))
+        alike = [(a, b) for (shape, a), (other, b) in pairs if shape == other != (-1,)]
+        matching = next(((a, b) for a, b in alike if len(a) == len(b)), None)
+        if matching is not None:
+            same[len(matching[0])].append(matching)
+            continue
+        left_out.add(name)
+        is_longer += [len(b) > len(a) for a, b in alike]
+    if not same:
+        return (math.inf, set(), any(is_longer)) if is_longer else (None, left_out, False)
+    totals = ([torch.stack(prints).sum(dim=0).sort().values for prints in zip(*pairs, strict=True)] for pairs in same.values())
+    return max(difference(a, b) for a, b in totals), left_out, False
