@@ -1,4 +1,4 @@
-"""Data that knows nothing of Lockstep, for the modules of planted_modules.py."""
+"""Data that knows nothing of Lockstep, for the modules of planted_equal.py and planted_unequal.py."""
 
 from collections.abc import Iterator
 from typing import Any

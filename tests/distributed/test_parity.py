@@ -169,22 +169,31 @@ def test_two_causes_at_once_are_both_named(compared: Compared) -> None:
 
 
 def odd(module: str, *overrides: str, data: str = "Rows", steps: int = 2) -> tuple[str, ...]:
-    targets = (f"model._target_=planted_modules.{module}", f"datamodule._target_=planted_data.{data}")
+    targets = (f"model._target_=planted_{module}", f"datamodule._target_=planted_data.{data}")
     return (*targets, f"parity.steps={steps}", *overrides)
 
 
 SWA = ("+callbacks.swa._target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "+callbacks.swa.swa_lrs=0.01")
 EQUAL_BUT = {  # with what is said beside it
-    "a layer that is unfrozen later": (odd("UnfreezesLater"), "no gradient in any step (backbone.bias, backbone.weight)"),
-    "an epoch of more steps": (odd("Plain", steps=1), "these 1 steps end before the first epoch, of 2, does"),
-    "data without a length": (odd("Plain", data="Streams"), "it is not known whether the first epoch ends within these 2 steps"),
-    "time as the first axis": (odd("TimeMajor", data="TimeFirst"), "The control: batches in another order are another training"),
-    "padded sentences": (odd("Tokens", data="Sentences"), "as padded ones have (batch.ids, batch.labels)"),
-    "a model that converges": (odd("Converges", steps=12), ""),
-    "a metric in float32": (odd("Float32Mean"), ""),
-    "sparse, with a logger, in dictionaries": (odd("EverythingOdd", data="BareLoader"), "state that is no tensor (_extra_state)"),
-    "bound to float32": (odd("Float32Only", "parity.precision=run"), ""),
-    "averaged weights, a cycle": (odd("OneCycle", *SWA), ""),
+    "a layer that is unfrozen later": (odd("equal.UnfreezesLater"), "no gradient in any step (backbone.bias, backbone.weight)"),
+    "an epoch of more steps": (odd("equal.Plain", steps=1), "these 1 steps end before the first epoch, of 2, does"),
+    "data without a length": (
+        odd("equal.Plain", data="Streams"),
+        "it is not known whether the first epoch ends within these 2 steps",
+    ),
+    "time as the first axis": (
+        odd("equal.TimeMajor", data="TimeFirst"),
+        "The control: batches in another order are another training",
+    ),
+    "padded sentences": (odd("equal.Tokens", data="Sentences"), "as padded ones have (batch.ids, batch.labels)"),
+    "a model that converges": (odd("equal.Converges", steps=12), ""),
+    "a metric in float32": (odd("equal.Float32Mean"), ""),
+    "sparse, with a logger, in dictionaries": (
+        odd("equal.EverythingOdd", data="BareLoader"),
+        "state that is no tensor (_extra_state)",
+    ),
+    "bound to float32": (odd("equal.Float32Only", "parity.precision=run"), ""),
+    "averaged weights, a cycle": (odd("equal.OneCycle", *SWA), ""),
 }
 
 
@@ -198,29 +207,45 @@ def test_what_was_not_compared_is_said_beside_equal(compared: Compared, what: st
 
 UNEQUAL = {  # what differs first, and why
     "running statistics": (
-        odd("InstanceNorm"),
+        odd("unequal.InstanceNorm"),
         "in step 0: buffers of norm.running_",
         "running statistics of each process",
     ),
-    "a mean of one's own": (odd("RunningMean"), "in step 0: buffers of mean", "running statistics of each process"),
-    "training": (odd("TrainMetric"), "in step 1: training metrics of train/loss", "a metric that is not reduced over processes"),
-    "test": (odd("TestMetric", data="TestRows"), "in the test after step 1", "a metric that is not reduced over processes"),
-    "alone": (odd("LoggedAlone"), "in the validation after step 1: validation metrics of val/alone of process 1", "none of the"),
-    "imaginary": (odd("Imaginary", "parity.precision=run"), "in step 0: gradients of phase", "none of the causes known"),
-    "decay": (odd("TimeMajorDecay", data="TimeFirst"), "after step 1: weights of", "none of the causes known here"),
-    "tokens": (odd("TokenMean", data="Sentences"), "in step 0: gradients", "a mean over the tokens of each process"),
-    "negatives": (odd("Contrastive"), "in step 0: gradients", "a loss that sees the batch of its process alone"),
-    "merged": (odd("Gathered", "trainer.accumulate_grad_batches=2"), "in step 0: gradients", "and accumulated batches"),
+    "a mean of one's own": (odd("unequal.RunningMean"), "in step 0: buffers of mean", "running statistics of each process"),
+    "training": (
+        odd("unequal.TrainMetric"),
+        "in step 1: training metrics of train/loss",
+        "a metric that is not reduced over processes",
+    ),
+    "test": (
+        odd("unequal.TestMetric", data="TestRows"),
+        "in the test after step 1",
+        "a metric that is not reduced over processes",
+    ),
+    "alone": (
+        odd("unequal.LoggedAlone"),
+        "in the validation after step 1: validation metrics of val/alone of process 1",
+        "none of the",
+    ),
+    "imaginary": (odd("unequal.Imaginary", "parity.precision=run"), "in step 0: gradients of phase", "none of the causes known"),
+    "decay": (odd("unequal.TimeMajorDecay", data="TimeFirst"), "after step 1: weights of", "none of the causes known here"),
+    "tokens": (odd("unequal.TokenMean", data="Sentences"), "in step 0: gradients", "a mean over the tokens of each process"),
+    "negatives": (odd("unequal.Contrastive"), "in step 0: gradients", "a loss that sees the batch of its process alone"),
+    "merged": (odd("unequal.Gathered", "trainer.accumulate_grad_batches=2"), "in step 0: gradients", "and accumulated batches"),
     "padding": (
-        odd("Plain", data="PaddedValidation"),
+        odd("equal.Plain", data="PaddedValidation"),
         "in the validation after step 1: validation samples",
         "a sampler that pads",
     ),
-    "schedule": (odd("PerProcessSchedule", steps=4), "in step 2: learning rate", "a schedule that depends on the number of proc"),
-    "depth": (odd("NoiseOfDepth"), "in step 0: gradients", "noise drawn per rank, by torch"),
-    "randn": (odd("Noisy"), "in step 0: gradients", "noise drawn per rank, by torch"),
-    "numpy": (odd("NoiseOfNumpy"), "in step 0: gradients", "noise drawn per rank, by numpy"),
-    "Python": (odd("NoiseOfPython"), "in step 0: gradients", "noise drawn per rank, by Python"),
+    "schedule": (
+        odd("unequal.PerProcessSchedule", steps=4),
+        "in step 2: learning rate",
+        "a schedule that depends on the number of proc",
+    ),
+    "depth": (odd("unequal.NoiseOfDepth"), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "randn": (odd("unequal.Noisy"), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "numpy": (odd("unequal.NoiseOfNumpy"), "in step 0: gradients", "noise drawn per rank, by numpy"),
+    "Python": (odd("unequal.NoiseOfPython"), "in step 0: gradients", "noise drawn per rank, by Python"),
 }
 
 
@@ -236,7 +261,7 @@ def test_a_difference_that_hides_is_found_and_its_cause_named_or_not_known(compa
 
 
 def test_a_defect_behind_another_is_found(compared: Compared) -> None:
-    _, said = compared(*TINY, *odd("RunningMeanAndSchedule", steps=4))
+    _, said = compared(*TINY, *odd("unequal.RunningMeanAndSchedule", steps=4))
     first, second = [line for line in said.splitlines() if line.startswith("Why:")]
     assert first.startswith(
         "Why: running statistics of each process's own samples. With it switched off they still differ, first"
@@ -245,7 +270,7 @@ def test_a_defect_behind_another_is_found(compared: Compared) -> None:
     assert second == "Why: a schedule that depends on the number of processes. With it switched off both are equal."
 
 
-@pytest.mark.parametrize(("module", "done"), [("Stops", 1), ("NeverBegins", 0)])
+@pytest.mark.parametrize(("module", "done"), [("equal.Stops", 1), ("equal.NeverBegins", 0)])
 def test_fewer_steps_than_asked_for_are_no_verdict(compared: Compared, module: str, done: int) -> None:
     with pytest.raises(TooFewSteps, match=f"has made {done} of 2 steps, so there is no verdict"):
         compared(*TINY, *odd(module))
@@ -253,15 +278,15 @@ def test_fewer_steps_than_asked_for_are_no_verdict(compared: Compared, module: s
 
 def test_a_model_bound_to_its_precision_is_told_what_to_do(compared: Compared) -> None:
     with pytest.raises(SideFailed, match=r"^reference: RuntimeError: .* \(in 64-true; try parity.precision=run\)$"):
-        compared(*TINY, *odd("Float32Only"))
+        compared(*TINY, *odd("equal.Float32Only"))
 
 
 def test_processes_that_wait_for_each_other_are_named_with_the_place(processes: Processes, compared: Compared) -> None:
     shown: list[str] = []
     processes.patience, processes.show = 4, shown.append
     with pytest.raises(SideFailed, match="no process has gone on for 4 seconds") as failure:
-        compared(*TINY, *odd("Branches"))
+        compared(*TINY, *odd("unequal.Branches"))
     processes.patience, processes.show = 120, lambda _: None
     assert "process 0 of the other in step 1, waits in" in str(failure.value)
-    assert "planted_modules.py" in str(failure.value).partition("process 1 of the other in step 1")[2]
+    assert "planted_unequal.py" in str(failure.value).partition("process 1 of the other in step 1")[2]
     assert "step by step: in step 0" in shown

@@ -1,0 +1,161 @@
+"""Modules that know nothing of Lockstep in which N processes are not one, each for one reason."""
+
+import random
+import time
+from typing import Any
+
+import numpy
+import torch
+import torch.distributed as dist
+from planted_data import world
+from planted_equal import Plain, TimeMajor, Tokens
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_gather
+from torch.nn import functional
+from torchvision.ops import StochasticDepth
+
+
+class RunningMean(Plain):
+    """Keeps a mean of its process's inputs, which it takes off in validation."""
+
+    mean: Tensor
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean.lerp_(x.detach().mean(dim=0), 0.1)
+        return super().forward(x if self.training else x - self.mean)
+
+
+class InstanceNorm(Plain):
+    """Running statistics of each process's own samples."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(1, track_running_stats=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.norm(x[:, None])[:, 0])
+
+
+class TrainMetric(Plain):
+    """Logs its own process's mean of training."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.loss(batch)
+        self.log("train/loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+
+class TestMetric(Plain):
+    """Tests, and logs its own process's mean."""
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test/loss", self.loss(batch))
+
+
+class LoggedAlone(Plain):
+    """A metric that only the second process logs."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if self.global_rank == 1:
+            self.log("val/alone", self.loss(batch), batch_size=1)
+
+
+class Imaginary(Plain):
+    """A complex weight, of whose gradient the imaginary part grows with the number of processes."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.phase = nn.Parameter(torch.ones(4, dtype=torch.complex64))
+        self.phase.register_hook(lambda gradient: torch.complex(gradient.real, gradient.imag * world()[1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward((x * self.phase * (1 + 0.5j)).real)
+
+
+class TimeMajorDecay(TimeMajor):
+    """Its weight decay grows with the number of processes."""
+
+    decay = 1e-4
+
+
+class TokenMean(Tokens):
+    is_mean = True
+
+
+class Contrastive(Plain):
+    """Every other sample of the batch is a negative one."""
+
+    def loss(self, batch: Any) -> Tensor:
+        similarity = self(batch[0]) @ batch[1].T
+        return functional.cross_entropy(similarity, torch.arange(len(similarity)))
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+
+class Gathered(Contrastive):
+    """Has the other processes' samples too, and so the gradient of the whole batch."""
+
+    def loss(self, batch: Any) -> Tensor:
+        outputs, targets = self(batch[0]), batch[1]
+        if dist.is_initialized():
+            everyone = [torch.zeros_like(targets) for _ in range(dist.get_world_size())]
+            dist.all_gather(everyone, targets)
+            targets, outputs = torch.cat(everyone), torch.cat(all_gather(outputs))
+        return functional.cross_entropy(outputs @ targets.T, torch.arange(len(outputs)))
+
+
+class PerProcessSchedule(Plain):
+    """Ends its schedule after as many steps as a process would have batches if it had all the others' too."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        end = 8 // world()[1]
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 2 else max(0.1, 1 - step / end))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class RunningMeanAndSchedule(RunningMean, PerProcessSchedule):
+    """Two defects, one behind the other."""
+
+
+class Noisy(Plain):
+    """Noise in the inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.noise(x).to(x) if self.training else x)
+
+    def noise(self, x: Tensor) -> Tensor:
+        return torch.randn(len(x), 1)
+
+
+class NoiseOfDepth(Plain):
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.depth = StochasticDepth(0.5, "row")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.depth(x))
+
+
+class NoiseOfNumpy(Noisy):
+    def noise(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(numpy.random.standard_normal((len(x), 1)))
+
+
+class NoiseOfPython(Noisy):
+    def noise(self, x: Tensor) -> Tensor:
+        return torch.tensor([[random.gauss(0, 1)] for _ in x])
+
+
+class Branches(Plain):
+    """The second process does something in its step for which the first one never comes."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.global_rank == 1 and batch_idx == 1:
+            time.sleep(60)
+        return super().training_step(batch, batch_idx)
