@@ -16,7 +16,7 @@ from copy import deepcopy
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from overhead import processor
+from hardware import processor
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel

@@ -12,8 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hardware import processor
 from omegaconf import DictConfig
-from overhead import processor
 
 from lockstep.parity.compare import compare
 from lockstep.parity.comparison import Comparison

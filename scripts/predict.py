@@ -13,7 +13,7 @@ import csv
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from omegaconf import DictConfig
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _opened(output: Path | None) -> Iterator[TextIO]:
+def _opened(output: Path | None) -> Iterator[IO[str]]:
     """The terminal, or a file that takes the place of `output` when all is written."""
     if output is None:
         yield sys.stdout

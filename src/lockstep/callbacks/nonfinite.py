@@ -62,7 +62,7 @@ class NonFinite(Callback):
             ids = batch.ids if isinstance(batch, Batch) else None
             self._seen.append((trainer.global_step - ends_step(trainer, batch_idx), loss.detach(), ids))
         if self.action == "stop":
-            if trainer.global_step % self.every_n_steps == 0 or pl_module.device.type == "cpu":
+            if pl_module.device.type == "cpu" or trainer.global_step % self.every_n_steps == 0:
                 self._look(trainer)
         elif self._was_skipped:
             self._was_skipped = False

@@ -66,7 +66,8 @@ class Task(LightningModule):
         self.model_config = model_config or {}
         self.results: dict[str, float] = {}  # the latest value of each metric, which self.log would round to float32
         self.samples_trained = 0  # by this process, since it started
-        self.train_time = 0.0  # seconds from the start of training to its end, validation and checkpoints included
+        # seconds, and seconds of processor, from the start of training to its end, validation and checkpoints included
+        self.train_time = self.train_cpu_time = 0.0
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         if channels_last:
             net.to(memory_format=torch.channels_last)
@@ -131,7 +132,7 @@ class Task(LightningModule):
     def _log_step(self, loss: Tensor, batch_idx: int) -> None:
         """The loss of one step, over its batches and all ranks. Not by self.log, which costs as much as a small model's step."""
         trainer: Any = self.trainer
-        if (self.global_step + 1) % trainer.log_every_n_steps:
+        if not trainer.loggers or (self.global_step + 1) % trainer.log_every_n_steps:
             return
         self._step_loss = loss if begins_step(trainer, batch_idx) else self._step_loss + loss
         if ends_step(trainer, batch_idx):
@@ -159,14 +160,14 @@ class Task(LightningModule):
         self.results |= {name: float(value) for name, value in named.items()}
 
     def on_train_start(self) -> None:
-        self._started = time.perf_counter()
+        self._started = time.perf_counter(), time.process_time()
         # a plateau may monitor what was logged before the checkpoint
         self.trainer.callback_metrics.update(
             {name: torch.tensor(value, dtype=torch.float64) for name, value in self.results.items()}
         )
 
     def on_train_end(self) -> None:
-        self.train_time = time.perf_counter() - self._started
+        self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
 
     def setup(self, stage: str) -> None:
         datamodule = getattr(self.trainer, "datamodule", None)

@@ -43,6 +43,7 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
     is_gpu = model.device.type == "cuda"
     return {
         "train_time": train_time,
+        "train_cpu_time": getattr(model, "train_cpu_time", 0.0),
         "samples_per_second": samples_trained / train_time if train_time else 0.0,
         "samples_trained": samples_trained,
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),

@@ -130,6 +130,8 @@ class _PlainStep:
         self.optimizer: torch.optim.Optimizer = self.trainer.optimizers[0]
         self.batches, self.steps = loop.batch_progress, loop.automatic_optimization.optim_progress.optimizer
         self.takes_batch_idx = is_param_in_hook_signature(self.model.training_step, "batch_idx", min_args=2)
+        is_bare = type(self.precision) is Precision and self.strategy.model is self.model  # no context, no DDP to go through
+        self.training_step = self.model.training_step if is_bare else self.strategy.training_step
         self.hooks = {name: self._implemented(name) for name in _AROUND_A_STEP}
         interval = self.trainer.val_check_batch
         self.validates_every = interval if isinstance(interval, int) else 1
@@ -203,7 +205,7 @@ class _PlainStep:
     def _result(self, batch: Any, batch_idx: int) -> ClosureResult:
         fields = self.model.__dict__
         before, fields["_current_fx_name"] = fields["_current_fx_name"], "training_step"
-        output = self.strategy.training_step(batch, batch_idx) if self.takes_batch_idx else self.strategy.training_step(batch)
+        output = self.training_step(batch, batch_idx) if self.takes_batch_idx else self.training_step(batch)
         fields["_current_fx_name"] = before
         if isinstance(output, Tensor):
             return ClosureResult(output)

@@ -1,0 +1,73 @@
+"""What all competitors of a suite of steps train: net, data, optimizer, batch. Imports torch and nothing of Lightning."""
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.nets import CNN, MLP, resnet
+
+NETS = {
+    "mlp": lambda shape: MLP(shape, 10, [256]),
+    "cnn": lambda shape: CNN(shape, 10),
+    "resnet18": lambda shape: resnet(shape, 10, 18),
+}
+RATE, DECAY = 2e-3, 0.01  # conf/model/optimizer/adamw.yaml
+
+
+@dataclass
+class Task:
+    net: str
+    shape: tuple[int, int, int]  # channels, height, width
+    batch_size: int
+    steps: int
+    val_batches: int
+    record: Path
+
+    @classmethod
+    def given(cls) -> "Task":
+        """By the command line."""
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--net", choices=NETS, required=True)
+        parser.add_argument("--shape", type=lambda text: tuple(map(int, text.split(","))), required=True)
+        for name in ("batch-size", "steps", "val-batches"):
+            parser.add_argument(f"--{name}", type=int, required=True)
+        parser.add_argument("--record", type=Path, required=True)
+        return cls(**vars(parser.parse_args()))
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return NETS[self.net](self.shape)
+
+    def data(self, batches: int, processes: int = 1) -> tuple[Tensor, Tensor]:
+        """uint8 images and class numbers, enough for so many batches of every process."""
+        length = batches * self.batch_size * processes
+        return torch.randint(0, 256, (length, *self.shape), dtype=torch.uint8), torch.randint(0, 10, (length,))
+
+    def optimizer(self, net: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
+
+    @contextmanager
+    def timed(self, rank: int = 0, processes: int = 1) -> Iterator[None]:
+        """The training, for the record of rank zero."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        if rank == 0:
+            samples = self.steps * self.batch_size * processes
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            content = {
+                "samples_trained": samples,
+                "steps": self.steps,
+                "train_time": wall,
+                "train_cpu_time": cpu,
+                "peak_mib": peak,
+            }
+            self.record.write_text(json.dumps(content))

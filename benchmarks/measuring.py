@@ -1,0 +1,93 @@
+"""Runs one competitor once, and measures the processes that it is."""
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from suites import Competitor
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT = 900  # seconds
+
+
+class Sample(NamedTuple):
+    """Of one start.
+
+    samples, steps: trained on; a step is counted once, however many processes make it.
+    train_time, train_cpu: seconds on the clock and of rank zero's processor in training, a validation included.
+    seconds, cpu: from start to end, of all processes.
+    peak_mib: of the largest process, in MiB.
+    """
+
+    samples: int
+    steps: int
+    train_time: float
+    train_cpu: float
+    seconds: float
+    cpu: float
+    peak_mib: float
+
+
+def measured(competitor: Competitor) -> Sample:
+    """Raises CalledProcessError, with what was printed, where a process fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "record.json"
+        command = [sys.executable, *competitor.command(record)]
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        environments = _ranks(competitor.processes) if competitor.starts_as_ranks else [{}]
+        processes = [_start(command, environment, folder) for environment in environments]
+        try:
+            for process in processes:
+                output, _ = process.communicate(timeout=TIMEOUT)
+                if process.returncode:
+                    raise subprocess.CalledProcessError(process.returncode, command, output)
+        finally:
+            for process in processes:
+                process.kill()
+        seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        found: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else {}
+    return Sample(
+        samples=found.get("samples_trained", 0),
+        steps=found.get("steps", 0),
+        train_time=found.get("train_time", 0.0),
+        train_cpu=found.get("train_cpu_time", 0.0),
+        seconds=seconds,
+        cpu=cpu,
+        peak_mib=found.get("peak_mib", 0.0),
+    )
+
+
+def _start(command: list[str], environment: dict[str, str], folder: str) -> subprocess.Popen[str]:
+    """One thread a process: two that share two cores would otherwise be compared with one that has both."""
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks")])
+    fixed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=os.environ | fixed | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _ranks(processes: int) -> list[dict[str, str]]:
+    """The environments that torchrun would start them with; none for one process."""
+    if processes == 1:
+        return [{}]
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+    everyone = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    everyone |= {"TORCHELASTIC_RUN_ID": "benchmark", "GROUP_RANK": 0}
+    ranks = [everyone | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(processes)]
+    return [{name: str(value) for name, value in rank.items()} for rank in ranks]

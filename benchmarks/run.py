@@ -1,0 +1,110 @@
+"""Competitors side by side: each in fresh processes of its own, in turn, several times, on one thread a process.
+
+    python benchmarks/run.py [SUITE] [--repeats 5] [overrides of train.py]
+
+SUITE is one of those in benchmarks/suites.py. Prints a table, and writes it to benchmarks/SUITE_HARDWARE.md with how it came
+about; the raw samples beside it, as JSON. Medians, with the distance of the quartiles behind them. "of the floor" is the
+floor's time per step over the competitor's: 1 is as fast as a bare loop. Processor time is of all threads of rank zero, while
+it trains. Where the machine is not quiet, that is the figure to look at.
+"""
+
+import argparse
+import json
+import platform
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hardware import processor
+from measuring import Sample, measured
+from suites import SUITES, Competitor, Suite
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=sorted(SUITES), nargs="?", default="mlp", help="; ".join(map(_about, SUITES.items())))
+    parser.add_argument("--repeats", type=int, default=5, help="of each competitor, in turn")
+    parser.add_argument("--processes", type=int, nargs="+", help="only with these numbers of processes")
+    arguments, overrides = parser.parse_known_args()
+    suite = SUITES[arguments.suite]
+    competitors = suite.competitors(overrides)
+    if arguments.processes:
+        competitors = [competitor for competitor in competitors if competitor.processes in arguments.processes]
+    samples: dict[str, list[Sample]] = {competitor.name: [] for competitor in competitors}
+    for _ in range(arguments.repeats):
+        for competitor in competitors:
+            samples[competitor.name].append(measured(competitor))
+            print(f"{competitor.name}: {samples[competitor.name][-1]}", file=sys.stderr, flush=True)
+    path = ROOT / "benchmarks" / f"{arguments.suite}_{_slug(processor())}.md"
+    text = f"{_heading()}\n\n{suite.about}\n\n{_table(suite, competitors, samples)}\n"
+    path.write_text(text)
+    raw = {name: [sample._asdict() for sample in found] for name, found in samples.items()}
+    path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")
+    print(text)
+
+
+def _about(item: tuple[str, Suite]) -> str:
+    return f"{item[0]}: {item[1].about.splitlines()[0]}"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"\W+", "_", text.lower()).strip("_")
+
+
+def _heading() -> str:
+    from importlib.metadata import version
+
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "lightning"))
+    return (
+        f"`python benchmarks/run.py {' '.join(sys.argv[1:])}`; commit {commit.stdout.strip() or 'unknown'}, {versions}, "
+        f"Python {platform.python_version()}, {processor()}."
+    )
+
+
+def _table(suite: Suite, competitors: Sequence[Competitor], samples: dict[str, list[Sample]]) -> str:
+    columns = suite.columns
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for competitor in competitors:
+        floor = next((c for c in competitors if c.is_floor and c.processes == competitor.processes), None)
+        cells = [_cell(COLUMNS[column], samples[competitor.name], samples[floor.name] if floor else []) for column in columns]
+        lines.append(f"| {competitor.name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(column: Callable[[Sample, Sample | None], float | None], samples: list[Sample], floors: list[Sample]) -> str:
+    values = [column(sample, floor) for sample, floor in zip(samples, floors or [None] * len(samples), strict=True)]
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return "-"
+    middle = statistics.median(numbers)
+    digits = 0 if middle >= 100 else 2
+    if len(numbers) < 3:
+        return f"{middle:,.{digits}f}"
+    low, _, high = statistics.quantiles(numbers, n=4, method="inclusive")
+    return f"{middle:,.{digits}f} ({high - low:,.{digits}f})"
+
+
+COLUMNS: dict[str, Callable[[Sample, Sample | None], float | None]] = {
+    "samples/s": lambda own, _: own.samples / own.train_time if own.train_time else None,
+    "µs a step": lambda own, _: own.train_time / own.steps * 1e6 if own.steps else None,
+    "µs of processor": lambda own, _: own.train_cpu / own.steps * 1e6 if own.steps else None,
+    "of the floor": lambda own, floor: _ratio(own.train_time, floor and floor.train_time),
+    "of the floor, processor": lambda own, floor: _ratio(own.train_cpu, floor and floor.train_cpu),
+    "s in all": lambda own, _: own.seconds,
+    "s of processor in all": lambda own, _: own.cpu,
+    "peak MiB": lambda own, _: own.peak_mib,
+}
+
+
+def _ratio(own: float, floor: float | None) -> float | None:
+    return floor / own if floor and own else None
+
+
+if __name__ == "__main__":
+    main()
