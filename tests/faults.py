@@ -16,11 +16,13 @@ class Fault(Callback):
     """At a training batch of one rank: raise, kill, exit, hang, or a raise before a collective the others wait in; a signal by
     its name. With `once` in one life of the run only, and not in those that continue it."""
 
-    def __init__(self, rank: int, how: str, batch: int = 3, once: bool = False) -> None:
-        self.rank, self.how, self.batch, self.once = rank, how, batch, once
+    def __init__(self, rank: int, how: str, batch: int = 3, epoch: int = 0, once: bool = False) -> None:
+        self.rank, self.how, self.batch, self.epoch, self.once = rank, how, batch, epoch, once
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if batch_idx != self.batch or (self.once and _has_happened(trainer, f"fault of rank {self.rank}")):
+        if (trainer.current_epoch, batch_idx) != (self.epoch, self.batch):
+            return
+        if self.once and _has_happened(trainer, f"fault of rank {self.rank}"):
             return
         if trainer.global_rank == self.rank:
             if self.how == "raise":

@@ -1,16 +1,15 @@
 """A run of several processes that goes wrong ends soon, says why once, and leaves nothing running."""
 
-import contextlib
 import json
 import os
-import pty
 import signal
 import time
 import uuid
 from pathlib import Path
 
 import pytest
-from commands import MARK, ROOT, TIMEOUT, processes_marked, started, train
+from commands import MARK, ROOT, processes_marked, started, train
+from waiting import wait_for
 
 TWO = ("trainer.devices=2", "hydra.run.dir=run", "test=false")
 pytestmark = pytest.mark.slow
@@ -52,63 +51,6 @@ def test_the_end_comes_within_ten_seconds_of_the_fault(tmp_path: Path) -> None:
     assert status(tmp_path)["reason"] == "rank 1 was killed by SIGKILL"
 
 
-def test_a_pipe_that_nobody_reads_neither_holds_a_run_up_nor_its_end(tmp_path: Path) -> None:
-    """As of `| sleep 1000`: full before the first line."""
-    slow = "+callbacks.slow={_target_:faults.Slow}"
-    with started(ROOT / "train.py", "trainer.accelerator=cpu", *TWO, slow, cwd=tmp_path) as run:
-        for pipe in (run.stdout, run.stderr):
-            assert pipe is not None
-            fill(pipe.fileno())
-        wait_for((tmp_path / "run" / "training").exists)
-        run.send_signal(signal.SIGINT)
-        assert run.wait(timeout=TIMEOUT) == 75
-    assert (status(tmp_path)["status"], status(tmp_path)["reason"]) == ("preempted", "preempted by SIGINT")
-    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
-
-
-def fill(reader: int) -> None:
-    """A pipe, from its other end."""
-    writer = os.open(f"/proc/self/fd/{reader}", os.O_WRONLY | os.O_NONBLOCK)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(writer, b"x" * 65536)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(writer, b"x")
-    os.close(writer)
-
-
-IN_A_TERMINAL = """
-import os, runpy, sys
-os.setsid()
-terminal = os.open(sys.argv[1], os.O_RDWR)  # which becomes this session's
-for descriptor in range(3):
-    os.dup2(terminal, descriptor)
-os.close(terminal)
-sys.argv = sys.argv[2:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def test_a_terminal_that_closes_ends_a_run_to_be_resumed(tmp_path: Path) -> None:
-    """And that nobody has read until then, as of a connection that hangs."""
-    ours, theirs = pty.openpty()
-    name = os.ttyname(theirs)
-    arguments = (
-        "trainer.accelerator=cpu",
-        "hydra.run.dir=run",
-        "trainer.max_epochs=50",
-        "+callbacks.slow={_target_:faults.Slow}",
-    )
-    with started("-c", IN_A_TERMINAL, name, ROOT / "train.py", *arguments, cwd=tmp_path) as run:
-        os.close(theirs)
-        wait_for((tmp_path / "run" / "training").exists)
-        os.close(ours)
-        assert run.wait(timeout=TIMEOUT) == 75
-    assert (status(tmp_path)["status"], status(tmp_path)["reason"]) == ("preempted", "preempted by SIGHUP")
-    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
-
-
 def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     slow = "+callbacks.slow={_target_:faults.Slow}"
     mark = uuid.uuid4().hex
@@ -134,14 +76,6 @@ def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
     line = "trainer.devices=3 trainer.num_nodes=1: slurm has started 2 process(es); accepted is a product of 2"
     assert done.stderr.strip() == line
     assert not (tmp_path / "logs").exists()
-
-
-def wait_for(condition: object, seconds: float = 120) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 IN_A_GROUP = "import os, runpy, sys; os.setsid(); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"

@@ -12,6 +12,7 @@ import pytest
 from commands import ROOT, python, started, train
 from fits import become_rank, prepared
 from ranks import in_ranks
+from waiting import wait_for
 
 from lockstep.checkpointing import differences, read_checkpoint
 
@@ -176,10 +177,3 @@ def test_a_rank_that_hangs_ends_the_run_with_the_stacks_of_all(tmp_path: Path) -
         assert "no progress for 2 s" in log
         assert log.count("hread 0x") >= 2
         assert any(word in log for word in place.split("|")), log[-3000:]
-
-
-def wait_for(condition: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)

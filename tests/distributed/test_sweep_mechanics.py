@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from commands import MARK, ROOT, processes_marked, python, started
+from waiting import wait_for
 
 pytestmark = pytest.mark.slow
 PROGRAM = ROOT / "tests" / "program.py"
@@ -186,10 +187,3 @@ def test_twelve_jobs_survive_chaos(tmp_path: Path) -> None:
         )
         assert [entry.suffix for entry in entries].count(".finished") == 1
         assert entries[-1].suffix == ".finished"  # and none began after it
-
-
-def wait_for(condition: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)

@@ -1,0 +1,117 @@
+"""A terminal that closes, a pipe whose reader has gone, and one that nobody reads: nothing of a run or a sweep is lost."""
+
+import contextlib
+import csv
+import json
+import os
+import pty
+import signal
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+from commands import ROOT, TIMEOUT, started
+from waiting import wait_for
+
+pytestmark = pytest.mark.slow
+TRAIN = (ROOT / "train.py", "trainer.accelerator=cpu", "model=mlp")
+SLOW = "+callbacks.slow={_target_:faults.Slow}"
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def close_after_a_line(process: Popen[str]) -> None:
+    """As of `2>&1 | head -1`."""
+    process.stdout.readline()
+    process.stdout.close()
+    process.stderr.close()
+
+
+def fill(process: Popen[str]) -> None:
+    """As of `2>&1 | sleep 1000`: full before the first line."""
+    for reader in (process.stdout, process.stderr):
+        writer = os.open(f"/proc/self/fd/{reader.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
+        for size in (65536, 1):
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(writer, b"x" * size)
+        os.close(writer)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_whose_reader_has_gone_finishes(devices: int, tmp_path: Path) -> None:
+    with started(*TRAIN, "debug=fast", "hydra.run.dir=run", f"trainer.devices={devices}", cwd=tmp_path) as run:
+        close_after_a_line(run)
+        assert run.wait(timeout=TIMEOUT) == 0
+    status = read(tmp_path / "run" / "status.json")
+    assert (status["status"], status["reason"]) == ("finished", None)
+    record = read(tmp_path / "run" / "metrics.json")
+    assert record["world_size"] == devices
+    assert {"val/acc", "test/acc"} <= record["metrics"].keys()
+    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert "run directory" not in (tmp_path / "run" / "train.log").read_text()  # which only the terminal would have shown
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_that_nobody_reads_is_neither_held_up_nor_is_its_end(devices: int, tmp_path: Path) -> None:
+    arguments = (f"trainer.devices={devices}", "trainer.max_epochs=50", "hydra.run.dir=run", "test=false", SLOW)
+    with started(*TRAIN, *arguments, cwd=tmp_path) as run:
+        fill(run)
+        wait_for((tmp_path / "run" / "training").exists)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(timeout=TIMEOUT) == 75
+    status = read(tmp_path / "run" / "status.json")
+    assert (status["status"], status["reason"]) == ("preempted", "preempted by SIGINT")
+    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
+
+
+SWEEPS = {
+    "jobs that train, whose reader has gone": (TRAIN, "debug=fast", close_after_a_line),
+    "small jobs, that nobody reads": ((ROOT / "tests" / "program.py", "trainer.accelerator=cpu"), "name=small", fill),
+}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_finishes_with_its_table(name: str, tmp_path: Path) -> None:
+    (program, *fixed), option, lose = SWEEPS[name]
+    with started(program, "-m", *fixed, option, "seed=0,1", "hydra.sweep.dir=sweep", cwd=tmp_path) as sweep:
+        lose(sweep)
+        assert sweep.wait(timeout=TIMEOUT) == 0
+    jobs = read(tmp_path / "sweep" / "manifest.json")["jobs"].values()
+    assert [(job["status"], job["reason"]) for job in jobs] == [("finished", None)] * 2
+    metrics = [read(tmp_path / "sweep" / job["directory"] / "metrics.json")["metrics"]["val/acc"] for job in jobs]
+    assert [job["metric"] for job in jobs] == metrics
+    with (tmp_path / "sweep" / "results.csv").open() as file:
+        assert [row["status"] for row in csv.DictReader(file)] == ["finished"] * 2
+    assert "finished" in (tmp_path / "sweep" / "results.md").read_text()
+
+
+IN_A_TERMINAL = """
+import os, runpy, sys
+os.setsid()
+terminal = os.open(sys.argv[1], os.O_RDWR)  # which becomes this session's
+for descriptor in range(3):
+    os.dup2(terminal, descriptor)
+os.close(terminal)
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_terminal_that_closes_ends_a_run_to_be_resumed(devices: int, tmp_path: Path) -> None:
+    """And that nobody has read until then, as of a connection that hangs."""
+    ours, theirs = pty.openpty()
+    name = os.ttyname(theirs)
+    arguments = (f"trainer.devices={devices}", "trainer.max_epochs=50", "hydra.run.dir=run", SLOW)
+    with started("-c", IN_A_TERMINAL, name, *TRAIN, *arguments, cwd=tmp_path) as run:
+        os.close(theirs)
+        wait_for((tmp_path / "run" / "training").exists)
+        os.close(ours)
+        assert run.wait(timeout=TIMEOUT) == 75
+    status = read(tmp_path / "run" / "status.json")
+    assert (status["status"], status["reason"]) == ("preempted", "preempted by SIGHUP")
+    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
