@@ -1,7 +1,9 @@
 """What lockstep.trainer.lightning_internals works around in Lightning is still as it was."""
 
 import inspect
+import os
 
+import lightning.fabric
 import pytest
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
@@ -52,3 +54,9 @@ def test_an_average_still_restores_when_it_was_updated_last() -> None:
     average = EMAWeightAveraging()
     average.load_state_dict({"latest_update_step": 3})
     assert average.state_dict() == {"latest_update_step": 3}
+
+
+def test_importing_lightning_still_makes_torch_load_nvml_in_every_step() -> None:
+    """When this fails, PYTORCH_NVML_BASED_CUDA_CHECK need not be taken back."""
+    assert 'os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"' in inspect.getsource(lightning.fabric)
+    assert "PYTORCH_NVML_BASED_CUDA_CHECK" not in os.environ  # by the import of this module's subject
