@@ -131,7 +131,7 @@ def _rewind_progress(loop: dict[str, Any]) -> None:
 def _rescale_progress(batches: dict[str, Any], checkpoint: dict[str, Any], datamodule: Any) -> None:
     """Counts batches as they are now: with another accumulation a step has another number of them."""
     then = checkpoint.get(type(datamodule).__qualname__, {}).get("samples_per_batch")
-    if then and (now := datamodule.order()["samples_per_batch"]) != then:
+    if then and (now := datamodule.order_facts()["samples_per_batch"]) != then:
         for counter in (batches["total"], batches["current"]):
             counter |= {name: value * then // now for name, value in counter.items()}
 

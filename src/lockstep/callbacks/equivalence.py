@@ -6,7 +6,6 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
@@ -14,7 +13,7 @@ from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.models.task import Task
 from lockstep.nets.dropout import Dropout
-from lockstep.trainer.batchnorm import Synchronised
+from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +51,13 @@ def _causes(trainer: Any, model: LightningModule) -> Iterator[str]:
 
 
 def _of_norms(model: nn.Module) -> Iterator[str]:
-    alone = [name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm) and not _is_synchronised(layer)]
+    alone = [name for name, layer in model.named_modules() if is_batchnorm(layer) and not _is_synchronised(layer)]
     if alone:
         yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {first_of(alone)}"
     others = [
         f"{name} ({type(layer).__name__})"
         for name, layer in model.named_modules()
-        if getattr(layer, "running_mean", None) is not None and not isinstance(layer, _BatchNorm)
+        if getattr(layer, "running_mean", None) is not None and not is_batchnorm(layer)
     ]
     if others:
         yield f"running statistics of each process's own samples, which only BatchNorm shares: {first_of(others)}"
@@ -95,7 +94,7 @@ def _of_data(trainer: Any, datamodule: Any) -> Iterator[str]:
             "do not divide, and takes them in another order than one process"
         )
     elif datamodule.global_batch_size is None:
-        order = datamodule.order()
+        order = datamodule.order_facts()
         yield (
             f"datamodule.batch_size={datamodule.batch_size} is of each process: a step has {order['global_batch_size']} samples, "
             f"on one process {order['global_batch_size'] // trainer.world_size}; datamodule.global_batch_size is of all"

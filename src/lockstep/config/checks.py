@@ -32,6 +32,7 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
         if _has(cfg, key) and not accepts.test(value := OmegaConf.select(cfg, key)):
             raise config_error(key, shown(value), accepts.words)
     _check_workers(cfg)
+    _check_validation_interval(cfg)
     _check_folds(cfg)
     for key, metric in _monitored(cfg):
         _check_metric(cfg, key, metric)
@@ -88,6 +89,17 @@ def _check_targets(cfg: DictConfig) -> None:
 def _check_workers(cfg: DictConfig) -> None:
     if OmegaConf.select(cfg, "datamodule.persistent_workers") and not cfg.datamodule.num_workers:
         raise config_error("datamodule.persistent_workers", "true", "needs datamodule.num_workers of at least 1")
+
+
+def _check_validation_interval(cfg: DictConfig) -> None:
+    interval = OmegaConf.select(cfg, "trainer.val_check_interval")
+    if (
+        _has(cfg, "trainer.check_val_every_n_epoch")
+        and cfg.trainer.check_val_every_n_epoch is None
+        and isinstance(interval, float)
+    ):
+        accepted = f"needs trainer.val_check_interval as a number of batches, which is {interval:g}; accepted is an integer"
+        raise config_error("trainer.check_val_every_n_epoch", "null", accepted)
 
 
 def _check_folds(cfg: DictConfig) -> None:

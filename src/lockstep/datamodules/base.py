@@ -122,7 +122,7 @@ class DataModule(LightningDataModule):
             start=self._start,
         )
         batches = self._limited(len(sampler))
-        self.samples_per_epoch = min(batches * self.order()["samples_per_batch"], sampler.samples_per_epoch)
+        self.samples_per_epoch = min(batches * self.order_facts()["samples_per_batch"], sampler.samples_per_epoch)
         log.info(f"{self.samples_per_epoch} of {len(self.splits.train)} samples per epoch, in {batches} batches per process")
         return self._loader(self.splits.train, sampler, self.augment)
 
@@ -133,7 +133,7 @@ class DataModule(LightningDataModule):
         loop: Any = self.trainer.fit_loop
         within = loop.epoch_progress.current.started > loop.epoch_progress.current.completed
         batches = loop.epoch_loop.batch_progress.current.completed if within else 0
-        order = self.order()
+        order = self.order_facts()
         consumed = min(batches * order["samples_per_batch"], self.samples_per_epoch)
         return {"epoch": self.trainer.current_epoch, "consumed": consumed} | order
 
@@ -141,15 +141,17 @@ class DataModule(LightningDataModule):
         """Raises ConfigError where a run would continue within an epoch in another order, or in other global batches."""
         if self.trainer is None or self.trainer.state.fn != "fit":
             return
-        now = self.order()
+        now = self.order_facts()
         if state_dict["consumed"]:
-            for name, key in (("seed", "seed"), ("length", "datamodule"), ("global_batch_size", "datamodule.global_batch_size")):
-                if now[name] != state_dict[name]:
+            keys = {"seed": "seed", "shuffle": "datamodule.shuffle", "length": "datamodule"}
+            for name, key in (keys | {"global_batch_size": "datamodule.global_batch_size"}).items():
+                if now[name] != state_dict.get(name, now[name]):  # an older checkpoint does not say whether it shuffles
                     raise config_error(
                         key,
                         now[name],
                         f"the checkpoint is from within an epoch of {state_dict['length']} samples, in global batches of "
-                        f"{state_dict['global_batch_size']}, with seed {state_dict['seed']}; accepted is the same",
+                        f"{state_dict['global_batch_size']}, with seed {state_dict['seed']} and shuffle="
+                        f"{bool(state_dict.get('shuffle', 1))}; accepted is the same",
                     )
         if now["world_size"] != state_dict["world_size"]:
             log.info(
@@ -160,11 +162,12 @@ class DataModule(LightningDataModule):
         # Lightning asks for loaders that can go on; here it is the sampler that does
         warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch ended")
 
-    def order(self) -> dict[str, int]:
+    def order_facts(self) -> dict[str, int]:
         """What decides which samples an epoch's batches have, and how many, over all processes."""
         samples_per_batch = self._batch_size() * self._world_size
         return {
             "seed": self.seed,
+            "shuffle": int(self.shuffle),
             "length": len(self.splits.train),
             "global_batch_size": samples_per_batch * self._accumulate,
             "samples_per_batch": samples_per_batch,

@@ -8,7 +8,6 @@ from lightning import LightningModule
 from lightning.pytorch.callbacks import Checkpoint, DeviceStatsMonitor, EarlyStopping, LearningRateMonitor, ProgressBar
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from lockstep.build import build
 from lockstep.callbacks import LearningRate, NonFinite, Pictures, Preemption, Throughput, Watchdog
@@ -17,6 +16,7 @@ from lockstep.parity.exchange import Exchange
 from lockstep.parity.interventions import applied
 from lockstep.parity.roles import Finisher, Follower, Leader
 from lockstep.parity.sides import Findings, Role
+from lockstep.trainer.batchnorm import is_batchnorm
 
 Report = Callable[[str], None]
 # What leaves something, ends a training, or only watches it.
@@ -54,4 +54,4 @@ def builds_batchnorm(cfg: DictConfig, _: Report) -> bool:
 
 
 def _has_batchnorm(model: torch.nn.Module) -> bool:
-    return any(isinstance(module, _BatchNorm) for module in model.modules())
+    return any(is_batchnorm(module) for module in model.modules())

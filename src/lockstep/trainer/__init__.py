@@ -1,1 +1,1 @@
-"""What conf/trainer composes, and the one file that touches Lightning's private names."""
+"""What conf/trainer composes, and the two files that touch Lightning's private names."""

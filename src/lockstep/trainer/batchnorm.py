@@ -17,6 +17,11 @@ from torch.overrides import TorchFunctionMode
 _uncounted: ContextVar[bool] = ContextVar("_uncounted", default=False)
 
 
+def is_batchnorm(layer: nn.Module) -> bool:
+    """Is it one of torch's BatchNorm layers, or of a subclass of theirs: what can be synchronised."""
+    return isinstance(layer, _BatchNorm)
+
+
 def synchronise_batchnorm(model: nn.Module) -> None:
     """From now on each BatchNorm layer of the model normalises by the statistics of all processes' samples.
 
@@ -24,7 +29,7 @@ def synchronise_batchnorm(model: nn.Module) -> None:
     torch.nn.functional.batch_norm, is computed over all processes. Without a process group nothing changes.
     """
     for layer in model.modules():  # each once, under however many names
-        if isinstance(layer, _BatchNorm) and not isinstance(layer, Synchronised):
+        if is_batchnorm(layer) and not isinstance(layer, Synchronised):
             # torch's own layer refuses CPUs
             layer.__class__ = _synchronised(_AnyShape if type(layer) is nn.SyncBatchNorm else type(layer))
 

@@ -1,4 +1,4 @@
-"""Every private name of Lightning that this package touches, but for those of epoch_loop.py: what for, and why no public way will do.
+"""Every private name of Lightning that this package touches, but for those of epoch_loop.py: what for, and why.
 
 tests/unit/trainer/test_lightning_internals.py fails when one of them is gone or no longer needed.
 """

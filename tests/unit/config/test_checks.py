@@ -126,6 +126,13 @@ def test_rules_for_keys_that_a_config_lacks_are_not_asked(shipped: DictConfig) -
     check(shipped)
 
 
+def test_validations_across_epochs_are_counted_in_batches(shipped: DictConfig) -> None:
+    message = refusal(changed(shipped, **{"trainer.check_val_every_n_epoch": None}))
+    expected = "needs trainer.val_check_interval as a number of batches, which is 1; accepted is an integer"
+    assert message == f"trainer.check_val_every_n_epoch=null: {expected}"
+    check(changed(shipped, **{"trainer.check_val_every_n_epoch": None, "trainer.val_check_interval": 3}))
+
+
 def test_persistent_workers_without_workers_are_refused(shipped: DictConfig) -> None:
     message = refusal(changed(shipped, **{"datamodule.persistent_workers": True}))
     assert message == "datamodule.persistent_workers=true: needs datamodule.num_workers of at least 1"

@@ -139,3 +139,15 @@ def test_only_training_images_are_augmented() -> None:
 def test_persistent_workers_are_only_asked_for_with_workers() -> None:
     assert images(persistent_workers=True).test_dataloader().persistent_workers is False
     assert images(persistent_workers=True, num_workers=1).test_dataloader().persistent_workers is True
+
+
+@pytest.mark.parametrize(("name", "key"), [("seed", "seed"), ("shuffle", "datamodule.shuffle")])
+def test_an_epoch_is_not_continued_in_another_order(name: str, key: str) -> None:
+    datamodule = pretend(Digits(batch_size=32), 0, 1)
+    datamodule.trainer.state = SimpleNamespace(fn="fit")  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    saved = datamodule.order_facts() | {"epoch": 1, "consumed": 64}
+    datamodule.load_state_dict(saved)
+    datamodule.load_state_dict({fact: value for fact, value in saved.items() if fact != "shuffle"})  # of an older checkpoint
+    with pytest.raises(ConfigError, match=f"^{key}=.*within an epoch"):
+        datamodule.load_state_dict(saved | {name: 7})
+    datamodule.load_state_dict(saved | {name: 7, "consumed": 0})
