@@ -32,6 +32,7 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
         if _has(cfg, key) and not accepts.test(value := OmegaConf.select(cfg, key)):
             raise config_error(key, shown(value), accepts.words)
     _check_workers(cfg)
+    _check_augmentation(cfg)
     _check_validation_interval(cfg)
     _check_folds(cfg)
     for key, metric in _monitored(cfg):
@@ -89,6 +90,12 @@ def _check_targets(cfg: DictConfig) -> None:
 def _check_workers(cfg: DictConfig) -> None:
     if OmegaConf.select(cfg, "datamodule.persistent_workers") and not cfg.datamodule.num_workers:
         raise config_error("datamodule.persistent_workers", "true", "needs datamodule.num_workers of at least 1")
+
+
+def _check_augmentation(cfg: DictConfig) -> None:
+    for name, value in (OmegaConf.select(cfg, "datamodule.augment") or {}).items():
+        if name not in ("crop", "flip"):
+            raise config_error(f"datamodule.augment.{name}", shown(value), "no such key; accepted are crop, flip")
 
 
 def _check_validation_interval(cfg: DictConfig) -> None:

@@ -143,7 +143,7 @@ RULES: dict[str, Rule] = {
     "datamodule.standardize": YES_NO,
     "datamodule.augment": Rule(
         "accepted is {crop: PIXELS, flip: true|false}, or null",
-        lambda v: v is None or (OmegaConf.is_dict(v) and {str(key) for key in v} <= {"crop", "flip"}),
+        lambda v: v is None or OmegaConf.is_dict(v),
     ),
     "datamodule.augment.crop": integer(0),
     "datamodule.augment.flip": YES_NO,
