@@ -120,7 +120,8 @@ model                           model=5
 model                           model=perceptron
 model                           model=null
 model.metrics                   model.metrics=[loss,acc,f1]
-datamodule                      datamodule=random_regression
+datamodule                      datamodule=random_regression model=mlp
+model.net._target_              datamodule=random_regression
 datamodule.data_dir             datamodule=image_folder
 datamodule.data_dir             datamodule=image_folder datamodule.data_dir=logs
 datamodule.data_dir             datamodule=image_folder datamodule.data_dir=nowhere

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from lockstep.nets.input_shape import image_shape
+
 
 class CNN(nn.Module):
     """Three 3x3 convolutions, each with BatchNorm and ReLU, twice as wide at half the size; global average pooling."""
 
     def __init__(self, input_shape: Sequence[int], num_outputs: int, width: int = 32) -> None:
         super().__init__()
-        channels = input_shape[0]
+        channels, _, _ = image_shape("lockstep.nets.CNN", input_shape)
         self.features = nn.Sequential(
             _block(channels, width, stride=1),
             _block(width, 2 * width, stride=2),

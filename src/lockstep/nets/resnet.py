@@ -6,6 +6,7 @@ import torchvision
 from torch import nn
 
 from lockstep.errors import config_error
+from lockstep.nets.input_shape import image_shape
 
 SMALL = 64  # pixels: images up to this size get the stem of the CIFAR experiments (He et al. 2016, section 4.2)
 
@@ -15,7 +16,7 @@ def resnet(input_shape: Sequence[int], num_outputs: int, depth: int) -> nn.Modul
     if depth not in (18, 34, 50, 101, 152):
         raise config_error("model.net.depth", depth, "accepted is 18, 34, 50, 101, 152")
     net = torchvision.models.get_model(f"resnet{depth}", weights=None, num_classes=num_outputs)
-    channels, height, _ = input_shape
+    channels, height, _ = image_shape("lockstep.nets.resnet", input_shape)
     if height <= SMALL:
         net.conv1 = _first_convolution(channels, kernel_size=3, stride=1)
         net.maxpool = nn.Identity()

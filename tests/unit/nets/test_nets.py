@@ -102,6 +102,12 @@ def test_a_resnet_of_an_unknown_depth_is_refused() -> None:
         resnet((3, 32, 32), 10, depth=20)
 
 
+@pytest.mark.parametrize("net", [CNN, resnet])
+def test_data_that_is_no_images_is_refused(net: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^model.net._target_=lockstep.nets.\w+: takes images .* has shape \(10,\); accepted"):
+        net((10,), 3, **({"depth": 18} if net is resnet else {}))
+
+
 @pytest.mark.parametrize("source", sorted(NETS.glob("*.py")), ids=lambda path: path.name)
 def test_nets_know_nothing_of_lightning_or_of_distribution(source: Path) -> None:
     imported = set()
