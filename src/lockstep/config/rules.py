@@ -93,6 +93,7 @@ RULES: dict[str, Rule] = {
     "overwrite": YES_NO,
     "max_restarts": integer(0),
     "max_processes_per_core": integer(1),
+    "fresh_processes": YES_NO,
     "ckpt_path": TEXT.or_null(),
     "init_from": TEXT.or_null(),
     "optimized_metric": TEXT,

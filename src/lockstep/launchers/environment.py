@@ -20,8 +20,17 @@ PARENT_PIPE = "LOCKSTEP_PARENT_PIPE"  # a file descriptor that closes when the p
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # the same for a job and its sweep
 SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # those in which the jobs of a sweep may differ, for one of them
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+WARM_SERVER = "LOCKSTEP_WARM_SERVER"  # the socket of a server that this process may start others by
 RESTARTS = "LOCKSTEP_RESTARTS"  # how often our own parent has started these ranks again
-ERROR_DIR = "LOCKSTEP_ERROR_DIR"  # where a rank leaves its traceback for the parent
+ERROR_DIR = "LOCKSTEP_ERROR_DIR"  # where a rank leaves its traceback for the parent, and who it is for the others
+# Set by other launchers; a rank of our own parent must not take itself for one of theirs.
+FOREIGN = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS_PER_NODE", "GROUP_RANK")
+# In which processes that are started from here may differ although they have imported the same.
+OF_EACH_PROCESS = frozenset({*RANK_VARIABLES, *FOREIGN, PARENT_PIPE, SWEEP_PIPE, SWEPT_KEYS, WARM_SERVER, RESTARTS, ERROR_DIR})
+OF_EACH_PROCESS |= {"CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"}
+
+
+_NOTE = ".life"
 
 
 @dataclass(frozen=True)
@@ -141,10 +150,31 @@ def _stat(pid: int) -> list[str]:
 def gone_ranks() -> list[int]:
     """Those of this run that are no more, where all were started beside this process and there is a /proc to look into."""
     rank = this_rank()
+    if rank is not None and rank.started_by == "parent":
+        notes = {int(path.stem): path.read_text() for path in Path(os.environ[ERROR_DIR]).glob("*" + _NOTE)}
+        return sorted(other for other, note in notes.items() if note != _life_of(int(note.split()[0])))
     alive = {other.global_rank for pid in _siblings() if (other := rank_in(_environment_of(pid))) is not None}
     if rank is None or rank.num_nodes > 1 or rank.global_rank not in alive:
         return []
     return sorted(set(range(rank.world_size)) - alive)
+
+
+def note_life() -> None:
+    """In a rank of our own parent, for `gone_ranks` of the others."""
+    rank = this_rank() if ERROR_DIR in os.environ else None
+    if rank is not None and (life := _life_of(os.getpid())) is not None:
+        note = Path(os.environ[ERROR_DIR]) / f"{rank.global_rank}{_NOTE}"
+        note.with_suffix(".partial").write_text(life)
+        note.with_suffix(".partial").replace(note)
+
+
+def _life_of(pid: int) -> str | None:
+    """Its number and when it began, which tell it from all others; None of one that has died, or that can't be looked into."""
+    try:
+        fields = _stat(pid)
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else f"{pid} {fields[19]}"
 
 
 def _siblings() -> list[int]:

@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 
 from lockstep.atomic_files import write_json
-from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, this_rank
+from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, note_life, this_rank
 from lockstep.launchers.outcome import Outcome
 
 
 def follow_parent() -> None:
     """Kills this process group when the one that started it is gone, kill -9 included: a rank follows its parent or
     torchrun, a sweep's job the sweep. Does nothing in a process that a person has started."""
+    note_life()
     given = os.environ.get(PARENT_PIPE) or os.environ.pop(SWEEP_PIPE, None)  # what a job starts can't read it
     descriptor = _torchrun() if given is None else int(given)
     if descriptor is not None:

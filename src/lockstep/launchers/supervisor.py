@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,8 +12,9 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 from lockstep.config.plan import cores
-from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, RESTARTS
+from lockstep.launchers.environment import ERROR_DIR, FOREIGN, PARENT_PIPE, RESTARTS
 from lockstep.launchers.outcome import Outcome
+from lockstep.launchers.processes import PROCESSES, Process
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, leading
 
 POLL = 0.05  # seconds between two looks at the ranks
@@ -24,24 +24,30 @@ LATE = 4.0  # seconds that ranks which are asked to stop may be late: at the dea
 FINISHED_TOGETHER = 600.0  # seconds they get once a rank has finished: a logger may have something to upload
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 
-# Set by other launchers; a rank of ours must not take itself for one of theirs.
-_FOREIGN = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS_PER_NODE", "GROUP_RANK")
 
-
-def supervise(command: list[str], world_size: int, log: Path, restarts: int = 0, stop_deadline: float = float("inf")) -> Outcome:
+def supervise(
+    command: list[str],
+    world_size: int,
+    log: Path,
+    restarts: int = 0,
+    stop_deadline: float = float("inf"),
+    *,
+    fresh: bool = True,
+) -> Outcome:
     """Runs `command` as `world_size` ranks on this machine until all have ended; leaves no process behind.
     `restarts` is how often that has been tried before. Ranks that are asked to stop end themselves within `stop_deadline`
-    seconds; those that can't, because they are suspended, say, are ended soon after.
+    seconds; those that can't, because they are suspended, say, are ended soon after. Not `fresh` are ranks that a server forks
+    which has imported torch.
 
     Rank zero shares this terminal; the output of rank k is appended to `log` with `.rank{k}` before the suffix.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, pipe() as (reader, _):
-        environment = _environment(world_size, port) | {ERROR_DIR: errors, PARENT_PIPE: str(reader), RESTARTS: str(restarts)}
-        ranks: list[subprocess.Popen[bytes]] = []
+        environment = _environment(world_size, port) | {ERROR_DIR: errors, RESTARTS: str(restarts)}
+        ranks: list[Process] = []
         with STOP_SIGNALS.noted() as received:
             try:
                 for rank in range(world_size):
-                    ranks.append(_start(command, rank, environment, reader, log))  # noqa: PERF401  ended even if one fails to start
+                    ranks.append(_start(command, rank, environment, reader, log, fresh))  # noqa: PERF401  ended even if one fails to start
                 return _watch(ranks, received, Path(errors), stop_deadline)
             finally:
                 _end(ranks)
@@ -69,7 +75,7 @@ def _reserved_port() -> Iterator[int]:
 
 
 def _environment(world_size: int, port: int) -> dict[str, str]:
-    environment = {key: value for key, value in os.environ.items() if key not in _FOREIGN}
+    environment = {key: value for key, value in os.environ.items() if key not in FOREIGN}
     environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "NODE_RANK": "0"}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(cores()) // world_size)))
@@ -84,23 +90,13 @@ def use_loopback(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
 
-def _start(command: list[str], rank: int, environment: dict[str, str], reader: int, log: Path) -> subprocess.Popen[bytes]:
+def _start(command: list[str], rank: int, environment: dict[str, str], reader: int, log: Path, fresh: bool) -> Process:
     environment = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     with log.with_suffix(f".rank{rank}{log.suffix}").open("ab") if rank else contextlib.nullcontext() as output:
-        return subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(reader,),
-            start_new_session=True,  # Ctrl-C reaches the parent alone; a rank and its data workers end as a group
-        )
+        return PROCESSES.start(command, environment, (PARENT_PIPE, reader), output, output, fresh=fresh)
 
 
-def _watch(
-    ranks: list[subprocess.Popen[bytes]], received: list[int], errors: Path, stop_deadline: float = float("inf")
-) -> Outcome:
+def _watch(ranks: list[Process], received: list[int], errors: Path, stop_deadline: float = float("inf")) -> Outcome:
     ends_by, forwarded, why = float("inf"), 0, ""
     while (codes := [rank.poll() for rank in ranks]).count(None):
         now = time.monotonic()
@@ -143,7 +139,7 @@ def _preempted(received: list[int], unsaved: str | None = None) -> Outcome:
     return Outcome(code=PREEMPTED, reason=str(error), signal=error.number, unsaved=unsaved)
 
 
-def _pass_on(number: int, ranks: list[subprocess.Popen[bytes]], first: bool) -> None:
+def _pass_on(number: int, ranks: list[Process], first: bool) -> None:
     """A request to stop, to the ranks: they save at the next step boundary and leave."""
     if first:
         print("Stopping at the next step; Ctrl-C twice kills the ranks at once.", file=sys.stderr, flush=True)
@@ -166,13 +162,13 @@ def _verdict(codes: list[int | None], errors: Path) -> Outcome:
     return Outcome(**{name: value for name, value in first.items() if name != "time"})
 
 
-def _signal_all(ranks: list[subprocess.Popen[bytes]], number: int) -> None:
+def _signal_all(ranks: list[Process], number: int) -> None:
     for rank in ranks:
         if rank.poll() is None:
             rank.send_signal(number)
 
 
-def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
+def _end(ranks: list[Process]) -> None:
     """Ends the ranks that still run, then whatever their process groups still hold."""
     _signal_all(ranks, signal.SIGTERM)
     deadline = time.monotonic() + KILL_GRACE

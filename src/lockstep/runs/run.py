@@ -144,6 +144,9 @@ class Run:
             self.directory / "train.log",
             restarts() + attempt,
             _deadline(self.cfg, "guards.preemption.deadline"),
+            fresh=bool(
+                OmegaConf.select(self.cfg, "fresh_processes")
+            ),  # not in a config that was saved before there was such a key
         )
         if outcome.code == 0 and not self._files.metrics.is_file():
             return Outcome(code=1, reason="the ranks ended without writing metrics.json")

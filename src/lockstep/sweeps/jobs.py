@@ -24,6 +24,7 @@ class Job:
     config: the composed config, from which `key` is made; hyperparameters: what TensorBoard shows of it.
     tensorboard: the folder in `directory` that TensorBoard's logger writes to; None without one.
     swept: the keys of the overrides that are not the same for all jobs.
+    fresh: in interpreters of its own, not forked from one that has imported torch.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
     """
 
@@ -41,13 +42,15 @@ class Job:
     hyperparameters: dict[str, Any] = field(default_factory=dict, compare=False)
     tensorboard: str | None = None
     swept: tuple[str, ...] = ()
+    fresh: bool = False
     stop_deadline: float = 0.0
 
 
 def config_of(cfg: DictConfig) -> dict[str, Any]:
-    """The composed config less the paths: where things are is not what is computed."""
+    """The composed config less the paths, and how processes are started: neither is what is computed."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
     content.pop("run_dir", None)
+    content.pop("fresh_processes", None)
     content["datamodule"].pop("data_dir", None)
     return json.loads(json.dumps(content, default=str))
 

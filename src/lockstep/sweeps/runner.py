@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from lockstep.config.overrides import quote
 from lockstep.config.plan import cores
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
+from lockstep.launchers.processes import PROCESSES, Process
 from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS
 from lockstep.launchers.supervisor import kill_group, pipe
 from lockstep.runs.hparams import write_failed_session
@@ -34,7 +34,7 @@ class Running:
     """A job under way: its process, its slots, and when it began (time.monotonic)."""
 
     job: Job
-    process: subprocess.Popen[bytes]
+    process: Process
     slots: tuple[str, ...]
     began: float
     ended_for: str | None = None  # why we are ending it
@@ -99,16 +99,10 @@ class Runner:
         attempts = [*self.manifest.jobs[job.key]["attempts"], attempt]
         self.manifest.update(job.key, status=RUNNING, reason=None, log_tail=None, attempts=attempts)
         with (job.directory / "output.log").open("ab") as output:
-            process = subprocess.Popen(
-                command,
-                env=self._environment(job, slots, reader),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(reader,),
-                start_new_session=True,
-            )
-        _keep_to(process.pid, _cores_of(pool, slots))
+            kept = _cores_of(pool, slots)
+            environment = self._environment(job, slots)
+            lifeline = (SWEEP_PIPE, reader)
+            process = PROCESSES.start(command, environment, lifeline, output, output, cores_kept=kept, fresh=job.fresh)
         return Running(job, process, slots, time.monotonic())
 
     def _prepare(self, job: Job) -> list[str]:
@@ -120,9 +114,9 @@ class Runner:
         archive(job.directory)
         return list(job.command)
 
-    def _environment(self, job: Job, slots: tuple[str, ...], reader: int) -> dict[str, str]:
+    def _environment(self, job: Job, slots: tuple[str, ...]) -> dict[str, str]:
         drop = {*RANK_VARIABLES, PARENT_PIPE}
-        environment = {key: value for key, value in os.environ.items() if key not in drop} | {SWEEP_PIPE: str(reader)}
+        environment = {key: value for key, value in os.environ.items() if key not in drop}
         environment[SWEPT_KEYS] = " ".join(job.swept)
         if job.pool == "gpu":
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
@@ -211,12 +205,6 @@ def _cores_of(pool: Pool, slots: Sequence[str]) -> list[int]:
         return everything
     places = [pool.slots.index(slot) for slot in slots]
     return [core for place in places for core in everything[place * share : (place + 1) * share]]
-
-
-def _keep_to(pid: int, wanted: Sequence[int]) -> None:
-    if hasattr(os, "sched_setaffinity"):
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(pid, wanted)
 
 
 def _tail(path: Path) -> list[str] | None:

@@ -110,6 +110,7 @@ class Sweep:
             hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept, facts),
             swept=tuple(map(key_of, swept)),
             tensorboard=tensorboard_of(cfg),
+            fresh=cfg.fresh_processes,
             stop_deadline=_stop_deadline(cfg),
         )
         return job

@@ -12,6 +12,7 @@ import pytest
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import (
+    ERROR_DIR,
     PARENT_PIPE,
     Rank,
     RankZeroFilter,
@@ -188,13 +189,14 @@ def test_only_rank_zero_speaks_on_the_terminal(env: dict[str, str], speaks: bool
 AGENT = """
 import os, subprocess, sys
 for rank in "210":
-    environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "3"}
+    environment = os.environ | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "3"}
     process = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment, stdin=subprocess.PIPE)
 process.wait()
 """
 RANK = """
 import os, sys, time
-from lockstep.launchers.environment import gone_ranks
+from lockstep.launchers.environment import gone_ranks, note_life
+note_life()
 if os.environ["RANK"] == "2":
     sys.stdin.read()
 while os.environ["RANK"] == "0" and not gone_ranks():
@@ -203,7 +205,9 @@ print(os.environ["RANK"], gone_ranks())
 """
 
 
-def test_which_rank_has_died_is_seen_from_another() -> None:
+@pytest.mark.parametrize("launcher", ["TORCHELASTIC_RUN_ID", PARENT_PIPE])
+def test_which_rank_has_died_is_seen_from_another(launcher: str, tmp_path: Path) -> None:
     """Rank one ends at once, which rank zero waits for; rank two goes on to the end."""
-    agent = subprocess.run([sys.executable, "-c", AGENT, RANK], capture_output=True, text=True, check=True, timeout=60)
+    env = os.environ | {launcher: "9", ERROR_DIR: str(tmp_path)}
+    agent = subprocess.run([sys.executable, "-c", AGENT, RANK], capture_output=True, text=True, check=True, timeout=60, env=env)
     assert "0 [1]" in agent.stdout.splitlines()

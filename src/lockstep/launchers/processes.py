@@ -1,0 +1,225 @@
+"""Starting a process of this program: forked by a server that has imported torch and Lightning, or a fresh interpreter.
+
+The servers of this process end with it. One whose path is in the environment is another process's, a sweep's say, and used
+where it will do.
+"""
+
+import atexit
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from lockstep import console
+from lockstep.config.plan import cores
+from lockstep.launchers.environment import OF_EACH_PROCESS, WARM_SERVER
+from lockstep.launchers.stop_signals import STOP_SIGNALS
+from lockstep.launchers.warm_server import Request
+
+POLL = 0.05  # seconds between two looks at whether we are asked to stop, while a server imports
+_CAN_FORK = all(hasattr(owner, name) for owner, name in ((os, "pidfd_open"), (socket, "send_fds"), (socket, "SOCK_SEQPACKET")))
+# By these OpenMP settles, once, which cores its threads keep to.
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+
+class Process(Protocol):
+    """The part of Popen that is used."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | Any: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+
+class Forked:
+    """A process that a server has forked. Its exit code is what the server says; where the server has been killed, what the
+    process itself has said when it left; else it counts as killed."""
+
+    def __init__(self, pid: int, pidfd: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._pidfd, self._connection = pidfd, connection
+        self._left = -signal.SIGKILL
+
+    def poll(self) -> int | None:
+        return self._listen(timeout=0)
+
+    def wait(self) -> int:
+        code = self._listen(timeout=None)
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int, /) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def _listen(self, timeout: float | None) -> int | None:
+        while self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
+            try:
+                word, _, code = self._connection.recv(64).decode().partition(" ")
+            except ConnectionResetError:
+                word, code = "", ""
+            if word == "left":
+                self._left = int(code)
+            else:
+                self.returncode = int(code) if word == "ended" else self._left
+                self._connection.close()
+                os.close(self._pidfd)
+        return self.returncode
+
+
+class _Server:
+    """One that this process has started, in the environment of what it is to fork first."""
+
+    def __init__(self, request: Request) -> None:
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lockstep-", ignore_cleanup_errors=True)))
+            self.path, self._said = str(folder / "server"), folder / "said"
+            lifeline, ours = os.pipe()
+            stack.callback(os.close, ours)
+            stack.callback(os.close, lifeline)
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            listener.bind(self.path)
+            listener.listen()
+            with self._said.open("wb") as said:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _SERVER, *_module_path(request), str(listener.fileno()), str(lifeline)],
+                    env={name: value for name, value in request.environment.items() if name not in OF_EACH_PROCESS},
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    pass_fds=(listener.fileno(), lifeline),
+                    start_new_session=True,
+                )
+            listener.close()  # whoever asks a server that has died is told so
+            self._resources = stack.pop_all()
+
+    def last_words(self) -> str:
+        return " ".join(self._said.read_text(errors="replace").splitlines()[-1:])
+
+    def end(self) -> None:
+        """What it has forked goes on."""
+        self._process.kill()
+        self._process.wait()
+        self._resources.close()
+
+
+_SERVER = """
+import sys
+*sys.path[:], listener, lifeline = sys.argv[1:]
+from lockstep.launchers.warm_server import serve
+serve(int(listener), int(lifeline))
+"""
+
+
+def _module_path(request: Request) -> list[str]:
+    """As ours is, and begins with the folder of the script."""
+    script_folder = str(Path(request.cwd, request.arguments[0]).resolve().parent)
+    return [*sys.path] if sys.flags.safe_path else [script_folder, *sys.path[1:]]
+
+
+class Processes:
+    """Those that this process starts."""
+
+    def __init__(self) -> None:
+        self._servers: list[_Server] = []
+        self._has_failed = False
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: dict[str, str],
+        lifeline: tuple[str, int],
+        output: IO[bytes] | None = None,
+        errors: IO[bytes] | None = None,
+        cores_kept: Sequence[int] | None = None,
+        fresh: bool = False,
+    ) -> Process:
+        """In a session of its own, so that Ctrl-C reaches us alone, and it and its data workers end as a group. `lifeline` is a
+        variable and the descriptor that it names; `output` and `errors` are ours where none is given."""
+        kept = sorted(cores()) if cores_kept is None else [*cores_kept]
+        is_script = command[0] == sys.executable and not command[1].startswith("-")
+        if _CAN_FORK and is_script and not fresh and not self._has_failed and not environment.keys() & {*_BINDING}:
+            request = Request([*command[1:]], str(Path.cwd()), environment, lifeline[0], kept)
+            try:
+                forked = self._forked(request, [output.fileno() if output else 1, errors.fileno() if errors else 2, lifeline[1]])
+            except OSError as error:
+                self._has_failed = True
+                console.say(f"Processes are started as fresh interpreters, each of which imports torch anew: {error}")
+            else:
+                if forked is not None:
+                    return forked
+        process = subprocess.Popen(
+            command,
+            env=environment | {lifeline[0]: str(lifeline[1])},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            pass_fds=(lifeline[1],),
+            start_new_session=True,
+        )
+        if hasattr(os, "sched_setaffinity"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, kept)
+        return process
+
+    def _forked(self, request: Request, descriptors: list[int]) -> Forked | None:
+        """By the first server that will do, a new one in the end; None once we are asked to stop. Raises OSError where that is
+        impossible."""
+        for path in [os.environ.get(WARM_SERVER), *(server.path for server in self._servers)]:
+            if path is not None:
+                with contextlib.suppress(OSError):
+                    return _ask(path, request, descriptors)
+        if not self._servers:
+            atexit.register(self.end)
+        server = _Server(request)
+        self._servers.append(server)
+        try:
+            return _ask(server.path, request, descriptors)
+        except OSError as error:
+            raise OSError(server.last_words() or str(error)) from error
+
+    def end(self) -> None:
+        """The servers; what they have forked goes on."""
+        for server in self._servers:
+            server.end()
+        self._servers.clear()
+
+
+def _ask(path: str, request: Request, descriptors: list[int]) -> Forked | None:
+    """Raises OSError where the server is gone, or refuses."""
+    environment = request.environment | {WARM_SERVER: path}
+    content = json.dumps(dataclasses.asdict(request) | {"environment": environment}).encode()
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        connection.connect(path)
+        socket.send_fds(connection, [content], descriptors)
+        while not select.select([connection], [], [], POLL)[0]:
+            if STOP_SIGNALS.received:
+                return None
+        answer, pidfds, _, _ = socket.recv_fds(connection, 1024, 1)
+        word, _, rest = answer.decode().partition(" ")
+        if word != "started":
+            raise OSError(rest or "the server has died")
+        stack.pop_all()
+        return Forked(int(rest), pidfds[0], connection)
+
+
+PROCESSES = Processes()

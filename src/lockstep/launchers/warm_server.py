@@ -1,0 +1,281 @@
+"""A process that has imported torch and Lightning once, and forks from itself those that need them; see `processes`.
+
+It only imports. No operation of torch is run in it, no GPU is touched, and no thread of ours is left when it forks, so that what
+is forked is what a fresh interpreter is after the same imports.
+"""
+
+import atexit
+import builtins
+import contextlib
+import fcntl
+import gc
+import importlib
+import json
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from lockstep.launchers.environment import OF_EACH_PROCESS, this_rank
+
+# What a process that trains imports until its end. Rooms can be taken out; and what can't be imported is a matter of those who
+# need it.
+PRELOADED = (
+    "lockstep.cli",
+    "lockstep.build",
+    "lockstep.callbacks",
+    "lockstep.datamodules",
+    "lockstep.models",
+    "lockstep.nets",
+    "lockstep.runs.results",
+    "lockstep.runs.run",
+    "lockstep.trainer.strategies",
+    "torch._dynamo",  # by every optimizer's step
+    "torch.utils.tensorboard",
+    "sklearn.datasets",
+)
+LONGEST = 2**20  # bytes of a request
+_OUT_OF_THE_WAY = 64  # descriptors from here on are nobody's yet
+
+
+@dataclass(frozen=True)
+class Request:
+    """A process to be: what it runs, where, and the variable that is to name the descriptor which it follows."""
+
+    arguments: list[str]  # from the script on
+    cwd: str
+    environment: dict[str, str]
+    lifeline: str
+    cores: list[int]
+
+
+class _Refused(Exception):
+    """Another server could do it."""
+
+
+class _OutOfDate(_Refused):
+    """And this one never can again."""
+
+
+class Imports:
+    """What was imported, as it was then, in which environment."""
+
+    def __init__(self) -> None:
+        self._before = dict(os.environ)
+        handler = logging.NullHandler()
+        logging.root.addHandler(handler)  # in a run Hydra has set up the logs by now; Lightning looks, and would print by itself
+        for name in PRELOADED:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        logging.root.removeHandler(handler)
+        self._after = dict(os.environ)
+        self._files = {file: _stamp(file) for file in map(_file_of, list(sys.modules.values())) if file is not None}
+
+    def check(self, environment: Mapping[str, str]) -> None:
+        """Raises _Refused where a fresh interpreter would import something else, or otherwise."""
+        for file, stamp in self._files.items():
+            if _stamp(file) != stamp:
+                raise _OutOfDate(f"{file} has changed")
+        for name in environment.keys() | self._before.keys() | self._after.keys():
+            if name not in OF_EACH_PROCESS and environment.get(name) not in (self._before.get(name), self._after.get(name)):
+                raise _Refused(f"{name} is another")
+
+    def environment(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """With what imports have changed in it."""
+        changed = {name: self._after.get(name) for name in self._before | self._after}
+        result = dict(wanted)
+        for name, value in changed.items():
+            if value == self._before.get(name) or name in OF_EACH_PROCESS:
+                continue
+            if value is None:
+                result.pop(name, None)
+            else:
+                result[name] = value
+        return result
+
+
+def _file_of(module: ModuleType) -> str | None:
+    """The source of a module that is not installed: a user may edit it."""
+    file = getattr(module, "__file__", None)
+    is_installed = file is None or file.startswith(tuple(sysconfig.get_paths().values()))
+    return None if is_installed else file
+
+
+def _stamp(file: str) -> tuple[int, int] | None:
+    try:
+        stat = Path(file).stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
+def serve(listening: int, lifeline: int) -> NoReturn:
+    """Until the process at the other end of `lifeline` has gone, or, once the code has changed, until all that was forked
+    has ended."""
+    listener = socket.socket(fileno=listening)
+    folder = Path(listener.getsockname()).parent
+    with _ending_with(lifeline, folder):
+        imports = Imports()
+    gc.collect()
+    gc.freeze()  # shared from here on: no collection in what is forked goes through it
+    children: dict[int, tuple[int, socket.socket]] = {}  # by a descriptor that can be read when it has ended
+    is_open = True
+    while is_open or children:
+        readable = select.select([lifeline, *children, *([listener] if is_open else [])], [], [])[0]
+        if lifeline in readable:
+            _leave(folder)
+        for ended in children.keys() & set(readable):
+            _report(ended, *children.pop(ended))
+        if listener in readable:
+            is_open = _answer(listener.accept()[0], imports, children, [listener.fileno(), lifeline])
+            if not is_open:
+                listener.close()
+    os._exit(0)
+
+
+@contextlib.contextmanager
+def _ending_with(lifeline: int, folder: Path) -> Iterator[None]:
+    """Within, by a thread, which is no more when the first process is forked."""
+    reader, writer = os.pipe()
+
+    def watch() -> None:
+        if lifeline in select.select([lifeline, reader], [], [])[0]:
+            _leave(folder)
+
+    thread = threading.Thread(target=watch, name="ending-with-parent", daemon=True)
+    thread.start()
+    yield
+    os.close(writer)
+    thread.join()
+    os.close(reader)
+
+
+def _leave(folder: Path) -> NoReturn:
+    """The parent has gone; nobody else clears up after it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def _report(pidfd: int, pid: int, connection: socket.socket) -> None:
+    os.close(pidfd)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with connection, contextlib.suppress(OSError):  # who asked for it has gone
+        connection.send(b"ended %d" % code)
+
+
+def _answer(connection: socket.socket, imports: Imports, children: dict[int, tuple[int, socket.socket]], ours: list[int]) -> bool:
+    """Forks what is asked for; false where this server is out of date."""
+    connection.settimeout(10)
+    descriptors: list[int] = []
+    try:
+        content, descriptors, _, _ = socket.recv_fds(connection, LONGEST, 3)
+        if not content or select.select([connection], [], [], 0)[0]:  # it has given up, and starts the process by itself
+            connection.close()
+            return True
+        request = Request(**json.loads(content))
+        imports.check(request.environment)
+        connection.settimeout(None)
+        if (pid := os.fork()) == 0:
+            for pidfd, (_, other) in children.items():
+                ours += [pidfd, other.fileno()]
+            _become(request, imports, descriptors, connection, ours)
+    except (OSError, ValueError, _Refused) as reason:
+        with connection, contextlib.suppress(OSError):
+            connection.send(f"refused {reason}".encode())
+        return not isinstance(reason, _OutOfDate)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    pidfd = os.pidfd_open(pid)
+    children[pidfd] = (pid, connection)
+    with contextlib.suppress(OSError):
+        socket.send_fds(connection, [b"started %d" % pid], [pidfd])
+    return True
+
+
+def _become(request: Request, imports: Imports, given: list[int], connection: socket.socket, ours: list[int]) -> NoReturn:
+    """In the new process: what `python ARGUMENTS` is when its script begins; and what it is when that has ended."""
+    code = 1
+    try:
+        os.setsid()
+        output, errors, lifeline = (fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for descriptor in given)
+        for descriptor in (*given, *ours):
+            os.close(descriptor)
+        os.dup2(output, 1)
+        os.dup2(errors, 2)
+        os.close(output)
+        os.close(errors)
+        os.sched_setaffinity(0, request.cores)
+        os.chdir(request.cwd)
+        os.environ.clear()
+        os.environ.update(imports.environment(request.environment) | {request.lifeline: str(lifeline)})
+        _as_if_imported_here()
+        code = _run(request.arguments)
+    except BaseException as error:
+        _show(error)
+    with contextlib.suppress(OSError):
+        connection.send(b"left %d" % code)
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
+
+
+def _as_if_imported_here() -> None:
+    """What modules have read from their surroundings when they were imported, or have drawn at random."""
+    this_rank.cache_clear()
+    if lightning := sys.modules.get("lightning.pytorch.utilities.rank_zero"):
+        rank = this_rank()
+        lightning.rank_zero_only.rank = 0 if rank is None else rank.global_rank
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _run(arguments: list[str]) -> int:
+    """Runs the script as `__main__`; its exit code, by the rules of an interpreter."""
+    script = str(Path(arguments[0]).absolute())
+    sys.argv = arguments
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path(script).resolve().parent)
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=script, __builtins__=builtins, __loader__=SourceFileLoader("__main__", script))
+    sys.modules["__main__"] = main
+    code = 0
+    try:
+        exec(compile(Path(script).read_bytes(), script, "exec", dont_inherit=True), main.__dict__)
+    except SystemExit as left:
+        code = _code_of(left.code)
+    except BaseException as error:
+        _show(error)
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  as multiprocessing does it: waits for threads
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    return code
+
+
+def _show(error: BaseException) -> None:
+    """Uncaught, as from the script on."""
+    trace = error.__traceback__ and error.__traceback__.tb_next
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+def _code_of(left: Any) -> int:
+    if left is None or isinstance(left, int):
+        return left or 0
+    print(left, file=sys.stderr)
+    return 1
