@@ -16,16 +16,17 @@ from waiting import wait_for
 
 pytestmark = pytest.mark.slow
 PROGRAM = ROOT / "tests" / "program.py"
+FIXED = ("trainer.accelerator=cpu", "fresh_processes=True")  # it does without torch, which a server would import for it
 
 
 def sweep(folder: Path, *overrides: str, **env: str) -> Any:
-    return python(PROGRAM, "-m", "trainer.accelerator=cpu", "hydra.sweep.dir=sweep", *overrides, cwd=folder, **env)
+    return python(PROGRAM, "-m", *FIXED, "hydra.sweep.dir=sweep", *overrides, cwd=folder, **env)
 
 
 def jobs(folder: Path) -> dict[str, dict[str, Any]]:
     """Of the manifest, by the values of their learning rate and seed."""
     manifest = json.loads((folder / "sweep" / "manifest.json").read_text())
-    return {" ".join(job["overrides"][1:]): job for job in manifest["jobs"].values()}
+    return {" ".join(job["overrides"][len(FIXED) :]): job for job in manifest["jobs"].values()}
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -98,11 +99,12 @@ def test_a_value_given_twice_is_two_jobs(tmp_path: Path) -> None:
 
 
 def test_what_can_not_start_is_refused_before_the_first_job(tmp_path: Path) -> None:
+    fixed = " ".join(FIXED)
     for override, line in {
-        "datamodule.batch_size=64,0": "job 1 (trainer.accelerator=cpu datamodule.batch_size=0): datamodule.batch_size=0:",
+        "datamodule.batch_size=64,0": f"job 1 ({fixed} datamodule.batch_size=0): datamodule.batch_size=0:",
         "model.optimiser.lr=1,2": "model.optimiser.lr=1,2: unknown key; did you mean model.optimizer",
         "hydra.launcher.retries=-1": "hydra.launcher.retries=-1: accepted is an integer of at least 0",
-        "datamodule.fold=0,1,2": "job 1 (trainer.accelerator=cpu datamodule.fold=1): datamodule.fold=1: needs datamodule.folds",
+        "datamodule.fold=0,1,2": f"job 1 ({fixed} datamodule.fold=1): datamodule.fold=1: needs datamodule.folds",
         "model=glob(zzz*)": "model=glob(zzz*): no job comes of this",
     }.items():
         done = sweep(tmp_path, override)
@@ -115,7 +117,7 @@ def test_what_can_not_start_is_refused_before_the_first_job(tmp_path: Path) -> N
 
 
 def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
-    arguments = ("-m", "trainer.accelerator=cpu", "hydra.sweep.dir=sweep", "seed=6,0")
+    arguments = ("-m", *FIXED, "hydra.sweep.dir=sweep", "seed=6,0")
     with started(PROGRAM, *arguments, cwd=tmp_path, FAULTS="1") as process:
         wait_for(lambda: list((tmp_path / "sweep").glob("*/checkpoints/last.ckpt")))
         other = sweep(tmp_path, "seed=0")
@@ -134,7 +136,7 @@ def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
-    arguments = ("-m", "trainer.accelerator=cpu", "hydra.sweep.dir=sweep", "seed=8,0")
+    arguments = ("-m", *FIXED, "hydra.sweep.dir=sweep", "seed=8,0")
     with started(PROGRAM, *arguments, cwd=tmp_path, FAULTS="1") as process:
         wait_for(lambda: list((tmp_path / "sweep").glob("*/checkpoints/last.ckpt")))
         process.stdout.close()
@@ -161,7 +163,7 @@ def test_twelve_jobs_survive_chaos(tmp_path: Path) -> None:
     code = -1
     arguments = (
         "-m",
-        "trainer.accelerator=cpu",
+        *FIXED,
         "hydra.sweep.dir=sweep",
         grid,
         "hydra.launcher.jobs=2",
