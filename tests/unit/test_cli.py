@@ -28,7 +28,7 @@ def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: py
         (
             "model.optimizer.lrr=1",
             "model.optimizer.lrr=1: unknown key; did you mean model.optimizer.lr? accepted are "
-            "_target_, _partial_, lr, betas, weight_decay; +model.optimizer.lrr=1 adds a new one",
+            "_target_, _partial_, lr, betas, weight_decay, fused; +model.optimizer.lrr=1 adds a new one",
         ),
         ("sede=1", "sede=1: unknown key; did you mean seed? accepted are "),
         ("xyzzy=1", "xyzzy=1: unknown key; accepted are "),
