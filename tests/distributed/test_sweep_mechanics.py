@@ -151,6 +151,7 @@ def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> No
     assert names == ["seed=8", "seed=0"]  # what all jobs have in common is not in their names
 
 
+@pytest.mark.timeout(900)  # its jobs hang, and are waited for
 def test_twelve_jobs_survive_chaos(tmp_path: Path) -> None:
     """Jobs raise, hang and are killed at random, the sweep is killed with -9 twice and interrupted once."""
     grid = "model.optimizer.lr=" + ",".join(f"0.{i:02}" for i in range(1, 13))
