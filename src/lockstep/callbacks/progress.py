@@ -10,9 +10,10 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 
-from lockstep.atomic_files import write_json
+from lockstep.atomic_files import read_json, write_json
 
 log = logging.getLogger(__name__)
+PROGRESS = "progress.json"
 
 
 class Progress(TQDMProgressBar):
@@ -25,6 +26,8 @@ class Progress(TQDMProgressBar):
         super().__init__(refresh_rate=refresh_rate if sys.stdout.isatty() else 0)
         self._said = 0  # epochs
         self._began, self._first_epoch = 0.0, 0
+        self._history: list[dict[str, Any]] = []  # of the epochs so far, those before the run was continued too
+        self._earlier = 0.0  # seconds trained in those
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
         return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
@@ -33,6 +36,8 @@ class Progress(TQDMProgressBar):
         super().on_train_start(*arguments)
         self._began = time.monotonic()
         self._first_epoch = self._said = arguments[0].current_epoch
+        self._history = _history_until(self._first_epoch, Path(arguments[0].default_root_dir) / PROGRESS)
+        self._earlier = self._history[-1]["seconds"] if self._history else 0.0
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         self._say_epoch(trainer)
@@ -55,15 +60,32 @@ class Progress(TQDMProgressBar):
         log.info(f"epoch {trainer.current_epoch}{end}  step {trainer.global_step}  {metrics}")
 
     def _record(self, trainer: Trainer) -> None:
-        """progress.json in the run's directory, for whoever watches a sweep."""
+        """progress.json in the run's directory, for whoever watches a sweep; its history says after how many seconds of training
+        which metrics were reached."""
         seconds = time.monotonic() - self._began
         samples = getattr(trainer.lightning_module, "samples_trained", 0) * trainer.world_size
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self._history.append({"epoch": trainer.current_epoch, "seconds": self._earlier + seconds, "metrics": metrics})
         content = {
             "epoch": trainer.current_epoch,
             "epochs": trainer.max_epochs,
-            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+            "metrics": metrics,
+            "history": self._history,
             "samples_per_second": samples / seconds,
             "seconds_per_epoch": seconds / max(1, trainer.current_epoch - self._first_epoch),
         }
         with suppress(OSError):  # a full disk, say: no reason to stop training
-            write_json(Path(trainer.default_root_dir) / "progress.json", content)
+            write_json(Path(trainer.default_root_dir) / PROGRESS, content)
+
+
+def _history_until(epoch: int, path: Path) -> list[dict[str, Any]]:
+    """What a run that is continued has recorded of its epochs up to `epoch`."""
+
+    def fits(content: dict[str, Any]) -> bool:
+        entries = content.get("history", [])
+        numbers = ("epoch", "seconds")
+        is_entries = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
+        return is_entries and all(isinstance(entry.get(name), int | float) for entry in entries for name in numbers)
+
+    history = (read_json(path, fits) or {}).get("history", []) if epoch else []
+    return [entry for entry in history if entry["epoch"] <= epoch]

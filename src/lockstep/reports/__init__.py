@@ -1,0 +1,1 @@
+"""What a sweep says: how many devices, which learning rate, and why."""

@@ -1,0 +1,174 @@
+"""What a sweep has measured: one row per job, also of those that have not finished."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lockstep.errors import config_error
+from lockstep.sweeps.job_directory import FAILED, FINISHED, card_of, progress_of, record_of
+from lockstep.sweeps.jobs import REPEATS, flat, varying
+from lockstep.sweeps.manifest import Manifest, as_it_stands
+from lockstep.sweeps.report import edits
+
+DIVERGED, MISSING = "diverged", "missing"
+# What a row has a field of its own for; jobs that differ in any other key are not compared with each other.
+_AXES = {"trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches", "model.optimizer.lr"}
+_AXES |= {"datamodule.batch_size", "datamodule.global_batch_size", *REPEATS}
+_NOT_FINITE = re.compile(r"\b(nan|inf|infinite|not finite|diverged)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One job.
+
+    status: finished, failed, diverged (failed by a number that was not finite) or missing (waiting, running, interrupted).
+    devices: over all nodes; global_batch: samples of an optimizer step, over all devices; lr: as it was configured.
+    step_seconds: of an optimizer step; seconds: of the whole job.
+    history: after each epoch the seconds trained so far and the metric.
+    variant: the values of other keys in which the sweep's jobs differ.
+    record: the job's metrics.json.
+    """
+
+    job: str
+    status: str
+    devices: int
+    reason: str | None = None
+    lr: float | None = None
+    seed: Any = None
+    global_batch: int | None = None
+    step_seconds: float | None = None
+    seconds: float | None = None
+    metric: float | None = None
+    history: tuple[tuple[float, float], ...] = ()
+    variant: tuple[str, ...] = ()
+    record: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status == FINISHED
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Over all devices."""
+        return self.global_batch / self.step_seconds if self.global_batch and self.step_seconds else None
+
+    @property
+    def device_hours(self) -> float | None:
+        return None if self.seconds is None else self.seconds * self.devices / 3600
+
+    @property
+    def batch_per_device(self) -> float | None:
+        return None if self.global_batch is None else self.global_batch / self.devices
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """A sweep's rows, those of one variant, in the order of devices, rate and seed.
+
+    is_of_steps: times are of training steps; otherwise of whole trainings, with validation and checkpoints.
+    left_out: how many jobs there are of each other variant.
+    """
+
+    directory: Path
+    rows: tuple[Measurement, ...]
+    metric: str
+    maximize: bool
+    is_of_steps: bool = False
+    left_out: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> list[Measurement]:
+        return [row for row in self.rows if row.is_finished]
+
+    @property
+    def variant(self) -> tuple[str, ...]:
+        return self.rows[0].variant
+
+
+def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
+    """The rows of the jobs that have the overrides `only` (KEY=VALUE); of several variants left the one with the most finished
+    jobs. Raises ConfigError where there is none."""
+    manifest = as_it_stands(Manifest(sweep_dir))
+    if not manifest.jobs:
+        raise config_error("SWEEP_DIR", sweep_dir, "names no jobs; accepted is the directory of a sweep")
+    jobs = {key: job for key, job in manifest.jobs.items() if {*only} <= {item.lstrip("+") for item in job["overrides"]}}
+    if not jobs:
+        raise config_error("--only", " ".join(only), "no job has these; accepted are overrides of the sweep's jobs")
+    names = [name for name in varying([job["overrides"] for job in manifest.jobs.values()]) if name.lstrip("+") not in _AXES]
+    edited = edits(manifest)
+    rows = [_row(manifest.directory / job["directory"], job, names, edited.get(key, {})) for key, job in jobs.items()]
+    counts = Counter(row.variant for row in rows)
+    finished = Counter(row.variant for row in rows if row.is_finished)
+    variant = max(counts, key=lambda one: (finished[one], counts[one]))
+    kept = sorted((row for row in rows if row.variant == variant), key=_place)
+    is_of_steps = all("seconds_per_step" in row.record for row in kept if row.is_finished)
+    first = next(iter(jobs.values()))
+    return Measurements(
+        directory=sweep_dir,
+        rows=tuple(replace(row, step_seconds=_step_seconds(row.record, is_of_steps)) for row in kept),
+        metric=first["optimized_metric"],
+        maximize=first.get("optimized_mode") == "max",
+        is_of_steps=is_of_steps,
+        left_out={one: count for one, count in counts.items() if one != variant},
+    )
+
+
+def _row(directory: Path, job: dict[str, Any], names: Sequence[str], edited: dict[str, Any]) -> Measurement:
+    config = flat((card_of(directory) or {}).get("config", {}))
+    record = (record_of(directory) or {}) if job["status"] == FINISHED else {}
+    values = dict(override.lstrip("+").partition("=")[::2] for override in job["overrides"])
+    variant = {name.lstrip("+"): values.get(name.lstrip("+")) for name in names} | edited
+    spent = [attempt["ended"] - attempt["started"] for attempt in job["attempts"] if attempt["ended"] is not None]
+    return Measurement(
+        job=job["directory"],
+        status=_status(job),
+        reason=job["reason"] if job["status"] == FAILED else job["reason"] or (None if record else job["status"]),
+        devices=job["devices"],
+        lr=_number(config.get("model.optimizer.lr", record.get("lr"))),
+        seed=config.get("seed", record.get("seed")),
+        global_batch=record.get("global_batch_size") or _global_batch(config, job["devices"]),
+        seconds=record.get("wall_time") or (sum(spent) if spent else None),
+        metric=job["metric"],
+        history=_history(directory, job["optimized_metric"]) if record else (),
+        variant=tuple(f"{name}={value}" for name, value in variant.items()),
+        record=record,
+    )
+
+
+def _status(job: dict[str, Any]) -> str:
+    if job["status"] == FAILED:
+        return DIVERGED if _NOT_FINITE.search(job["reason"] or "") else FAILED
+    return FINISHED if job["status"] == FINISHED else MISSING
+
+
+def _step_seconds(record: dict[str, Any], is_of_steps: bool) -> float | None:
+    if is_of_steps:
+        return record.get("seconds_per_step")
+    rate = record.get("samples_per_second")
+    return record["global_batch_size"] / rate if rate and record.get("global_batch_size") else None
+
+
+def _global_batch(config: dict[str, Any], devices: int) -> int | None:
+    """Of a job that has left no record."""
+    if isinstance(given := config.get("datamodule.global_batch_size"), int):
+        return given
+    batch, accumulated = config.get("datamodule.batch_size"), config.get("trainer.accumulate_grad_batches", 1)
+    return devices * batch * accumulated if isinstance(batch, int) and isinstance(accumulated, int) else None
+
+
+def _history(directory: Path, metric: str) -> tuple[tuple[float, float], ...]:
+    epochs = progress_of(directory).get("history", [])
+    points = [(epoch.get("seconds"), epoch.get("metrics", {}).get(metric)) for epoch in epochs if isinstance(epoch, dict)]
+    return tuple((seconds, value) for seconds, value in points if seconds is not None and value is not None)
+
+
+def _number(value: Any) -> float | None:
+    """Of what a config file says: an interpolation is none."""
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _place(row: Measurement) -> tuple[Any, ...]:
+    return row.devices, row.global_batch or 0, row.lr is None, row.lr or 0.0, str(row.seed)

@@ -1,0 +1,71 @@
+"""Sweep directories with made-up measurements, as jobs would have left them."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lockstep.sweeps.jobs import Job, directory_name
+from lockstep.sweeps.manifest import Manifest
+
+RECORD = {"parameters": 1_000_000, "precision": "32-true", "device_name": "NVIDIA H100", "host": "node1", "threads": 1}
+RECORD |= {"cpu_count": 64, "accelerator": "gpu", "num_nodes": 1, "git_commit": "0123456789abcdef", "git_dirty": False}
+RECORD |= {"versions": {"torch": "2.15.0", "lightning": "2.6.6"}, "python": "3.11.7", "optimized_metric": "val/acc"}
+
+
+def cell(devices: int, lr: float = 0.1, seed: int = 0, status: str = "finished", **more: Any) -> dict[str, Any]:
+    """One job: `batch` samples per device (32), or `global_batch` over all; it takes `step` seconds a step and ends with
+    `metric`. `overrides` are more of them; `reason` is why it failed; what else is given stands in its record."""
+    return {"devices": devices, "lr": lr, "seed": seed, "status": status, **more}
+
+
+def sweep(folder: Path, cells: Iterable[dict[str, Any]], mode: str = "max") -> Path:
+    """The directory of a sweep of these jobs."""
+    manifest = Manifest(folder)
+    manifest.add_command(["train.py", "-m", "sweep=scaling"], folder.parent)
+    for cell in cells:
+        _add(manifest, mode, **cell)
+    return folder
+
+
+def _add(
+    manifest: Manifest,
+    mode: str,
+    devices: int,
+    lr: float,
+    seed: int,
+    status: str,
+    batch: int = 32,
+    global_batch: int | None = None,
+    step: float = 0.01,
+    metric: float = 0.9,
+    overrides: tuple[str, ...] = (),
+    reason: str | None = None,
+    history: Any = None,
+    **more: Any,
+) -> None:
+    number = len(manifest.jobs)
+    key = f"{number:012x}"
+    swept = (f"trainer.devices={devices}", f"model.optimizer.lr={lr}", f"seed={seed}", *overrides)
+    directory = manifest.directory / directory_name(swept, key)
+    data = {"batch_size": batch, "global_batch_size": global_batch}
+    config = {"seed": seed, "trainer": {"devices": devices}, "model": {"optimizer": {"lr": lr}}, "datamodule": data}
+    config |= {"others": dict(item.split("=") for item in overrides)}
+    command = ("python", "train.py", *swept)
+    job = Job(key, swept, directory, "gpu", devices, devices, "val/acc", mode, None, command, config)
+    manifest.register([job])
+    if status in ("waiting", "running"):
+        manifest.update(key, status=status)
+        return
+    finished = status == "finished"
+    attempts = [{"started": 100.0, "ended": 136.0, "code": 0, "reason": reason, "command": list(command)}]
+    manifest.update(key, status=status, reason=reason, metric=metric if finished else None, attempts=attempts)
+    (directory / "status.json").write_text(json.dumps({"status": status, "reason": reason}))
+    if not finished:
+        return
+    total = global_batch or batch * devices
+    facts = {"world_size": devices, "devices": devices, "global_batch_size": total, "lr": lr, "seed": seed, "wall_time": 36.0}
+    facts |= {"samples_per_second": total / step, "train_time": 30.0, "metrics": {"val/acc": metric}}
+    (directory / "metrics.json").write_text(json.dumps(RECORD | facts | more))
+    progress = {"epoch": 1, "epochs": 1, "metrics": {"val/acc": metric}, "history": history or []}
+    (directory / "progress.json").write_text(json.dumps(progress))
