@@ -120,7 +120,8 @@ def _row(directory: Path, job: dict[str, Any], names: Sequence[str], edited: dic
     config = flat((card_of(directory) or {}).get("config", {}))
     record = (record_of(directory) or {}) if job["status"] == FINISHED else {}
     values = dict(override.lstrip("+").partition("=")[::2] for override in job["overrides"])
-    variant = {name.lstrip("+"): values.get(name.lstrip("+")) for name in names} | edited
+    variant = {name.lstrip("+"): values.get(name.lstrip("+")) for name in names}
+    variant |= {name: value for name, value in edited.items() if name not in _AXES}
     spent = [attempt["ended"] - attempt["started"] for attempt in job["attempts"] if attempt["ended"] is not None]
     return Measurement(
         job=job["directory"],

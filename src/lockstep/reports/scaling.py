@@ -1,0 +1,155 @@
+"""How throughput, time and the final metric move with the number of devices."""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.reports.estimates import Estimate, difference, estimate, ratio
+from lockstep.reports.measurements import Measurement, Measurements
+
+WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
+
+
+@dataclass(frozen=True)
+class Point:
+    """The finished jobs of one number of devices and one global batch.
+
+    throughput: samples per second over all devices; speedup: of throughput, over the series' fewest devices; efficiency: the
+    speed-up over the ideal one; hours: device-hours of a job; lr: the best rate; metric: at that rate, over its repeats.
+    """
+
+    devices: int
+    global_batch: int
+    rows: tuple[Measurement, ...]
+    throughput: Estimate
+    speedup: Estimate
+    efficiency: Estimate
+    step_seconds: Estimate
+    hours: Estimate
+    lr: float | None
+    metric: Estimate
+
+    @property
+    def at_best_rate(self) -> list[Measurement]:
+        return [row for row in self.rows if row.lr == self.lr]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that differ in devices only: at one batch per device (weak scaling) or at one global batch (strong scaling).
+
+    batch: samples per device or of the global batch; None where neither is kept (mixed).
+    """
+
+    kind: str
+    batch: int | None
+    points: tuple[Point, ...]
+
+    @property
+    def base(self) -> Point:
+        return self.points[0]
+
+    @property
+    def name(self) -> str:
+        words = {WEAK: "weak scaling, {} samples per device", STRONG: "strong scaling, {} samples in every global batch"}
+        words |= {SINGLE: "one number of devices", MIXED: "neither batch was kept"}
+        return words[self.kind].format(self.batch)
+
+
+def series_of(measured: Measurements) -> list[Series]:
+    """Every series of two counts or more, the one of the most jobs first; what there is, where there is none. Empty where
+    nothing has finished with a throughput."""
+    rows = [row for row in measured.finished if row.samples_per_second and row.metric is not None]
+    weak = _series(WEAK, rows, lambda row: row.batch_per_device, measured)
+    strong = _series(STRONG, rows, lambda row: row.global_batch, measured)
+    if found := sorted([*weak, *strong], key=lambda one: -sum(len(point.rows) for point in one.points)):
+        return found
+    largest = [max(_grouped(same, lambda row: row.global_batch).values(), key=len) for same in _by_devices(rows).values()]
+    return [_one_series(SINGLE if len(largest) == 1 else MIXED, None, largest, measured)] if largest else []
+
+
+def _series(kind: str, rows: Sequence[Measurement], batch: Callable[[Measurement], Any], measured: Measurements) -> list[Series]:
+    groups = {size: [*_by_devices(same).values()] for size, same in _grouped(rows, batch).items()}
+    return [_one_series(kind, int(size), points, measured) for size, points in groups.items() if len(points) > 1]
+
+
+def _one_series(kind: str, batch: int | None, groups: Sequence[list[Measurement]], measured: Measurements) -> Series:
+    return Series(kind, batch, tuple(_point(rows, groups[0], measured) for rows in groups))
+
+
+def _point(rows: list[Measurement], base: list[Measurement], measured: Measurements) -> Point:
+    devices = rows[0].devices
+    speeds = [row.samples_per_second or 0.0 for row in rows]
+    speedup = ratio(speeds, [row.samples_per_second or 0.0 for row in base]) if rows is not base else Estimate(1.0)
+    rates = {lr: estimate(metrics_of(same)) for lr, same in _grouped(rows, lambda row: row.lr).items()}
+    best = (max if measured.maximize else min)(rates, key=lambda lr: rates[lr].mean)
+    return Point(
+        devices=devices,
+        global_batch=rows[0].global_batch or 0,
+        rows=tuple(rows),
+        throughput=estimate(speeds),
+        speedup=speedup,
+        efficiency=speedup.scaled(base[0].devices / devices),
+        step_seconds=estimate([row.step_seconds or 0.0 for row in rows]),
+        hours=estimate([row.device_hours or 0.0 for row in rows]),
+        lr=best,
+        metric=rates[best],
+    )
+
+
+def metrics_of(rows: Iterable[Measurement]) -> list[float]:
+    return [row.metric for row in rows if row.metric is not None]
+
+
+def metric_change(point: Point, base: Point) -> Estimate:
+    """Of the final metric at each one's best rate, from `base` to `point`."""
+    return difference(metrics_of(point.at_best_rate), metrics_of(base.at_best_rate))
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """When the jobs of one count first had the target metric, at the rate that got there first; `devices` of them."""
+
+    devices: int
+    lr: float | None
+    seconds: Estimate
+
+    @property
+    def hours(self) -> Estimate:
+        """Device-hours."""
+        return self.seconds.scaled(self.devices / 3600)
+
+
+def common_target(series: Series, maximize: bool) -> float | None:
+    """The best value that every repeat of every count's best rate has reached; None where epochs were not recorded."""
+    histories = [[value for _, value in row.history] for point in series.points for row in point.at_best_rate]
+    if not all(histories):
+        return None
+    return min(map(max, histories)) if maximize else max(map(min, histories))
+
+
+def arrivals(series: Series, target: float, maximize: bool) -> dict[int, Arrival]:
+    """By number of devices; without the counts that have no rate of which all repeats arrived."""
+    found: dict[int, Arrival] = {}
+    for point in series.points:
+        for lr, rows in _grouped(point.rows, lambda row: row.lr).items():
+            times = [_first_time(row, target, maximize) for row in rows]
+            reached = [time for time in times if time is not None]
+            if len(reached) == len(times):
+                arrival = Arrival(point.devices, lr, estimate(reached))
+                found[point.devices] = min(found.get(point.devices, arrival), arrival, key=lambda one: one.seconds.mean)
+    return found
+
+
+def _first_time(row: Measurement, target: float, maximize: bool) -> float | None:
+    return next((time for time, value in row.history if (value >= target if maximize else value <= target)), None)
+
+
+def _by_devices(rows: Sequence[Measurement]) -> dict[Any, list[Measurement]]:
+    return dict(sorted(_grouped(rows, lambda row: row.devices).items()))
+
+
+def _grouped(rows: Iterable[Measurement], key: Callable[[Measurement], Any]) -> dict[Any, list[Measurement]]:
+    ordered = sorted(rows, key=lambda row: (key(row) is None, key(row) or 0))
+    return {value: [*same] for value, same in itertools.groupby(ordered, key)}
