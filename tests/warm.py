@@ -4,16 +4,15 @@ What is forked runs the script as `__main__`, in its own session, with the envir
 own. Only what an interpreter does before the script's first line is not tested so; tests of signals start real ones.
 """
 
-import atexit
 import multiprocessing
 import os
-import runpy
 import signal
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
+
+from lockstep.launchers.main_script import run_as_main
 
 PRELOADED = (
     "lockstep.parity.observe",
@@ -62,27 +61,8 @@ def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: s
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = arguments
     sys.path[:0] = [str(Path(arguments[0]).resolve().parent), *environment.get("PYTHONPATH", "").split(os.pathsep)]
-    os._exit(_code_of(arguments[0]))
-
-
-def _code_of(script: str) -> int:
-    """Runs the script; its exit code, by the rules of an interpreter."""
-    code = 0
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else int(left.code is not None)
-        if isinstance(left.code, str):
-            print(left.code, file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code
+    os._exit(run_as_main(arguments) & 0xFF)
 
 
 def _left_of(leader: int | None) -> list[int]:

@@ -4,8 +4,6 @@ It only imports. No operation of torch is run in it, no GPU is touched, and no t
 is forked is what a fresh interpreter is after the same imports.
 """
 
-import atexit
-import builtins
 import contextlib
 import fcntl
 import gc
@@ -22,12 +20,12 @@ import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from lockstep.launchers.environment import OF_EACH_PROCESS, this_rank
+from lockstep.launchers.main_script import run_as_main, show_uncaught
 
 # What a process that trains imports until its end. Rooms can be taken out; and what can't be imported is a matter of those who
 # need it.
@@ -221,9 +219,9 @@ def _become(request: Request, imports: Imports, given: list[int], connection: so
         os.environ.clear()
         os.environ.update(imports.environment(request.environment) | {request.lifeline: str(lifeline)})
         _as_if_imported_here()
-        code = _run(request.arguments)
+        code = run_as_main(request.arguments)
     except BaseException as error:
-        _show(error)
+        show_uncaught(error)
     with contextlib.suppress(OSError):
         connection.send(b"left %d" % code)
     if code == -signal.SIGINT:
@@ -241,41 +239,3 @@ def _as_if_imported_here() -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _run(arguments: list[str]) -> int:
-    """Runs the script as `__main__`; its exit code, by the rules of an interpreter."""
-    script = str(Path(arguments[0]).absolute())
-    sys.argv = arguments
-    if not sys.flags.safe_path:
-        sys.path[0] = str(Path(script).resolve().parent)
-    main = ModuleType("__main__")
-    main.__dict__.update(__file__=script, __builtins__=builtins, __loader__=SourceFileLoader("__main__", script))
-    sys.modules["__main__"] = main
-    code = 0
-    try:
-        exec(compile(Path(script).read_bytes(), script, "exec", dont_inherit=True), main.__dict__)
-    except SystemExit as left:
-        code = _code_of(left.code)
-    except BaseException as error:
-        _show(error)
-        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  as multiprocessing does it: waits for threads
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    return code
-
-
-def _show(error: BaseException) -> None:
-    """Uncaught, as from the script on."""
-    trace = error.__traceback__ and error.__traceback__.tb_next
-    sys.excepthook(type(error), error.with_traceback(trace), trace)
-
-
-def _code_of(left: Any) -> int:
-    if left is None or isinstance(left, int):
-        return left or 0
-    print(left, file=sys.stderr)
-    return 1
