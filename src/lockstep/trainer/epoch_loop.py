@@ -133,10 +133,9 @@ class _PlainStep:
         is_bare = type(self.precision) is Precision and self.strategy.model is self.model  # no context, no DDP to go through
         self.training_step = self.model.training_step if is_bare else self.strategy.training_step
         self.hooks = {name: self._implemented(name) for name in _AROUND_A_STEP}
+        self.until_validation = self.batches.total if self.trainer.check_val_every_n_epoch is None else self.batches.current
         interval = self.trainer.val_check_batch
-        self.validates_every = interval if isinstance(interval, int) else 1
-        if self.validates_every >= self.trainer.num_training_batches and self.trainer.check_val_every_n_epoch is not None:
-            self.validates_every = 0  # at the epoch's last batch, which is looked at anyway
+        self.validates_every = interval if isinstance(interval, int) else 1  # inf where nobody knows an epoch's length
         self.connector, self.results = self.trainer._logger_connector, loop._results
         self.schedules = [config for config in self.trainer.lr_scheduler_configs if config.interval == "step"]
 
@@ -158,8 +157,7 @@ class _PlainStep:
             batches.is_last_batch
             or trainer.should_stop
             or batches.current.ready == trainer.num_training_batches
-            or (self.validates_every > 0 and batches.total.ready % self.validates_every == 0)
-            or (self.validates_every > 0 and batches.current.ready % self.validates_every == 0)
+            or self.until_validation.ready % self.validates_every == 0
             or trainer.received_sigterm
         )
 

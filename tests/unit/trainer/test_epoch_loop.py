@@ -2,7 +2,6 @@
 
 import csv
 import inspect
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.trainer.epoch_loop import EpochLoop, NoProfiler, shorten_steps
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about loaders and loggers
 
 HOOKS = sorted(name for name, member in inspect.getmembers(Callback, inspect.isfunction) if name.startswith("on_"))
 STATEFUL = ("on_save_checkpoint", "on_load_checkpoint")
@@ -148,15 +149,6 @@ def _loops_of(folder: Path) -> dict[str, Any]:
         checkpoint = torch.load(path, weights_only=True)
         found[path.name] = {name: _seen(checkpoint[name]) for name in ("loops", "optimizer_states", "lr_schedulers", "epoch")}
     return found
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 @pytest.mark.parametrize("case", CASES)
