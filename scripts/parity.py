@@ -38,7 +38,7 @@ import time
 from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.console import say
-from lockstep.errors import NamedFailure
+from lockstep.errors import ExitCode, NamedFailure
 from lockstep.parity.processes import SideFailed
 from lockstep.parity.verdict import parity
 from lockstep.runs.composition import compose
@@ -54,14 +54,14 @@ def main() -> None:
         equal = parity(lambda more: compose(*overrides, *more, config_name="parity"), say=progress.say, show=progress.show)
     except NamedFailure as failure:
         say(f"No verdict: {failure}")
-        sys.exit(1)
+        sys.exit(ExitCode.FAILED)
     except SideFailed as failure:
         print(failure.tracebacks[0], file=sys.stderr)
         say(f"The comparison failed: {failure}")
-        sys.exit(1)
+        sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(0 if equal else 3)
+    sys.exit(ExitCode.FINISHED if equal else ExitCode.NOT_EQUAL)
 
 
 class Progress:

@@ -21,7 +21,7 @@ from lockstep.atomic_files import replacing
 from lockstep.cli import start
 from lockstep.config.plan import Plan
 from lockstep.console import say
-from lockstep.errors import ConfigError, config_error
+from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.runs.saved import checkpoint_of, saved_config
 
 
@@ -49,7 +49,7 @@ def main() -> None:
     if arguments.output:
         print(f"{predicted} predictions in {arguments.output}")
     if predicted < len(paths):
-        sys.exit(1)
+        sys.exit(ExitCode.FAILED)
 
 
 @contextlib.contextmanager

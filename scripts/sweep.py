@@ -14,8 +14,8 @@ from pathlib import Path
 from lockstep import console
 from lockstep.cli import start
 from lockstep.config.overrides import quote
-from lockstep.errors import config_error
-from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS
+from lockstep.errors import ExitCode, config_error
+from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.launchers.supervisor import POLL
 from lockstep.sweeps.live_table import COLUMNS, rows_of
 from lockstep.sweeps.manifest import Manifest, as_it_stands
@@ -46,7 +46,7 @@ def resume(manifest: Manifest, sweep_dir: Path) -> int:
     with STOP_SIGNALS.noted() as received:
         for command in manifest.commands:
             codes.append(_called([sys.executable, *in_directory(command, sweep_dir)], cwd, received))
-            if codes[-1] == PREEMPTED or received:
+            if codes[-1] == ExitCode.PREEMPTED or received:
                 break
     return max(code if code >= 0 else 128 - code for code in codes)  # killed by a signal, as a shell counts it
 

@@ -11,17 +11,16 @@ Lightning, each in a folder of its own that holds an earlier run. Exit code 1 if
 """
 
 import argparse
+import atexit
 import contextlib
 import hashlib
 import importlib
 import os
-import runpy
 import shlex
 import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -30,6 +29,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.errors import ExitCode
+from lockstep.launchers.main_script import run_as_main
 from lockstep.runs.composition import compose
 from lockstep.runs.record import environment
 
@@ -321,19 +322,8 @@ def _command_line(line: Line, folder: Path) -> int:
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder.with_suffix(f".{name}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.argv = [str(ROOT / "train.py"), *SHORT, *line.overrides]
-    try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        code = 0
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    return code
+    atexit._clear()  # what this program does at its end
+    return run_as_main([str(ROOT / "train.py"), *SHORT, *line.overrides]) & 0xFF
 
 
 def _ended(one: Running) -> Result | None:
@@ -353,8 +343,8 @@ def _problem(line: Line, code: int, said: str, changed: list[str]) -> str | None
     """What is not as it must be."""
     last = said.splitlines()[-1] if said else ""
     if line.key is None:
-        return None if code == 0 else f"code {code} for what is right: {last}"
-    if code != 2:
+        return None if code == ExitCode.FINISHED else f"code {code} for what is right: {last}"
+    if code != ExitCode.REFUSED:
         return f"code {code}: {last}" if code else "it trains"
     if said.count("\n"):
         return f"{said.count(chr(10)) + 1} lines: {last}"

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from lockstep import console
 from lockstep.config.hydra_errors import explain
 from lockstep.config.overrides import null_groups_left_out
-from lockstep.errors import ConfigError
+from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.rank import follow_parent
 from lockstep.runs.directory import OWN_DIRECTORY
@@ -44,7 +44,7 @@ def start(main: Callable[[], Any]) -> None:
         return
     console.say(line)
     OWN_DIRECTORY.give_back()
-    sys.exit(2)
+    sys.exit(ExitCode.REFUSED)
 
 
 def _unwritten(error: Exception) -> str | None:

@@ -1,8 +1,18 @@
-"""What ends a run with one line for a person instead of a stack trace."""
+"""The exit codes, and what ends a run with one line for a person instead of a stack trace."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    FINISHED = 0
+    FAILED = 1
+    REFUSED = 2  # could not start as configured, and has left nothing behind
+    NOT_EQUAL = 3  # parity's verdict
+    PREEMPTED = 75  # to be resumed; EX_TEMPFAIL of sysexits.h
 
 
 class ConfigError(ValueError):
-    """The run cannot start as configured: one line for a person, exit code 2."""
+    """The run cannot start as configured: one line for a person; exit code 2."""
 
     def __init__(self, message: str) -> None:
         # torch raises it again for a data worker, after the worker's traceback and the class's name

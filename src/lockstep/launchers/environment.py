@@ -14,6 +14,7 @@ from typing import Literal
 
 from omegaconf import OmegaConf
 
+from lockstep.atomic_files import replace_text
 from lockstep.errors import ConfigError
 
 PARENT_PIPE = "LOCKSTEP_PARENT_PIPE"  # a file descriptor that closes when the parent dies
@@ -163,9 +164,7 @@ def note_life() -> None:
     """In a rank of our own parent, for `gone_ranks` of the others."""
     rank = this_rank() if ERROR_DIR in os.environ else None
     if rank is not None and (life := _life_of(os.getpid())) is not None:
-        note = Path(os.environ[ERROR_DIR]) / f"{rank.global_rank}{_NOTE}"
-        note.with_suffix(".partial").write_text(life)
-        note.with_suffix(".partial").replace(note)
+        replace_text(Path(os.environ[ERROR_DIR]) / f"{rank.global_rank}{_NOTE}", life)
 
 
 def _life_of(pid: int) -> str | None:

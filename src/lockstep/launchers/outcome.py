@@ -5,16 +5,16 @@ import signal
 import traceback
 from dataclasses import dataclass, field
 
-from lockstep.errors import ConfigError, NamedFailure
+from lockstep.errors import ConfigError, ExitCode, NamedFailure
 from lockstep.launchers.environment import gone_ranks
-from lockstep.launchers.stop_signals import PREEMPTED, Preempted
+from lockstep.launchers.stop_signals import Preempted
 
 _LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe")  # gloo, NCCL, torch's store
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the ranks ended: an exit code (0, 1, 2 or 75), and of the rank that failed first, what it said; after being
+    """How the ranks ended: an ExitCode, and of the rank that failed first, what it said; after being
     preempted the signal's number, and why nothing was saved anew, if so."""
 
     code: int
@@ -31,19 +31,20 @@ def outcome_of(error: BaseException, rank: int, has_saved: bool = False) -> Outc
     """A ConfigError means that the run could not start, unless it has saved a checkpoint by then: that is never thrown
     away."""
     if isinstance(error, ConfigError):
-        return Outcome(code=1 if has_saved else 2, reason=str(error), rank=rank, is_final=True)
+        return Outcome(code=ExitCode.FAILED if has_saved else ExitCode.REFUSED, reason=str(error), rank=rank, is_final=True)
     if isinstance(error, Preempted):
-        return Outcome(code=PREEMPTED, reason=str(error), rank=rank, signal=error.number, unsaved=error.unsaved)
+        return Outcome(code=ExitCode.PREEMPTED, reason=str(error), rank=rank, signal=error.number, unsaved=error.unsaved)
     if isinstance(error, KeyboardInterrupt):
-        return Outcome(code=PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
+        return Outcome(code=ExitCode.PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
     if isinstance(error, SystemExit):
-        return Outcome(code=1, reason="interrupted", rank=rank)
+        return Outcome(code=ExitCode.FAILED, reason="interrupted", rank=rank)
     if isinstance(error, NamedFailure):
-        return Outcome(code=1, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
+        return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
         if gone := gone_ranks():
-            return Outcome(code=1, reason=f"rank {gone[0]} has died; rank {rank} has lost its connection to it", rank=gone[0])
+            reason = f"rank {gone[0]} has died; rank {rank} has lost its connection to it"
+            return Outcome(code=ExitCode.FAILED, reason=reason, rank=gone[0])
         reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
-        return Outcome(code=1, reason=reason, rank=rank)
+        return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank)
     text = "".join(traceback.format_exception(error))
-    return Outcome(code=1, reason=f"rank {rank}: {type(error).__name__}: {error}", rank=rank, traceback=text)
+    return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {type(error).__name__}: {error}", rank=rank, traceback=text)

@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
-PREEMPTED = 75  # exit code: EX_TEMPFAIL of sysexits.h, to be resumed
 INSISTED = 5.0  # seconds that a process gets to leave by itself after the second Ctrl-C
 
 

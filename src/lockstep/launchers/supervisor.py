@@ -12,10 +12,11 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 from lockstep.config.plan import cores
+from lockstep.errors import ExitCode
 from lockstep.launchers.environment import ERROR_DIR, FOREIGN, PARENT_PIPE, RESTARTS
 from lockstep.launchers.outcome import Outcome
 from lockstep.launchers.processes import PROCESSES, Process
-from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, leading
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 
 POLL = 0.05  # seconds between two looks at the ranks
 LAST_WORDS = 2.0  # seconds the others get to end by themselves once a rank has failed
@@ -115,9 +116,9 @@ def _watch(ranks: list[Process], received: list[int], errors: Path, stop_deadlin
         time.sleep(POLL)
     codes = [rank.poll() for rank in ranks]
     outcome = _verdict(codes, errors)
-    if not received or (outcome.code == 0 and 0 in codes):
+    if not received or (outcome.code == ExitCode.FINISHED and ExitCode.FINISHED in codes):
         return outcome
-    if outcome.code == PREEMPTED:
+    if outcome.code == ExitCode.PREEMPTED:
         return _preempted(received, outcome.unsaved)
     if None in codes and not any(codes):
         return _preempted(received, why)
@@ -131,12 +132,12 @@ def _time_to_leave(codes: list[int | None]) -> float:
         return float("inf")
     if not any(ended):
         return FINISHED_TOGETHER
-    return LEAVING_TOGETHER if PREEMPTED in ended else LAST_WORDS
+    return LEAVING_TOGETHER if ExitCode.PREEMPTED in ended else LAST_WORDS
 
 
 def _preempted(received: list[int], unsaved: str | None = None) -> Outcome:
     error = Preempted(leading(received), unsaved)
-    return Outcome(code=PREEMPTED, reason=str(error), signal=error.number, unsaved=unsaved)
+    return Outcome(code=ExitCode.PREEMPTED, reason=str(error), signal=error.number, unsaved=unsaved)
 
 
 def _pass_on(number: int, ranks: list[Process], first: bool) -> None:
@@ -150,14 +151,14 @@ def _verdict(codes: list[int | None], errors: Path) -> Outcome:
     """Which rank failed first, or left first because it was asked to. One that ended without a word (killed, or os._exit)
     precedes those that raised: they raise when a peer is gone. Except by SIGABRT, which is another way to end then."""
     if not any(codes):
-        return Outcome(code=0)
+        return Outcome(code=ExitCode.FINISHED)
     reports = {report["rank"]: report for report in (json.loads(file.read_text()) for file in errors.glob("*.json"))}
     silent = {rank: code for rank, code in enumerate(codes) if code and rank not in reports}
     suspects = {rank: code for rank, code in silent.items() if code != -signal.SIGABRT} or ({} if reports else silent)
     if suspects:
         rank, code = next(iter(suspects.items()))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code} and no word"
-        return Outcome(code=1, reason=f"rank {rank} {how}", rank=rank, is_silent=True)
+        return Outcome(code=ExitCode.FAILED, reason=f"rank {rank} {how}", rank=rank, is_silent=True)
     first = min(reports.values(), key=lambda report: report["time"])
     return Outcome(**{name: value for name, value in first.items() if name != "time"})
 

@@ -18,7 +18,7 @@ class Classifier(Task):
         self.label_smoothing = label_smoothing
         if type(self).measure is not Classifier.measure:
             return  # a subclass may measure more
-        for name in self.train_means.names:
+        for name in self.metric_names:
             if name not in ("loss", "acc") and not (name.startswith("top") and name[3:].isdigit()):
                 raise config_error("model.metrics", name, "a classifier measures loss, acc, and topK such as top5")
 
@@ -32,7 +32,7 @@ class Classifier(Task):
         loss = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
         values = {"loss": loss}
         with torch.no_grad():
-            for name in self.train_means.names:
+            for name in self.metric_names:
                 if name == "acc":
                     values[name] = outputs.argmax(dim=1) == targets
                 elif name.startswith("top"):

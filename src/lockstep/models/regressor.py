@@ -14,7 +14,7 @@ class Regressor(Task):
 
     def __init__(self, **task: Any) -> None:
         super().__init__(**task)
-        unknown = set(self.train_means.names) - {"loss", "mae"}
+        unknown = set(self.metric_names) - {"loss", "mae"}
         if unknown and type(self).measure is Regressor.measure:
             raise config_error("model.metrics", sorted(unknown), "a regressor measures loss and mae")
 

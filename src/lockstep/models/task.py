@@ -61,6 +61,7 @@ class Task(LightningModule):
         self.spec = spec
         self.preprocess = Preprocess(spec.input_shape)
         self.make_optimizer, self.make_schedule = optimizer, lr_scheduler
+        self.metric_names = tuple(metrics)
         self.train_means, self.val_means, self.test_means = (SampleMean(metrics) for _ in range(3))
         self.val_metrics, self.test_metrics = (EpochMetrics(torchmetrics or {}) for _ in range(2))
         self.model_config = model_config or {}
@@ -124,7 +125,7 @@ class Task(LightningModule):
 
     def _measured(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         values = self.measure(outputs, targets)
-        for name in self.train_means.names:
+        for name in self.metric_names:
             if name not in values:
                 raise config_error("model.metrics", name, f"accepted is what measure returns: {', '.join(values)}")
         return values

@@ -16,12 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep import console
 from lockstep.atomic_files import write_json
 from lockstep.config.construct import refused_by_lightning
-from lockstep.errors import NamedFailure, config_error
+from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.environment import restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, outcome_of
 from lockstep.launchers.rank import end_workers, leave_process_group, tell_parent
-from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS, Preempted, requeue
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, requeue
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
@@ -40,8 +40,7 @@ class Run:
 
     A run of one process is its own parent. With several, `is_parent` is true in the process that the user started:
     it only starts and watches the ranks. Under torchrun and srun there is no parent of ours and rank zero writes.
-    Leaves by SystemExit: 1 the run failed, 2 it could not start as configured and left nothing behind, 75 it was
-    preempted. A run that is continued finds its checkpoint in `cfg.ckpt_path`.
+    Leaves by SystemExit with an ExitCode. A run that is continued finds its checkpoint in `cfg.ckpt_path`.
     """
 
     def __init__(self, cfg: DictConfig, prepared: Prepared) -> None:
@@ -87,7 +86,7 @@ class Run:
         self._leave_stuck(outcome_of(error, self._global_rank))
 
     def _give_up(self, reason: str) -> None:
-        self._leave_stuck(Outcome(code=1, reason=f"rank {self._global_rank}: {reason}", rank=self._global_rank))
+        self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=f"rank {self._global_rank}: {reason}", rank=self._global_rank))
 
     def _leave_stuck(self, outcome: Outcome) -> None:
         """In another thread than the main one: leaves without it, and waits for nobody."""
@@ -129,7 +128,7 @@ class Run:
         to continue, when one of them has died, max_restarts times."""
         outcome = self._supervised(command, 0)
         for attempt in range(1, self.cfg.max_restarts + 1):
-            if outcome.code != 1 or outcome.is_final:
+            if outcome.code != ExitCode.FAILED or outcome.is_final:
                 break
             log.warning(f"{outcome.reason}; restart {attempt} of {self.cfg.max_restarts}")
             outcome = self._supervised(command, attempt)
@@ -138,18 +137,17 @@ class Run:
         self._close(self._files.result())
 
     def _supervised(self, command: list[str], attempt: int) -> Outcome:
+        fresh = OmegaConf.select(self.cfg, "fresh_processes")  # None in a config saved before there was such a key
         outcome = supervise(
             command,
             self.plan.world_size,
             self.directory / "train.log",
             restarts() + attempt,
             _deadline(self.cfg, "guards.preemption.deadline"),
-            fresh=bool(
-                OmegaConf.select(self.cfg, "fresh_processes")
-            ),  # not in a config that was saved before there was such a key
+            fresh=bool(fresh),
         )
-        if outcome.code == 0 and not self._files.metrics.is_file():
-            return Outcome(code=1, reason="the ranks ended without writing metrics.json")
+        if outcome.code == ExitCode.FINISHED and not self._files.metrics.is_file():
+            return Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
         return outcome
 
     def finish(self, trainer: "Trainer") -> None:
@@ -210,10 +208,10 @@ class Run:
     def _fail(self, outcome: Outcome) -> None:
         """Says why once, records it, and leaves. Without a parent any rank may be the one who knows."""
         self._code = outcome.code
-        if outcome.code == 2:
+        if outcome.code == ExitCode.REFUSED:
             console.say(outcome.reason or "")
             OWN_DIRECTORY.give_back()
-        elif outcome.code == PREEMPTED:
+        elif outcome.code == ExitCode.PREEMPTED:
             if self.is_owner:
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)

@@ -13,7 +13,7 @@ from lockstep import console
 from lockstep.config.checks import check
 from lockstep.config.hydra_errors import explain
 from lockstep.config.plan import Plan
-from lockstep.errors import ConfigError, config_error
+from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import OWN_DIRECTORY, take_run_directory
@@ -73,8 +73,8 @@ def refusing() -> Iterator[None]:
     except (ConfigError, OmegaConfBaseException) as error:
         console.say(explain(error) or str(error))
         OWN_DIRECTORY.give_back()
-        raise SystemExit(2) from None
+        raise SystemExit(ExitCode.REFUSED) from None
     except Exception:
         traceback.print_exc()
         OWN_DIRECTORY.give_back()
-        raise SystemExit(1) from None
+        raise SystemExit(ExitCode.FAILED) from None

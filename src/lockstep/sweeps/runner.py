@@ -11,9 +11,10 @@ from pathlib import Path
 
 from lockstep.config.overrides import quote
 from lockstep.config.plan import cores
+from lockstep.errors import ExitCode
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
 from lockstep.launchers.processes import PROCESSES, Process
-from lockstep.launchers.stop_signals import PREEMPTED, STOP_SIGNALS
+from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.launchers.supervisor import kill_group, pipe
 from lockstep.runs.hparams import write_failed_session
 from lockstep.runs.identity import is_resumable
@@ -159,17 +160,17 @@ class Runner:
 def judge(one: Running, stopped: str | None) -> tuple[str, str | None, float | None]:
     """Status, reason and metric of a job that has ended. Finished means code 0 and a record with finite metrics."""
     code = one.process.returncode
-    record = record_of(one.job.directory) if code == 0 else None
+    record = record_of(one.job.directory) if code == ExitCode.FINISHED else None
     if record is not None:
         return judge_record(one.job.directory, record)
     if one.ended_for is not None:
         return (INTERRUPTED if one.ended_for == stopped else FAILED), one.ended_for, None
-    if code == 0:
+    if code == ExitCode.FINISHED:
         return FAILED, "ended with code 0 and no record", None
     if code < 0:
         return FAILED, f"killed by {signal.Signals(-code).name}", None
     _, reason = status_of(one.job.directory)
-    if code == PREEMPTED:
+    if code == ExitCode.PREEMPTED:
         return INTERRUPTED, reason, None
     last_lines = (_tail(one.job.directory / "output.log") or [])[-1:]
     reason = reason or ": ".join([f"ended with code {code}", *last_lines])

@@ -14,9 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep import console
 from lockstep.config.overrides import constants, key_of
 from lockstep.config.plan import Plan
-from lockstep.errors import ConfigError, config_error
+from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
-from lockstep.launchers.stop_signals import PREEMPTED
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.hparams import hyperparameters
 from lockstep.runs.record import git_commit
@@ -183,9 +182,9 @@ class Sweep:
         if self.runner.stopped:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {resume_hint(self.directory)}")
         if INTERRUPTED in states or self.runner.was_interrupted:
-            raise SystemExit(PREEMPTED)
+            raise SystemExit(ExitCode.PREEMPTED)
         if FAILED in states or WAITING in states:
-            raise SystemExit(1)
+            raise SystemExit(ExitCode.FAILED)
 
 
 def _no_jobs() -> ConfigError:
