@@ -10,10 +10,8 @@ it trains. Where the machine is not quiet, that is the figure to look at.
 
 import argparse
 import json
-import platform
 import re
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +19,8 @@ from pathlib import Path
 from hardware import processor
 from measuring import Sample, measured
 from suites import SUITES, Competitor, Suite
+
+from lockstep.runs.record import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,14 +57,10 @@ def _slug(text: str) -> str:
 
 
 def _heading() -> str:
-    from importlib.metadata import version
-
-    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "lightning"))
-    return (
-        f"`python benchmarks/run.py {' '.join(sys.argv[1:])}`; commit {commit.stdout.strip() or 'unknown'}, {versions}, "
-        f"Python {platform.python_version()}, {processor()}."
-    )
+    about = environment()
+    commit = f"commit {(about['git_commit'] or 'unknown')[:12]}{' with changes' if about['git_dirty'] else ''}"
+    versions = ", ".join(f"{name} {about['versions'][name]}" for name in ("torch", "lightning"))
+    return f"`python benchmarks/run.py {' '.join(sys.argv[1:])}`; {commit}, {versions}, Python {about['python']}, {processor()}."
 
 
 def _table(suite: Suite, competitors: Sequence[Competitor], samples: dict[str, list[Sample]]) -> str:

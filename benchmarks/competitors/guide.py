@@ -1,14 +1,9 @@
 """The program that DDP guides show: a Dataset read sample by sample through a DataLoader, a DistributedSampler, a plain loop."""
 
-import os
-from typing import Any
-
 import torch
-import torch.distributed as dist
-from task import RATE, Task
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from workload import RATE, Workload
 
 
 class Images(Dataset[tuple[Tensor, int]]):
@@ -25,31 +20,25 @@ class Images(Dataset[tuple[Tensor, int]]):
 
 
 def main() -> None:
-    task = Task.given()
-    rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    model: Any = task.model()
-    if processes > 1:
-        dist.init_process_group("gloo")
-        model = DistributedDataParallel(model)
-    dataset = Images(*task.data(task.steps, processes))
-    sampler = DistributedSampler(dataset, num_replicas=processes, rank=rank)
-    loader = DataLoader(dataset, batch_size=task.batch_size, sampler=sampler)
-    criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.AdamW(model.parameters(), lr=RATE)
-    with task.timed(rank, processes):
-        sampler.set_epoch(0)
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            loss = criterion(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            loss.item()  # which the guides print
-        model.eval()
-        correct = 0
-        with torch.no_grad():
-            for inputs, targets in DataLoader(Images(*task.data(task.val_batches)), batch_size=task.batch_size):
-                correct += int((model(inputs).argmax(dim=1) == targets).sum())
-    if processes > 1:
-        dist.destroy_process_group()
+    work = Workload.given()
+    dataset = Images(*work.data(work.steps * work.processes))
+    sampler = DistributedSampler(dataset, num_replicas=work.processes, rank=work.rank)
+    loader = DataLoader(dataset, batch_size=work.batch_size, sampler=sampler)
+    with work.distributed(work.model()) as model:
+        criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.AdamW(model.parameters(), lr=RATE)
+        with work.timed():
+            sampler.set_epoch(0)
+            for inputs, targets in loader:
+                optimizer.zero_grad()
+                loss = criterion(model(inputs), targets)
+                loss.backward()
+                optimizer.step()
+                loss.item()  # which the guides print
+            model.eval()
+            correct = 0
+            with torch.no_grad():
+                for inputs, targets in DataLoader(Images(*work.data(work.val_batches)), batch_size=work.batch_size):
+                    correct += int((model(inputs).argmax(dim=1) == targets).sum())
 
 
 if __name__ == "__main__":

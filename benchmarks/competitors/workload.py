@@ -2,15 +2,19 @@
 
 import argparse
 import json
+import os
 import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.nets import CNN, MLP, resnet
 
@@ -23,16 +27,18 @@ RATE, DECAY = 2e-3, 0.01  # conf/model/optimizer/adamw.yaml
 
 
 @dataclass
-class Task:
+class Workload:
     net: str
     shape: tuple[int, int, int]  # channels, height, width
     batch_size: int
     steps: int
     val_batches: int
     record: Path
+    rank: int = int(os.environ.get("RANK", 0))
+    processes: int = int(os.environ.get("WORLD_SIZE", 1))
 
     @classmethod
-    def given(cls) -> "Task":
+    def given(cls) -> "Workload":
         """By the command line."""
         parser = argparse.ArgumentParser()
         parser.add_argument("--net", choices=NETS, required=True)
@@ -46,22 +52,32 @@ class Task:
         torch.manual_seed(0)
         return NETS[self.net](self.shape)
 
-    def data(self, batches: int, processes: int = 1) -> tuple[Tensor, Tensor]:
-        """uint8 images and class numbers, enough for so many batches of every process."""
-        length = batches * self.batch_size * processes
+    @contextmanager
+    def distributed(self, net: nn.Module, **options: Any) -> Iterator[nn.Module]:
+        """The net under DistributedDataParallel, where there are several processes."""
+        if self.processes == 1:
+            yield net
+            return
+        dist.init_process_group("gloo")
+        yield DistributedDataParallel(net, **options)
+        dist.destroy_process_group()
+
+    def data(self, batches: int) -> tuple[Tensor, Tensor]:
+        """uint8 images and class numbers for so many batches."""
+        length = batches * self.batch_size
         return torch.randint(0, 256, (length, *self.shape), dtype=torch.uint8), torch.randint(0, 10, (length,))
 
     def optimizer(self, net: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
 
     @contextmanager
-    def timed(self, rank: int = 0, processes: int = 1) -> Iterator[None]:
+    def timed(self) -> Iterator[None]:
         """The training, for the record of rank zero."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        if rank == 0:
-            samples = self.steps * self.batch_size * processes
+        if self.rank == 0:
+            samples = self.steps * self.batch_size * self.processes
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             content = {
                 "samples_trained": samples,
