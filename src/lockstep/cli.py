@@ -5,8 +5,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from lockstep import console
@@ -33,6 +35,7 @@ def start(main: Callable[[], Any]) -> None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
             return
         sys.argv[1:] = arguments
+        _compose_once()
         main()
     except ConfigError as error:
         line = str(error)
@@ -45,6 +48,13 @@ def start(main: Callable[[], Any]) -> None:
     console.say(line)
     OWN_DIRECTORY.give_back()
     sys.exit(ExitCode.REFUSED)
+
+
+def _compose_once() -> None:
+    """Hydra composes everything a first time only to read hydra.mode (Hydra.get_mode in hydra/_internal/hydra.py; there is no
+    seam before it), for half a second. The ranks and jobs that are started from here are told it on their command line."""
+    if "hydra.mode=RUN" in sys.argv:
+        Hydra.get_mode = lambda *_, **__: RunMode.RUN
 
 
 def _unwritten(error: Exception) -> str | None:

@@ -4,9 +4,12 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
+from hydra._internal.hydra import Hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
@@ -238,3 +241,25 @@ def test_what_hydra_can_not_write_is_one_line(
         start(main)
     assert ended.value.code == 2
     assert capsys.readouterr().err == "run/.hydra/config.yaml: No space left on device\n"
+
+
+@pytest.mark.usefixtures("_full_errors")
+@pytest.mark.parametrize(("mode", "times"), [((), 2), (("hydra.mode=RUN",), 1)])
+def test_what_is_told_its_mode_is_composed_once(
+    mode: tuple[str, ...], times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When Hydra composes only once by itself, it needn't be told any more."""
+    composed: list[str] = []
+    compose_config = Hydra.compose_config
+
+    def counted(*arguments: Any, **named: Any) -> DictConfig:
+        composed.append("once more")
+        return compose_config(*arguments, **named)
+
+    monkeypatch.setattr(Hydra, "compose_config", counted)
+    monkeypatch.setattr(Hydra, "get_mode", Hydra.get_mode)
+    quiet = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled", "hydra.output_subdir=null")
+    monkeypatch.setattr(sys, "argv", ["train.py", f"hydra.run.dir={tmp_path}", *quiet, *mode])
+    (tmp_path / "train.yaml").write_text("seed: 1")
+    start(hydra.main(version_base="1.3", config_path=str(tmp_path), config_name="train")(lambda _: None))
+    assert len(composed) == times
