@@ -52,7 +52,7 @@ def chaos(cfg: DictConfig) -> tuple[int, str]:
     """The step to fail at and how; the first attempts of a job are likelier to fail, so that it ends some time."""
     attempt = len(list(Path(os.environ["JOURNAL"]).glob(f"{cfg.model.optimizer.lr}.*.began")))
     dice = random.Random(f"{os.environ['CHAOS']} {cfg.model.optimizer.lr} {attempt}")
-    return dice.randrange(STEPS), dice.choice(["raise", "kill", "hang", "well"]) if attempt <= 3 else "well"
+    return dice.randrange(STEPS), dice.choice(["raise", "kill", "hang", "well"]) if attempt <= 2 else "well"
 
 
 def fail(how: str) -> None:

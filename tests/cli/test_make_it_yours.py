@@ -1,5 +1,6 @@
 """The command that gives the template another name."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,38 +10,19 @@ from commands import ROOT, python
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout of the working tree as it is, committed."""
+    folder = tmp_path_factory.mktemp("checkout")
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     for name in names:
         if (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
     git = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
-        subprocess.run([*git, *command], cwd=tmp_path, check=True)
-    return tmp_path
-
-
-def test_a_renamed_package_trains_and_passes_its_tests(checkout: Path) -> None:
-    done = python("scripts/make_it_yours.py", "vision_lab", cwd=checkout)
-    assert done.returncode == 0, done.stderr
-    assert "src/vision_lab" in done.stdout
-    left = subprocess.run(["grep", "-rlI", "--exclude-dir=.git", "lockstep", "."], cwd=checkout, capture_output=True, text=True)
-    assert left.stdout == ""
-    assert not [path for path in checkout.rglob("*lockstep*") if ".git" not in path.parts]
-    for check in (("check",), ("format", "--check")):
-        done = python("-m", "ruff", *check, ".", cwd=checkout)
-        assert done.returncode == 0, done.stdout
-    path = f"{checkout / 'src'}:{checkout / 'tests'}"
-    tests = ("tests/unit/test_cli.py", "tests/unit/config/test_plan.py", "tests/unit/datamodules/test_samplers.py")
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=checkout, PYTHONPATH=path)
-    assert done.returncode == 0, done.stdout[-2000:]
-    done = python("train.py", "debug=fast", "trainer=cpu", cwd=checkout, PYTHONPATH=path)
-    assert done.returncode == 0, done.stderr
-    (config,) = checkout.glob("logs/*/*/.hydra/config.yaml")
-    assert "_target_: vision_lab.nets." in config.read_text()
+        subprocess.run([*git, *command], cwd=folder, check=True)
+    return folder
 
 
 @pytest.mark.parametrize("name", ["torch", "vision-lab", "Vision", "class"])
@@ -54,6 +36,28 @@ def test_a_name_that_can_not_be_a_package_s_is_refused(name: str, checkout: Path
 def test_uncommitted_changes_are_not_mixed_with_it(checkout: Path) -> None:
     (checkout / "new.txt").touch()
     done = python("scripts/make_it_yours.py", "vision_lab", cwd=checkout)
+    (checkout / "new.txt").unlink()
     assert done.returncode == 2
     assert "uncommitted changes" in done.stderr
     assert (checkout / "src" / "lockstep").is_dir()
+
+
+def test_a_renamed_package_trains_and_passes_its_tests(checkout: Path, tmp_path: Path) -> None:
+    renamed = shutil.copytree(checkout, tmp_path / "renamed")
+    done = python("scripts/make_it_yours.py", "vision_lab", cwd=renamed)
+    assert done.returncode == 0, done.stderr
+    assert "src/vision_lab" in done.stdout
+    left = subprocess.run(["grep", "-rlI", "--exclude-dir=.git", "lockstep", "."], cwd=renamed, capture_output=True, text=True)
+    assert left.stdout == ""
+    assert not [path for path in renamed.rglob("*lockstep*") if ".git" not in path.parts]
+    for check in (("check",), ("format", "--check")):
+        done = python("-m", "ruff", *check, ".", cwd=renamed)
+        assert done.returncode == 0, done.stdout
+    path = f"{renamed / 'src'}:{renamed / 'tests'}"
+    tests = ("tests/unit/test_cli.py", "tests/unit/config/test_plan.py", "tests/unit/datamodules/test_samplers.py")
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=renamed, PYTHONPATH=path)
+    assert done.returncode == 0, done.stdout[-2000:]
+    done = python("train.py", "debug=fast", "trainer=cpu", cwd=renamed, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    (config,) = renamed.glob("logs/*/*/.hydra/config.yaml")
+    assert "_target_: vision_lab.nets." in config.read_text()

@@ -41,21 +41,14 @@ def test_processes_and_rates_are_each_job_s_own(tmp_path: Path) -> None:
     assert "tensorboard --logdir" in done.stdout
 
 
-def test_any_order_of_devices(tmp_path: Path) -> None:
-    devices = (3, 1, 2)
-    done = sweep(tmp_path, f"trainer.devices={','.join(map(str, devices))}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len({job["directory"] for job in jobs(tmp_path)}) == len(devices)
-    records = [json.loads((tmp_path / "sweep" / job["directory"] / "metrics.json").read_text()) for job in jobs(tmp_path)]
-    assert [record["world_size"] for record in records] == list(devices)
-
-
-def test_a_rank_that_dies_does_not_take_the_sweep_with_it(tmp_path: Path) -> None:
-    fault = "+callbacks.fault={_target_:faults.Fault,rank:1,batch:0,how:raise}"
-    done = sweep(tmp_path, "trainer.devices=2,1", fault)
+def test_a_rank_that_dies_does_not_take_the_sweep_with_it_in_any_order_of_devices(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "trainer.devices=3,1,2", "+callbacks.fault={_target_:faults.Fault,rank:2,batch:0,how:raise}")
     assert done.returncode == 1
     assert [(job["status"], job["reason"]) for job in jobs(tmp_path)] == [
-        ("failed", "rank 1: ArithmeticError: planted fault"),
+        ("failed", "rank 2: ArithmeticError: planted fault"),
+        ("finished", None),
         ("finished", None),
     ]
+    records = [json.loads((tmp_path / "sweep" / job["directory"] / "metrics.json").read_text()) for job in jobs(tmp_path)[1:]]
+    assert [record["world_size"] for record in records] == [1, 2]
     assert "Traceback" not in done.stdout + done.stderr

@@ -180,15 +180,18 @@ def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
     assert silent == ""
 
 
-@pytest.mark.parametrize("debug", ["overfit", "limit"])
-def test_debug_configs(tmp_path: Path, debug: str) -> None:
-    done = train(f"debug={debug}", cwd=tmp_path)
+def test_one_batch_is_overfitted(tmp_path: Path) -> None:
+    done = train("debug=overfit", "model=mlp", "model.optimizer.lr=1e-2", "trainer.max_epochs=40", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path)
-    if debug == "overfit":
-        assert record(run)["metrics"]["train/loss"] < 0.05
-    else:
-        assert record(run)["steps"] == 3 * 10
+    assert record(run)["metrics"]["train/loss"] < 0.01
+
+
+def test_a_limited_run_has_so_many_steps(tmp_path: Path) -> None:
+    done = train("debug=limit", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path)
+    assert record(run)["steps"] == 3 * 10
 
 
 def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
