@@ -107,7 +107,7 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     is_of_steps = all("seconds_per_step" in row.record for row in kept if row.is_finished)
     first = next(iter(jobs.values()))
     return Measurements(
-        directory=sweep_dir,
+        directory=sweep_dir.absolute(),
         rows=tuple(replace(row, step_seconds=_step_seconds(row.record, is_of_steps)) for row in kept),
         metric=first["optimized_metric"],
         maximize=first.get("optimized_mode") == "max",

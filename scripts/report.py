@@ -1,0 +1,43 @@
+"""How many devices, and which learning rate: the report of a sweep over them.
+
+python scripts/report.py SWEEP_DIR
+python scripts/report.py SWEEP_DIR --only model=cnn                # of the jobs that have this override
+python scripts/report.py SWEEP_DIR --all-reduce FILE          # with latency and bandwidth as scripts/allreduce.py measured them
+
+Writes SWEEP_DIR/report/: report.html (one file, opens without a network), report.md, and the pictures as PNG and SVG. Prints
+the answer. Whatever of the sweep has finished is enough; what is missing is said. sweep=scaling and sweep=strong_scaling do
+this by themselves when they end.
+
+Exit codes: 0 written, 2 it can't be.
+"""
+
+import argparse
+from pathlib import Path
+
+from lockstep.cli import start
+from lockstep.errors import config_error
+from lockstep.reports.findings import NODE, NODE_BANDWIDTH, Assumed, read_all_reduce
+from lockstep.reports.write import write_report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
+    parser.add_argument("--only", nargs="+", default=[], metavar="KEY=VALUE", help="jobs with these overrides")
+    parser.add_argument("--target", type=float, help="of the metric, to which time is told; else what every count reached")
+    parser.add_argument("--all-reduce", type=Path, metavar="FILE", help="what scripts/allreduce.py --json wrote")
+    parser.add_argument("--node", type=int, default=NODE, metavar="DEVICES", help="of a node, for predictions (%(default)s)")
+    help_text = "GB/s between nodes, for predictions (%(default)s)"
+    parser.add_argument("--node-bandwidth", type=float, default=NODE_BANDWIDTH / 1e9, metavar="GB/S", help=help_text)
+    given = parser.parse_args()
+    for name, value in {"--node": given.node, "--node-bandwidth": given.node_bandwidth}.items():
+        if value <= 0:
+            raise config_error(name, value, "accepted is more than 0")
+    measured = read_all_reduce(given.all_reduce) if given.all_reduce else {}
+    assumed = Assumed(given.target, measured, given.node, given.node_bandwidth * 1e9)
+    answer, page = write_report(given.sweep_dir, given.only, assumed)
+    print(f"{answer}\n\n{page}", flush=True)
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,134 @@
+"""A page of headings, text, tables and pictures, as Markdown and as one HTML file that needs no other."""
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True)
+class Items:
+    items: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first column is a name, the others are set flush right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """`name` of its files, without an ending; `words` for who can't see it."""
+
+    name: str
+    words: str
+
+
+Block = Heading | Text | Items | Table | Picture
+
+
+@dataclass(frozen=True)
+class Document:
+    """`answer` is its first line."""
+
+    title: str
+    answer: str
+    blocks: Sequence[Block]
+
+
+def to_markdown(document: Document) -> str:
+    """Pictures are files beside it: NAME.png."""
+    return "\n\n".join([f"**{document.answer}**", f"# {document.title}", *map(_markdown, document.blocks)]) + "\n"
+
+
+def _markdown(block: Block) -> str:
+    match block:
+        case Heading(text):
+            return f"## {text}"
+        case Text(text):
+            return text
+        case Items(items):
+            return "\n".join(f"- {item}" for item in items)
+        case Picture(name, words):
+            return f"![{words}]({name}.png)"
+        case Table(columns, rows):
+            rule = ["---", *["---:"] * (len(columns) - 1)]
+            cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (columns, rule, *rows)]
+            return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+STYLE = """
+:root { color-scheme: light; --ink: #1a1a1a; --soft: #595959; --line: #d0d0d0; --accent: #0072b2; }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: #fff; max-width: 56rem; margin: auto; padding: 1rem; }
+h1 { font-size: 1rem; font-weight: 500; color: var(--soft); margin: 0; }
+h2 { font-size: 1.2rem; margin: 2.2rem 0 .5rem; }
+.answer { font-size: 1.5rem; line-height: 1.35; font-weight: 600; margin: .3rem 0 1rem; padding-left: .8rem; }
+.answer { border-left: .3rem solid var(--accent); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; margin: .6rem 0; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+th { color: var(--soft); font-weight: 500; vertical-align: bottom; }
+figure { margin: 1rem 0; }
+svg { max-width: 100%; height: auto; }
+@media (max-width: 40rem) { .answer { font-size: 1.2rem; } body { padding: .8rem; } }
+@media print {
+  body { max-width: none; font-size: 11pt; }
+  figure, tr { break-inside: avoid; }
+  h2 { break-after: avoid; }
+  .wide { overflow: visible; }
+}
+"""
+
+
+def to_html(document: Document, pictures: Mapping[str, str]) -> str:
+    """`pictures`: each as the text of an SVG element, by its name."""
+    body = "\n".join(part for block in document.blocks for part in _html(block, pictures))
+    title, answer = html.escape(document.title), html.escape(document.answer)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<p class="answer">{answer}</p>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""
+
+
+def _html(block: Block, pictures: Mapping[str, str]) -> Iterator[str]:
+    match block:
+        case Heading(text):
+            yield f"<h2>{html.escape(text)}</h2>"
+        case Text(text):
+            yield f"<p>{html.escape(text)}</p>"
+        case Items(items):
+            yield f"<ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>"
+        case Picture(name, words):
+            yield f'<figure role="img" aria-label="{html.escape(words)}">{pictures[name]}</figure>'
+        case Table(columns, rows):
+            yield f'<div class="wide"><table><thead>{_row("th", columns)}</thead><tbody>'
+            yield from (_row("td", row) for row in rows)
+            yield "</tbody></table></div>"
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

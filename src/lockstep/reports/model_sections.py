@@ -1,0 +1,118 @@
+"""The parts of the page that go beyond what was measured: the model of communication and the gradient noise scale."""
+
+from collections.abc import Callable, Iterator
+
+from lockstep.reports.choice import count
+from lockstep.reports.communication import Fit, StepTime
+from lockstep.reports.document import Block, Heading, Items, Picture, Table, Text
+from lockstep.reports.estimates import Estimate
+from lockstep.reports.findings import Findings
+from lockstep.reports.prediction import COUNTS, Setting, levers
+from lockstep.reports.scaling import STRONG
+
+
+def communication(found: Findings) -> Iterator[Block]:
+    series, fit = found.series, found.fit
+    if series is None:
+        return
+    yield Heading("A model of communication")
+    if fit is None:
+        yield Text("It needs times of two numbers of devices at least, each with a core to every thread: there are none here.")
+        return
+    yield Text(
+        "T(n) = compute + max(0, 2(n-1)/n * bytes/bandwidth + 2(n-1) * latency - overlap), fitted to the times of the steps."
+    )
+    yield Picture("model", "Milliseconds of a step by number of devices: measured, and as the model has it, by its terms")
+    yield Table(("parameter", "value", "known"), list(_parameters(found, fit)))
+    most = series.base.global_batch if series.kind == STRONG else COUNTS[-1]  # a device has a sample at least
+    counts = [n for n in dict.fromkeys((*fit.counts, *COUNTS)) if n <= most]
+    yield Heading("Predicted efficiency")
+    yield _predictions(found, fit, sorted(counts))
+    yield Text(_assumptions(found))
+    yield from _levers(found, fit, max(n for n in counts if n <= 64))
+
+
+def _parameters(found: Findings, fit: Fit) -> Iterator[list[str]]:
+    one, _ = found.settings
+    batch = one.per_device(found.series.base.devices if found.series else 1)
+    quantities: dict[str, tuple[Callable[[StepTime], float], str]] = {
+        "compute, ms": (lambda step: 1000 * step.compute(batch), "per_sample"),
+        "bytes / bandwidth, ms": (lambda step: 1000 * step.transfer, "transfer"),
+        "latency of a message, us": (lambda step: 1e6 * step.latency, "latency"),
+        "overlap, ms": (lambda step: 1000 * step.overlap, "overlap"),
+    }
+    for name, (quantity, parameter) in quantities.items():
+        yield [name, interval(fit.predict(quantity)), _known(parameter, found, fit)]
+    if found.bytes and fit.model.transfer:
+        bandwidth = fit.model.transfer and found.bytes / fit.model.transfer / 1e9
+        yield [f"bandwidth for {found.bytes / 1e6:.3g} MB of gradients, GB/s", f"{bandwidth:.3g}", _known("transfer", found, fit)]
+
+
+def _known(parameter: str, found: Findings, fit: Fit) -> str:
+    if parameter in found.given:
+        return "measured apart"
+    if not fit.is_sure_of(parameter):
+        return "can't be told from the others by these counts"
+    return "fitted" if parameter in fit.candidates[0].free else "nothing of it is seen"
+
+
+def _predictions(found: Findings, fit: Fit, counts: list[int]) -> Table:
+    one, nodes = found.settings
+    columns = ["devices", "efficiency in one ring", "speed-up", "limited by"]
+    columns += [f"efficiency on nodes of {found.assumed.node}", "limited by"] if nodes else []
+    rows = []
+    for n in counts:
+        row = [f"{n} (measured)" if n in fit.counts else str(n), *_predicted(fit, one, n), one.limit(fit.model, n)]
+        if nodes:
+            row += [_predicted(fit, nodes, n)[0], nodes.limit(fit.model, n)]
+        rows.append(row)
+    return Table(columns, rows)
+
+
+def _predicted(fit: Fit, setting: Setting, devices: int) -> tuple[str, str]:
+    efficiency = fit.predict(lambda step: setting.efficiency(step, devices))
+    bounds = efficiency.interval or (0.0, 1.0)
+    efficiency = Estimate(efficiency.mean, (max(0.0, bounds[0]), min(1.0, bounds[1])))
+    return interval(efficiency, ".0%"), interval(efficiency.scaled(devices), ".3g")
+
+
+def _assumptions(found: Findings) -> str:
+    _, nodes = found.settings
+    text = "Taken for granted: every device is as fast, and has as many cores, as those that were measured."
+    if nodes is None:
+        return text
+    assumed = found.assumed
+    return (
+        f"{text} Between nodes of {assumed.node} devices: {assumed.node_bandwidth / 1e9:g} GB/s at most (an assumption; "
+        "--node and --node-bandwidth set it), and the latency that was fitted."
+    )
+
+
+def _levers(found: Findings, fit: Fit, devices: int) -> Iterator[Block]:
+    one, _ = found.settings
+    now, limit = one.efficiency(fit.model, devices), one.limit(fit.model, devices)
+    yield Heading(f"What would move it: {devices} devices, limited by {limit}")
+    changed = sorted(levers(one, fit.model, devices).items(), key=lambda item: -item[1])
+    yield Items([f"{name}: {now:.0%} to {efficiency:.0%}" for name, efficiency in changed])
+
+
+def batch(found: Findings) -> Iterator[Block]:
+    """By McCandlish et al. 2018, arXiv 1812.06162."""
+    if not found.noise_scale or found.series is None:
+        return
+    yield Heading("How large a batch pays: the gradient noise scale")
+    rows = [[str(n), f"{scale:,.0f}"] for n, scale in found.noise_scale.items()]
+    yield Table(("devices", "noise scale, samples"), rows)
+    base = found.series.base
+    scale, each = max(found.noise_scale.values()), base.global_batch / base.devices
+    devices = max(1, round(scale / each))
+    yield Text(
+        "A batch of the noise scale needs twice the fewest possible steps, and twice the fewest possible samples. At "
+        f"{each:.0f} samples per device that is {count(devices, 'device')}: beyond it another one saves few steps, however fast "
+        "the network is."
+    )
+
+
+def interval(value: Estimate, form: str = ".3g") -> str:
+    low, high = value.interval or (value.mean, value.mean)
+    return f"{value.mean:{form}} [{max(0.0, low):{form}} to {high:{form}}]"

@@ -1,0 +1,135 @@
+"""The report's page: what was found, in the order in which a reader asks."""
+
+from collections.abc import Iterator
+
+from lockstep.reports.choice import WORTH
+from lockstep.reports.document import Block, Document, Heading, Picture, Table, Text
+from lockstep.reports.estimates import Estimate, difference
+from lockstep.reports.findings import Findings
+from lockstep.reports.model_sections import batch, communication
+from lockstep.reports.origin import missing, origin
+from lockstep.reports.scaling import Series, metrics_of
+
+
+def document(found: Findings) -> Document:
+    """Every section that the measurements have something for."""
+    parts = (scaling, learning_rate, same_batch, time, communication, batch, missing, origin)
+    blocks = [block for part in parts for block in part(found)]
+    return Document(f"Scaling report of {found.measured.directory.name}", found.answer, blocks)
+
+
+def scaling(found: Findings) -> Iterator[Block]:
+    measured = found.measured
+    ended = f"{len(measured.finished)} of {len(measured.rows)} jobs have finished"
+    if len(measured.finished) < len(measured.rows):
+        ended += "; the others stand under What is missing"
+    of = "training steps" if measured.is_of_steps else "whole trainings, with validation and checkpoints"
+    yield Text(f"{ended}. Times are of {of}. Brackets hold 95% confidence intervals over repeats.")
+    if found.series and len(found.series.points) > 1:
+        yield Picture("scaling", "Samples per second and efficiency by number of devices, with the ideal line")
+    for series in found.all_series:
+        yield Heading(series.name.capitalize())
+        yield _table(series, measured.metric)
+    if found.series and len(found.series.points) > 1:
+        yield Text(
+            "More devices are taken as long as nothing of the metric is lost and twice as many give at least "
+            f"{2**WORTH:.2f}x the speed: from there on scaling is not free."
+        )
+    if found.arrivals:
+        yield Heading(f"Time to {measured.metric} {found.target:.4g}")
+        rows = [
+            [str(n), _rate(one.lr), shown(one.seconds, ".1f"), shown(one.hours, ".3g")]
+            for n, one in sorted(found.arrivals.items())
+        ]
+        yield Table(("devices", "lr that is first there", "seconds", "device-hours"), rows)
+
+
+def _table(series: Series, metric: str) -> Table:
+    columns = ("devices", "global batch", "jobs", "samples/s", "speed-up", "efficiency", "ms per step", "device-hours a job")
+    rows = [
+        [
+            str(point.devices),
+            str(point.global_batch),
+            str(len(point.rows)),
+            shown(point.throughput, ",.0f"),
+            shown(point.speedup, ".2f"),
+            shown(point.efficiency, ".0%"),
+            shown(point.step_seconds.scaled(1000), ".3g"),
+            shown(point.hours, ".3g"),
+            _rate(point.lr),
+            shown(point.metric, ".4g"),
+        ]
+        for point in series.points
+    ]
+    return Table((*columns, "best lr", f"{metric} at it"), rows)
+
+
+def learning_rate(found: Findings) -> Iterator[Block]:
+    if found.grid:
+        yield Heading("Learning rates")
+        yield Picture("rates", f"{found.measured.metric} by number of devices and learning rate; the best of each is framed")
+    if (rule := found.rule) is None:
+        return
+    others = ", ".join(f"{name} {chance:.0%}" for name, chance in rule.likelihood.items() if name != rule.name)
+    yield Text(
+        f"The best rate grows as the global batch to the power of {shown(rule.exponent, '.2f')}: of three rules the likeliest "
+        f"is {rule.name} ({rule.likelihood[rule.name]:.0%}; {others}), by how coarse the grid is and how the repeats differ."
+    )
+    if rule.edges:
+        where = ", ".join(map(str, rule.edges))
+        yield Text(
+            f"With devices={where} the best rate is the smallest or the largest that was tried: a better one may lie beyond."
+        )
+
+
+def same_batch(found: Findings) -> Iterator[Block]:
+    """Accuracy against devices where only they differ."""
+    series = found.same_batch
+    if series is None:
+        return
+    yield Heading(f"The same global batch of {series.batch}: {found.measured.metric} against devices")
+    yield Picture("accuracy", f"{found.measured.metric} by number of devices, at one global batch and one rate")
+    base = series.base.at_best_rate
+    rows = []
+    for point in series.points:
+        alike = [row for row in point.rows if row.lr == series.base.lr]
+        if alike:
+            change = difference(metrics_of(alike), metrics_of(base))
+            rows.append([str(point.devices), str(len(alike)), shown(change, "+.2g"), _verdict(change) if alike != base else ""])
+    yield Table(("devices", "runs", f"change of {found.measured.metric} at lr {_rate(series.base.lr)}", "verdict"), rows)
+    yield Text("Whether N processes give what one gives, step by step, is for scripts/parity.py to say.")
+
+
+def _verdict(change: Estimate) -> str:
+    if change.mean == 0:
+        return "equal"
+    if change.interval is None:
+        return "one run each: may be chance"
+    return "not beyond chance" if change.interval[0] <= 0 <= change.interval[1] else "differs"
+
+
+def time(found: Findings) -> Iterator[Block]:
+    if found.time_shares:
+        yield Heading("Where a step's time goes")
+        yield Picture("time", "Milliseconds of each part of a step, by number of devices")
+        names = list(dict.fromkeys(name for parts in found.time_shares.values() for name in parts))
+        rows = [
+            [str(n), *(f"{1000 * parts.get(name, 0):.3g} ({parts.get(name, 0) / sum(parts.values()):.0%})" for name in names)]
+            for n, parts in found.time_shares.items()
+        ]
+        yield Table(("devices", *(f"{name.replace('_', ' ')}, ms" for name in names)), rows)
+    if found.memory:
+        yield Heading("Peak memory of the ranks")
+        peaks = {n: (max(ranks), min(ranks)) for n, ranks in found.memory.items()}
+        rows = [[str(n), f"{most:.3g}", f"{least:.3g}", f"{most / least:.2f}"] for n, (most, least) in peaks.items()]
+        yield Table(("devices", "most, GiB", "least, GiB", "most / least"), rows)
+
+
+def shown(value: Estimate, form: str) -> str:
+    """The mean, and the interval in brackets where there is one that can be seen."""
+    mean, low, high = (format(number, form) for number in (value.mean, *(value.interval or (value.mean,) * 2)))
+    return mean if low == mean == high else f"{mean} [{low} to {high}]"
+
+
+def _rate(lr: float | None) -> str:
+    return "" if lr is None else f"{lr:g}"

@@ -1,0 +1,44 @@
+"""report.html, report.md and the pictures of a sweep, in its directory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from lockstep.atomic_files import replace_text
+from lockstep.reports import measurements, pictures
+from lockstep.reports.document import Picture, to_html, to_markdown
+from lockstep.reports.findings import Assumed, Findings
+from lockstep.reports.sections import document
+
+FOLDER = "report"  # of the sweep's directory
+
+
+def write_report(sweep_dir: Path, only: Sequence[str] = (), assumed: Assumed | None = None) -> tuple[str, Path]:
+    """The answer, and the HTML file. Raises ConfigError where there is no sweep."""
+    found = Findings(measurements.read(sweep_dir, only), assumed or Assumed())
+    page, folder = document(found), sweep_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    names = [block.name for block in page.blocks if isinstance(block, Picture)]
+    drawn = {name: pictures.save(drawing(name, found), folder, name) for name in names}
+    replace_text(folder / "report.md", to_markdown(page))
+    replace_text(folder / "report.html", to_html(page, drawn))
+    return page.answer, folder / "report.html"
+
+
+def drawing(name: str, found: Findings) -> Figure:
+    """The picture of that name."""
+    measured, series = found.measured, found.series
+    if name == "rates":
+        best = {point.devices: point.lr for point in series.points} if series else {}
+        return pictures.rate_map(found.grid, measured.metric, measured.maximize, best)
+    if name == "time":
+        return pictures.time_shares(found.time_shares)
+    if name == "accuracy":
+        assert found.same_batch
+        return pictures.accuracy(found.same_batch, measured.metric)
+    assert series
+    if name == "scaling":
+        return pictures.scaling(series, found.fit)
+    assert found.fit
+    return pictures.step_model(series, found.fit, max(16, 2 * found.fit.counts[-1]))

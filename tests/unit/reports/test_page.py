@@ -1,0 +1,157 @@
+"""The page: all that was found, in one file, and of partial sweeps what there is."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import measured
+import pytest
+from measured import cell
+
+from lockstep.reports.document import Document, Heading, Items, Picture, Table, Text, to_html, to_markdown
+from lockstep.reports.findings import Assumed
+from lockstep.reports.write import write_report
+
+SHARES = {"data": 0.001, "forward_backward": 0.008, "communication": 0.002}
+
+
+def whole() -> list[dict[str, Any]]:
+    """Weak scaling of three counts and two rates; the larger rate diverges on four devices."""
+    cells = [
+        cell(
+            n,
+            lr,
+            step=step,
+            metric=0.9 + lr,
+            time_per_step=SHARES,
+            noise_scale_mean=320.0,
+            memory_by_rank_gib=[2.0] * n,
+            history=[{"epoch": 1, "seconds": 10.0 / n, "metrics": {"val/acc": 0.9 + lr}}],
+        )
+        for n, step in ((1, 0.010), (2, 0.012), (4, 0.0135))
+        for lr in (0.01, 0.02)
+    ]
+    cells[-1] = cell(4, 0.02, status="failed", reason="rank 0: at step 3 the loss is nan, of samples 7")
+    return cells
+
+
+def page(folder: Path, cells: list[dict[str, Any]], **assumed: Any) -> str:
+    """report.md."""
+    answer, html = write_report(measured.sweep(folder, cells), assumed=Assumed(**assumed))
+    text = (html.parent / "report.md").read_text()
+    assert text.startswith(f"**{answer}**\n")
+    for name in re.findall(r"\]\((\w+)\.png\)", text):
+        assert (html.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        ElementTree.fromstring((html.parent / f"{name}.svg").read_text())
+    return text
+
+
+def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
+    text = page(tmp_path, whole())
+    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [
+        "Weak scaling, 32 samples per device",
+        "Time to val/acc 0.91",
+        "Learning rates",
+        "Where a step's time goes",
+        "Peak memory of the ranks",
+        "A model of communication",
+        "Predicted efficiency",
+        "What would move it: 64 devices, limited by latency",
+        "How large a batch pays: the gradient noise scale",
+        "What is missing, and what to be careful about",
+        "Where the numbers come from",
+    ]
+    assert "5 of 6 jobs have finished" in text
+    assert "| 4 | 128 | 1 | 9,481 | 2.96 | 74% | 13.5 |" in text
+    assert "At 32 samples per device that is 10 devices" in text
+    assert "diverged (rank 0: at step 3 the loss is nan, of samples 7)" in text
+    for origin in ("0123456789abcdef", "NVIDIA H100", "torch 2.15.0", "node1, 64 cores"):
+        assert origin in text
+    assert len(re.findall(r"^\| devices=", text, re.MULTILINE)) == 5  # each number's run
+
+
+def test_the_html_is_one_file_that_asks_for_no_other(tmp_path: Path) -> None:
+    _, path = write_report(measured.sweep(tmp_path, whole()))
+    html = path.read_text()
+    links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')>\s]+)""", html)
+    assert all(link.startswith(("#", "data:")) for link in links), links
+    assert "<script" not in html
+    assert html.count("<svg") == 4
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids)) > 4  # what one picture refers to is its own
+
+
+def test_strong_scaling_compares_accuracy_at_one_batch(tmp_path: Path) -> None:
+    cells = [cell(n, seed=seed, global_batch=64, step=0.01 / n, metric=0.9 + 0.01 * seed) for n in (1, 2) for seed in (0, 1)]
+    cells += [cell(4, seed=seed, global_batch=64, step=0.003, metric=0.8 + 0.001 * seed) for seed in (0, 1)]
+    text = page(tmp_path, cells)
+    assert "## The same global batch of 64: val/acc against devices" in text
+    assert re.search(r"^\| 2 \| 2 \| \+0 \[.*\] \| equal \|$", text, re.MULTILINE)
+    assert re.search(r"^\| 4 \| 2 \| -0.1 \[.*\] \|", text, re.MULTILINE)
+    assert "1024" not in re.findall(r"## Predicted efficiency.*?## ", text, re.DOTALL)[0]  # a device would have no sample
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (
+            [cell(2, status="failed", reason="boom"), cell(4, status="waiting")],
+            ["0 of 2 jobs", "failed (boom)", "missing (waiting)"],
+        ),
+        ([cell(2)], ["1 of 1 jobs have", "One number of devices", "It needs times of two numbers of devices"]),
+        (
+            [cell(1), cell(2, status="running")],
+            ["1 of 2 jobs", "missing (the sweep process died)", "It needs times of two numbers of devices"],
+        ),
+        ([cell(1), cell(2, 0.2), cell(2, 0.3)], ["has no job for devices=1 at lr 0.2, devices=1 at lr 0.3, devices=2 at lr 0.1"]),
+        ([cell(1), cell(2, step=0.012)], ["can't be told from the others", "Nothing was repeated"]),
+        ([cell(1, batch=32), cell(2, batch=20)], ["Neither the batch of a device nor the global batch was kept"]),
+        ([cell(1), cell(2, git_commit="ffff", git_dirty=True)], ["Jobs of several commits are compared", "not committed"]),
+        ([cell(1, overrides=("model=a",)), cell(1, overrides=("model=b",))], ["1 job of model=b left out: --only model=b"]),
+    ],
+    ids=["nothing", "one point", "one count", "holes", "two counts", "mixed", "commits", "variants"],
+)
+def test_a_partial_sweep_has_a_report_that_says_what_is_missing(tmp_path: Path, cells: list[Any], said: list[str]) -> None:
+    text = page(tmp_path, cells)
+    for words in said:
+        assert words in text
+
+
+def test_a_sweep_that_was_extended_has_one_report_of_all(tmp_path: Path) -> None:
+    measured.sweep(tmp_path, [cell(1), cell(2)])
+    write_report(tmp_path)
+    text = page(tmp_path, [cell(4, step=0.011)])
+    assert "3 of 3 jobs" in text
+    assert "4 devices at lr 0.1: 3.6x one device" in text
+
+
+def test_what_is_assumed_moves_the_predictions(tmp_path: Path) -> None:
+    known = {"latency": 1e-4, "bandwidth": 1e9}
+    text = page(tmp_path, [cell(1, step=0.01), cell(2, step=0.013)], all_reduce=known, node=2, node_bandwidth=1e8, target=0.5)
+    assert "| latency of a message, us | 100 [100 to 100] | measured apart |" in text
+    assert "| bandwidth for 4 MB of gradients, GB/s | 1 | measured apart |" in text
+    assert "bandwidth between nodes" in text
+    assert "Between nodes of 2 devices: 0.1 GB/s at most" in text
+
+
+def test_blocks_are_escaped() -> None:
+    blocks = (Heading("a < b"), Text("x & y"), Items(["<i>"]), Table(("n|m", "v"), [["a\nb|c", "1"]]), Picture("p", 'a "q"'))
+    document = Document("t <", "1 < 2", blocks)
+    html = to_html(document, {"p": "<svg></svg>"})
+    for text in ("a &lt; b", "x &amp; y", "&lt;i&gt;", "t &lt;", "1 &lt; 2", "a &quot;q&quot;"):
+        assert text in html
+    assert "| a b\\|c | 1 |" in to_markdown(document)
+
+
+def test_the_file_of_the_all_reduce_is_read_or_refused(tmp_path: Path) -> None:
+    from lockstep.errors import ConfigError
+    from lockstep.reports.findings import read_all_reduce
+
+    path = tmp_path / "allreduce.json"
+    path.write_text(json.dumps({"all": {"latency": 1e-5, "bandwidth": None}}))
+    assert read_all_reduce(path) == {"latency": 1e-5}
+    path.write_text(json.dumps({"all": {"latency": "much"}}))
+    with pytest.raises(ConfigError, match="has no latency and no bandwidth"):
+        read_all_reduce(path)
