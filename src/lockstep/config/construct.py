@@ -35,9 +35,14 @@ class Factory:
             raise config_error(f"{key}._args_", shown(self.positional), "accepted is a list")
         self.arguments.check(key, self.values)
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """As a functools.partial has them, for which it is called too: what is given then comes before them."""
+        return self.values
+
     def __call__(self, *positional: Any, **given: Any) -> Any:
         with self._refusals():
-            return self.target(*self.positional, *positional, **given, **self.values)
+            return self.target(*self.positional, *positional, **(self.values | given))
 
     def construct(self, given: Mapping[str, Any]) -> Any:
         """The object, with those of the given arguments that the target takes."""

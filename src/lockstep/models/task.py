@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -181,11 +182,13 @@ class Task(LightningModule):
 
     def _without_fused(self) -> dict[str, bool]:
         """fused=False where the optimizer is configured with a fused kernel, and torch has none for these parameters or Lightning
-        can't unscale the gradients for it."""
+        takes it for one that unscales gradients by itself: it then refuses to scale, and in mixed precision to clip."""
         is_fused = getattr(self.make_optimizer, "keywords", {}).get("fused", False)
-        is_scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        precision = self.trainer.precision_plugin
+        is_scaled = getattr(precision, "scaler", None) is not None
+        is_clipped = isinstance(precision, MixedPrecision) and bool(self.trainer.gradient_clip_val)
         is_real = all(parameter.is_floating_point() for parameter in self.parameters())
-        return {"fused": False} if is_fused and (is_scaled or not is_real) else {}
+        return {"fused": False} if is_fused and (is_scaled or is_clipped or not is_real) else {}
 
     def _training_length(self) -> TrainingLength:
         self.trainer.fit_loop.setup_data()  # without an end in epochs, Lightning has not counted the batches yet
