@@ -17,6 +17,7 @@ from lockstep.reports.scaling import STRONG, Arrival, Series
 
 NODE = 8  # devices
 NODE_BANDWIDTH = 12.5e9  # bytes per second: 100 Gbit/s
+LEAST_SHARE = 0.8  # of a core's time, for a process that has it to itself
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class Findings:
     def crowded(self) -> list[Measurement]:
         """Jobs of more threads than the machine has cores: what they wait for is no communication."""
         return [row for row in self.measured.finished if _is_crowded(row)]
+
+    @cached_property
+    def starved(self) -> list[Measurement]:
+        """Jobs of one process that had less than most of a core's time, though there was nobody to wait for."""
+        return [row for row in self.measured.finished if _is_starved(row)]
 
     @cached_property
     def bytes(self) -> float:
@@ -170,3 +176,10 @@ def _is_crowded(row: Measurement) -> bool:
     if record.get("accelerator") != "cpu" or not record.get("cpu_count"):
         return False
     return record.get("devices", row.devices) * (record.get("threads") or 1) > record["cpu_count"]
+
+
+def _is_starved(row: Measurement) -> bool:
+    record = row.record
+    if record.get("accelerator") != "cpu" or row.devices > 1 or not record.get("train_time"):
+        return False
+    return (record.get("train_cpu_time") or 0.0) < LEAST_SHARE * record["train_time"]

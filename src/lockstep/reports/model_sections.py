@@ -62,9 +62,9 @@ def _predictions(found: Findings, fit: Fit, counts: list[int]) -> Table:
     columns += [f"efficiency on nodes of {found.assumed.node}", "limited by"] if nodes else []
     rows = []
     for n in counts:
-        row = [f"{n} (measured)" if n in fit.counts else str(n), *_predicted(fit, one, n), one.limit(fit.model, n)]
+        row = [f"{n} (measured)" if n in fit.counts else str(n), *_predicted(fit, one, n), _limit(fit, one, n)]
         if nodes:
-            row += [_predicted(fit, nodes, n)[0], nodes.limit(fit.model, n)]
+            row += [_predicted(fit, nodes, n)[0], _limit(fit, nodes, n)]
         rows.append(row)
     return Table(columns, rows)
 
@@ -90,10 +90,16 @@ def _assumptions(found: Findings) -> str:
 
 def _levers(found: Findings, fit: Fit, devices: int) -> Iterator[Block]:
     one, _ = found.settings
-    now, limit = one.efficiency(fit.model, devices), one.limit(fit.model, devices)
-    yield Heading(f"What would move it: {devices} devices, limited by {limit}")
-    changed = sorted(levers(one, fit.model, devices).items(), key=lambda item: -item[1])
-    yield Items([f"{name}: {now:.0%} to {efficiency:.0%}" for name, efficiency in changed])
+    yield Heading(f"What would move it: {devices} devices, limited by {_limit(fit, one, devices)}")
+    yield Text(f"Efficiency as it is: {_predicted(fit, one, devices)[0]}. It would be, with")
+    names = sorted(gains := levers(one, fit.model, devices), key=lambda name: -gains[name])
+    changed = [fit.predict(lambda step, name=name: levers(one, step, devices)[name]) for name in names]
+    yield Items([f"{name}: {interval(one, '.0%')}" for name, one in zip(names, changed, strict=True)])
+
+
+def _limit(fit: Fit, setting: Setting, devices: int) -> str:
+    """All that candidates name, which can't be told from each other."""
+    return " or ".join(dict.fromkeys(setting.limit(one.model, devices) for one in fit.candidates))
 
 
 def batch(found: Findings) -> Iterator[Block]:

@@ -25,6 +25,8 @@ def scaling(found: Findings) -> Iterator[Block]:
         ended += "; the others stand under What is missing"
     of = "training steps" if measured.is_of_steps else "whole trainings, with validation and checkpoints"
     yield Text(f"{ended}. Times are of {of}. Brackets hold 95% confidence intervals over repeats.")
+    if found.starved:
+        yield Text("The machine was busy with other things while this was measured: see what to be careful about, below.")
     if found.series and len(found.series.points) > 1:
         yield Picture("scaling", "Samples per second and efficiency by number of devices, with the ideal line")
     for series in found.all_series:

@@ -84,6 +84,13 @@ def test_processes_that_share_cores_say_nothing_of_communication(tmp_path: Path,
     assert len(findings.crowded) == (0 if is_fitted else 1)
 
 
+def test_a_process_that_had_no_core_to_itself_is_seen(tmp_path: Path) -> None:
+    on_cpu = {"accelerator": "cpu", "cpu_count": 2}
+    cells = [cell(1, seed=seed, train_cpu_time=time, **on_cpu) for seed, time in enumerate((29.0, 12.0))]  # of 30 seconds
+    findings = found(tmp_path, [*cells, cell(2, train_cpu_time=12.0, **on_cpu)])
+    assert [row.seed for row in findings.starved] == [1]
+
+
 def test_gradients_have_the_bytes_of_their_precision(tmp_path: Path) -> None:
     for precision, size in {"32-true": 4e6, "bf16-mixed": 4e6, "bf16-true": 2e6, "64-true": 8e6}.items():
         assert found(tmp_path / precision, [cell(1, precision=precision)]).bytes == size

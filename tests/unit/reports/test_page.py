@@ -58,7 +58,7 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
         "Peak memory of the ranks",
         "A model of communication",
         "Predicted efficiency",
-        "What would move it: 64 devices, limited by latency",
+        "What would move it: 64 devices, limited by latency or bandwidth",
         "How large a batch pays: the gradient noise scale",
         "What is missing, and what to be careful about",
         "Where the numbers come from",
@@ -108,10 +108,14 @@ def test_strong_scaling_compares_accuracy_at_one_batch(tmp_path: Path) -> None:
         ([cell(1), cell(2, 0.2), cell(2, 0.3)], ["has no job for devices=1 at lr 0.2, devices=1 at lr 0.3, devices=2 at lr 0.1"]),
         ([cell(1), cell(2, step=0.012)], ["can't be told from the others", "Nothing was repeated"]),
         ([cell(1, batch=32), cell(2, batch=20)], ["Neither the batch of a device nor the global batch was kept"]),
+        (
+            [cell(1, train_cpu_time=9.0, accelerator="cpu"), cell(2)],
+            ["The machine was busy", "Jobs of one process had 30% to 30% of a core"],
+        ),
         ([cell(1), cell(2, git_commit="ffff", git_dirty=True)], ["Jobs of several commits are compared", "not committed"]),
         ([cell(1, overrides=("model=a",)), cell(1, overrides=("model=b",))], ["1 job of model=b left out: --only model=b"]),
     ],
-    ids=["nothing", "one point", "one count", "holes", "two counts", "mixed", "commits", "variants"],
+    ids=["nothing", "one point", "one count", "holes", "two counts", "mixed", "busy", "commits", "variants"],
 )
 def test_a_partial_sweep_has_a_report_that_says_what_is_missing(tmp_path: Path, cells: list[Any], said: list[str]) -> None:
     text = page(tmp_path, cells)
