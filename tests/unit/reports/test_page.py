@@ -10,9 +10,12 @@ import measured
 import pytest
 from measured import cell
 
+from lockstep.errors import ConfigError
+from lockstep.reports import measurements
 from lockstep.reports.document import Document, Heading, Items, Picture, Table, Text, to_html, to_markdown
-from lockstep.reports.findings import Assumed
-from lockstep.reports.write import write_report
+from lockstep.reports.findings import Assumed, Findings, read_all_reduce
+from lockstep.reports.sections import document
+from lockstep.reports.write import drawing, write_report
 
 SHARES = {"data": 0.001, "forward_backward": 0.008, "communication": 0.002}
 
@@ -38,13 +41,14 @@ def whole() -> list[dict[str, Any]]:
 
 
 def page(folder: Path, cells: list[dict[str, Any]], **assumed: Any) -> str:
-    """report.md."""
-    answer, html = write_report(measured.sweep(folder, cells), assumed=Assumed(**assumed))
-    text = (html.parent / "report.md").read_text()
-    assert text.startswith(f"**{answer}**\n")
-    for name in re.findall(r"\]\((\w+)\.png\)", text):
-        assert (html.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        ElementTree.fromstring((html.parent / f"{name}.svg").read_text())
+    """report.md; its pictures are drawn, but not written, which takes a second."""
+    found = Findings(measurements.read(measured.sweep(folder, cells)), Assumed(**assumed))
+    content = document(found)
+    for block in content.blocks:
+        if isinstance(block, Picture):
+            assert drawing(block.name, found).axes
+    text = to_markdown(content)
+    assert text.startswith(f"**{found.answer}**\n")
     return text
 
 
@@ -73,12 +77,17 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
 
 
 def test_the_html_is_one_file_that_asks_for_no_other(tmp_path: Path) -> None:
-    _, path = write_report(measured.sweep(tmp_path, whole()))
+    answer, path = write_report(measured.sweep(tmp_path, whole()))
+    names = re.findall(r"\]\((\w+)\.png\)", (path.parent / "report.md").read_text())
+    for name in names:
+        assert (path.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        ElementTree.fromstring((path.parent / f"{name}.svg").read_text())
     html = path.read_text()
+    assert f'<p class="answer">{answer}</p>' in html
     links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')>\s]+)""", html)
     assert all(link.startswith(("#", "data:")) for link in links), links
     assert "<script" not in html
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == len(names) == 4
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids)) > 4  # what one picture refers to is its own
 
@@ -124,8 +133,7 @@ def test_a_partial_sweep_has_a_report_that_says_what_is_missing(tmp_path: Path, 
 
 
 def test_a_sweep_that_was_extended_has_one_report_of_all(tmp_path: Path) -> None:
-    measured.sweep(tmp_path, [cell(1), cell(2)])
-    write_report(tmp_path)
+    page(tmp_path, [cell(1), cell(2)])
     text = page(tmp_path, [cell(4, step=0.011)])
     assert "3 of 3 jobs" in text
     assert "4 devices at lr 0.1: 3.6x one device" in text
@@ -142,17 +150,14 @@ def test_what_is_assumed_moves_the_predictions(tmp_path: Path) -> None:
 
 def test_blocks_are_escaped() -> None:
     blocks = (Heading("a < b"), Text("x & y"), Items(["<i>"]), Table(("n|m", "v"), [["a\nb|c", "1"]]), Picture("p", 'a "q"'))
-    document = Document("t <", "1 < 2", blocks)
-    html = to_html(document, {"p": "<svg></svg>"})
+    content = Document("t <", "1 < 2", blocks)
+    html = to_html(content, {"p": "<svg></svg>"})
     for text in ("a &lt; b", "x &amp; y", "&lt;i&gt;", "t &lt;", "1 &lt; 2", "a &quot;q&quot;"):
         assert text in html
-    assert "| a b\\|c | 1 |" in to_markdown(document)
+    assert "| a b\\|c | 1 |" in to_markdown(content)
 
 
 def test_the_file_of_the_all_reduce_is_read_or_refused(tmp_path: Path) -> None:
-    from lockstep.errors import ConfigError
-    from lockstep.reports.findings import read_all_reduce
-
     path = tmp_path / "allreduce.json"
     path.write_text(json.dumps({"all": {"latency": 1e-5, "bandwidth": None}}))
     assert read_all_reduce(path) == {"latency": 1e-5}
