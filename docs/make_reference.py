@@ -13,7 +13,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF, PAGE = ROOT / "conf", ROOT / "docs" / "reference.md"
-GROUPS = ("model", "model/optimizer", "model/lr_scheduler", "datamodule", "trainer", "guards", "callbacks", "logger")
+GROUPS = ("model", "model/optimizer", "model/lr_scheduler", "datamodule", "trainer", "guards", "callbacks", "logger", "profiler")
 HEAD = """# Every key
 
 Made from `conf/` by `make reference`. Each table is a file; a key is overridden on the command line as `KEY=VALUE`, an option is
@@ -26,8 +26,14 @@ def reference() -> str:
     parts = [HEAD, section("train.yaml", CONF / "train.yaml", "")]
     for group in GROUPS:
         files = sorted((CONF / group).glob("*.yaml"))
-        parts += [f"## {group}\n", *(section(f"{group}={file.stem}", file, group.replace("/", ".")) for file in files)]
+        parts += [f"## {group}\n", *(section(f"{group}={file.stem}", file, package(file, group)) for file in files)]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def package(file: Path, group: str) -> str:
+    """What comes before the keys of a group's file: the group, or what its first line says instead."""
+    said = re.match(r"# @package (\S+)", file.read_text())
+    return said[1] if said else group.replace("/", ".")
 
 
 def section(title: str, file: Path, prefix: str) -> str:

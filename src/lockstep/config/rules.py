@@ -210,4 +210,6 @@ RULES: dict[str, Rule] = {
     "callbacks.early_stopping.mode": one_of("max", "min"),
     "callbacks.progress.refresh_rate": integer(0),
     "callbacks.pictures.samples": integer(1),
+    "callbacks.profiler.first_step": integer(1),
+    "callbacks.profiler.steps": integer(1),
 }

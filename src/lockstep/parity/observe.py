@@ -17,12 +17,13 @@ from lockstep.parity.interventions import applied
 from lockstep.parity.roles import Finisher, Follower, Leader
 from lockstep.parity.sides import Findings, Role
 from lockstep.trainer.batchnorm import is_batchnorm
+from lockstep.trainer.step_parts import StepParts
 
 Report = Callable[[str], None]
 # What leaves something, ends a training, or only watches it.
 _UNWANTED = (
     *(Checkpoint, ProgressBar, EarlyStopping, Preemption, NonFinite, Watchdog, LearningRateMonitor, DeviceStatsMonitor),
-    *(LearningRate, Throughput, Pictures),
+    *(LearningRate, Throughput, Pictures, StepParts),
 )
 
 

@@ -14,7 +14,7 @@ from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 
 CONF = Path(__file__).parents[3] / "conf"
-CHOSEN_TOGETHER = ("model", "model/optimizer", "model/lr_scheduler", "datamodule", "trainer", "callbacks", "logger")
+CHOSEN_TOGETHER = ("model", "model/optimizer", "model/lr_scheduler", "datamodule", "trainer", "callbacks", "logger", "profiler")
 CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
 ABSTRACT = ("model=classifier", "model=regressor", "datamodule=base")  # the files beside them build on these
 # What an option needs beside itself to make sense.

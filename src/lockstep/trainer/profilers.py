@@ -1,0 +1,156 @@
+"""A few steps in every detail: what conf/profiler offers.
+
+They are callbacks, not Lightning's Profilers: those are told of each block of Lightning's ordinary loop, and a plain step does
+not go through it (trainer/epoch_loop.py). Profiled is then what is run without them.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from torch.autograd.profiler import emit_nvtx, record_function
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from lockstep.errors import config_error
+from lockstep.trainer.step_parts import StepParts
+from lockstep.trainer.steps import ends_step
+
+log = logging.getLogger(__name__)
+
+
+class TorchProfiler(StepParts):
+    """torch.profiler over `steps` optimizer steps of rank zero, after `first_step` others since training began or was resumed.
+
+    Leaves in `dirpath` operations.txt, the operations by the time they took, and with `trace` rank0.pt.trace.json.gz, the
+    steps with their parts as ranges. A training that ends within the window leaves what there is of it.
+    """
+
+    def __init__(
+        self,
+        dirpath: str,
+        first_step: int,
+        steps: int,
+        trace: bool,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+    ) -> None:
+        self.folder, self.trace = Path(dirpath), trace
+        self.first_step, self.steps = first_step, steps
+        self.settings: dict[str, Any] = {
+            "record_shapes": record_shapes,
+            "profile_memory": profile_memory,
+            "with_stack": with_stack,
+        }
+        self._profile: profile | None = None
+        self._range: record_function | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        window = schedule(skip_first=self.first_step - 1, wait=0, warmup=1, active=self.steps, repeat=1)
+        devices = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+        self._profile = profile(activities=devices, schedule=window, on_trace_ready=self._write, **self.settings)
+        self._profile.start()
+        self.begin("data")
+
+    def begin(self, part: str) -> None:
+        if self._profile is not None:
+            self._end_range()
+            self._range = record_function(part)
+            self._range.__enter__()
+
+    def _end_range(self) -> None:
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._profile is not None and ends_step(trainer, batch_idx):
+            self._end_range()
+            self._profile.step()
+            if self._profile.step_num == self.first_step + self.steps:
+                self._stop()
+        self.begin("data")
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._profile is None:
+            return
+        self._end_range()
+        ended, self._profile = self._profile, None
+        ended.stop()
+        if ended.step_num <= self.first_step:
+            log.warning(f"nothing is profiled: training ended after {ended.step_num} steps; see callbacks.profiler.first_step")
+
+    def _write(self, profiled: profile) -> None:
+        if (steps := profiled.step_num - self.first_step) == 0:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        averages = profiled.key_averages()
+        by = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+        (self.folder / "operations.txt").write_text(averages.table(sort_by=by, row_limit=100, max_name_column_width=80))
+        if self.trace:
+            profiled.export_chrome_trace(str(self.folder / "rank0.pt.trace.json.gz"))
+        log.info(f"profiled {steps} steps: {self.folder}")
+
+
+class Nsight(StepParts):
+    """For NVIDIA's Nsight Systems: the same window of rank zero between cudaProfilerStart and cudaProfilerStop, every operation
+    and the parts of each step as NVTX ranges. Outside the window nothing is marked."""
+
+    def __init__(self, first_step: int, steps: int) -> None:
+        self.first_step, self.steps = first_step, steps
+        self._operations: emit_nvtx | None = None
+        self._range: int | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if trainer.strategy.root_device.type != "cuda":
+            raise config_error("profiler", "nsight", "is for GPUs, and this run has none; accepted are simple, pytorch")
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._began_at = trainer.global_step
+        self._open_or_close(trainer)
+
+    def begin(self, part: str) -> None:
+        if self._operations is not None:
+            self._end_range()
+            self._range = torch.cuda.nvtx.range_start(part)  # which, unlike pushed ones, may end within another
+
+    def _end_range(self) -> None:
+        if self._range is not None:
+            torch.cuda.nvtx.range_end(self._range)
+            self._range = None
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._open_or_close(trainer)
+        self.begin("data")
+
+    def _open_or_close(self, trainer: Trainer) -> None:
+        done = trainer.global_step - self._began_at
+        if self._operations is None and self.first_step == done and trainer.is_global_zero:
+            torch.cuda.profiler.start()
+            self._operations = emit_nvtx()
+            self._operations.__enter__()
+        elif done >= self.first_step + self.steps:
+            self._close()
+
+    def _close(self) -> None:
+        if self._operations is not None:
+            self._end_range()
+            self._operations.__exit__(None, None, None)
+            self._operations = None
+            torch.cuda.profiler.stop()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._close()
