@@ -165,6 +165,10 @@ RULES: dict[str, Rule] = {
         "accepted is {NAME: {_target_: torchmetrics....}}, or null",
         lambda v: v is None or (OmegaConf.is_dict(v) and all(OmegaConf.is_dict(m) and "_target_" in m for m in v.values())),
     ),
+    "model.param_groups": Rule(
+        "accepted is {NAME: {match: PART OF A PARAMETER'S NAME, OPTION: VALUE}}, or null",
+        lambda v: v is None or (OmegaConf.is_dict(v) and all(OmegaConf.is_dict(g) and "match" in g for g in v.values())),
+    ),
     "model.compile": YES_NO,
     "model.channels_last": YES_NO,
     "model.label_smoothing": number(0, 1),
@@ -175,6 +179,7 @@ RULES: dict[str, Rule] = {
     "model.optimizer.weight_decay": number(0),
     "model.optimizer.momentum": number(0, 1),
     "model.optimizer.fused": YES_NO,
+    "model.optimizer.ns_steps": integer(1),
     "model.lr_scheduler.interval": one_of("step", "epoch"),
     "model.lr_scheduler.frequency": integer(1),
     "model.lr_scheduler.warmup_steps": integer(0),

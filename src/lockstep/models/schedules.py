@@ -1,7 +1,8 @@
 """Learning rate schedules that know how long training lasts.
 
 Each returns Lightning's scheduler dictionary. Lengths are in the schedule's own interval, steps or epochs; the rate
-changes once every `frequency` of them.
+changes once every `frequency` of them. A group of parameters with the option `until` passes through its schedule, warm-up
+included, in that part of training.
 """
 
 import math
@@ -53,11 +54,21 @@ def _factors(
     # Lightning counts a frequency of steps in batches, and anew in each epoch: here it is counted in steps, through
     per_call, lightning_frequency = (1, 1) if interval == "step" else (frequency, frequency)
 
-    def at(calls: int) -> float:
-        t = calls * per_call // frequency * frequency
-        return (t + 1) / (warmup + 1) if t < warmup else factor(t - warmup)
+    def ending(until: float) -> Callable[[int], float]:
+        def at(calls: int) -> float:
+            t = calls * per_call // frequency * frequency / until
+            return (t + 1) / (warmup + 1) if t < warmup else factor(t - warmup)
 
-    return _entry(LambdaLR(optimizer, at), interval, lightning_frequency, monitor)
+        return at
+
+    factors = [ending(group.get("until", 1.0)) for group in optimizer.param_groups]
+    return _entry(LambdaLR(optimizer, factors), interval, lightning_frequency, monitor)
+
+
+def _refuse_until(optimizer: Optimizer, name: str) -> None:
+    for group in optimizer.param_groups:
+        if "until" in group:
+            raise config_error("model.param_groups", f"{{until: {group['until']}}}", f"is not for {name}; accepted is no until")
 
 
 def _warmup_length(training: TrainingLength, interval: Interval, warmup_steps: int, warmup_epochs: int) -> float:
@@ -80,6 +91,13 @@ def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **
     return _factors(optimizer, training, factor, **when)
 
 
+def linear(optimizer: Optimizer, training: TrainingLength, min_factor: float, **when: Any) -> dict[str, Any]:
+    """A straight line from 1 after the warm-up to min_factor at the end; with a warm-up, a triangle."""
+    warmup = _warmup_length(training, when["interval"], when["warmup_steps"], when["warmup_epochs"])
+    length = max(1.0, training.length(when["interval"]) - warmup)
+    return _factors(optimizer, training, lambda t: 1 - (1 - min_factor) * min(1.0, t / length), **when)
+
+
 def step(optimizer: Optimizer, training: TrainingLength, step_size: int, gamma: float, **when: Any) -> dict[str, Any]:
     return _factors(optimizer, training, lambda t: gamma ** (t // step_size), **when)
 
@@ -90,6 +108,7 @@ def one_cycle(
     """Smith & Topin 2018, arXiv:1708.07120; the optimizer's learning rate is the highest one."""
     if frequency != 1:
         raise config_error("model.lr_scheduler.frequency", frequency, "one_cycle moves at every interval; accepted is 1")
+    _refuse_until(optimizer, "one_cycle")
     total = training.length(interval)
     highest = [group["lr"] for group in optimizer.param_groups]
     scheduler = OneCycleLR(optimizer, max_lr=highest, total_steps=total, cycle_momentum="momentum" in optimizer.defaults, **cycle)
@@ -108,4 +127,5 @@ def plateau(
 ) -> dict[str, Any]:
     if interval != "epoch":
         raise config_error("model.lr_scheduler.interval", interval, "a plateau is looked for after an epoch; accepted is epoch")
+    _refuse_until(optimizer, "plateau")
     return _entry(ReduceLROnPlateau(optimizer, mode=mode, factor=gamma, patience=patience), interval, frequency, monitor)

@@ -19,6 +19,7 @@ from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import config_error
 from lockstep.models.epoch_metrics import EpochMetrics
+from lockstep.models.param_groups import Groups, make_optimizer
 from lockstep.models.preprocess import Preprocess
 from lockstep.models.sample_mean import SampleMean
 from lockstep.models.schedules import TrainingLength
@@ -37,6 +38,7 @@ class Task(LightningModule):
         net: inputs (n, *input_shape) to outputs (n, num_outputs).
         optimizer: called with the parameters, and with fused=False where it is configured to be fused and can't be.
         lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
+        param_groups: options of the optimizer for some parameters, see lockstep.models.param_groups.
         metrics: names that `measure` returns; logged as train/NAME, val/NAME and test/NAME.
         torchmetrics: further metrics by name, for what is no mean over samples; logged as val/NAME and test/NAME.
         model_config: plain containers from which `lockstep.build.load_model` builds this model again.
@@ -50,6 +52,7 @@ class Task(LightningModule):
         lr_scheduler: ScheduleFactory,
         metrics: Sequence[str],
         torchmetrics: Mapping[str, Metric] | None = None,
+        param_groups: Groups | None = None,
         compile: bool = False,
         channels_last: bool = False,
         model_config: dict[str, Any] | None = None,
@@ -62,6 +65,7 @@ class Task(LightningModule):
         self.spec = spec
         self.preprocess = Preprocess(spec.input_shape)
         self.make_optimizer, self.make_schedule = optimizer, lr_scheduler
+        self.param_groups = param_groups or {}
         self.metric_names = tuple(metrics)
         self.train_means, self.val_means, self.test_means = (SampleMean(metrics) for _ in range(3))
         self.val_metrics, self.test_metrics = (EpochMetrics(torchmetrics or {}) for _ in range(2))
@@ -177,7 +181,7 @@ class Task(LightningModule):
             self.preprocess.fit(datamodule.scaler)
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer(self.parameters(), **self._without_fused())
+        optimizer = make_optimizer(self.make_optimizer, self, self.param_groups, **self._without_fused())
         return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._training_length())}
 
     def _without_fused(self) -> dict[str, bool]:

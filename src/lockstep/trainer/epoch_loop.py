@@ -33,6 +33,7 @@ _AROUND_A_STEP = (
 _OF_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 # A model that has one of these steps in its own way.
 _OF_OPTIMIZATION = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping", "lr_scheduler_step")
+_OPTIMIZERS = ("torch.optim.", f"{__name__.partition('.')[0]}.models.")  # that ask for the gradients once a step
 _OF_PRECISION = ("pre_backward", "backward", "post_backward", "_after_closure", "_wrap_closure", "optimizer_step")
 
 
@@ -54,7 +55,7 @@ def shorten_steps(trainer: Any) -> None:
 
 
 class EpochLoop(_TrainingEpochLoop):
-    """Lightning's own, but for plain steps: automatic optimization by one of torch's optimizers, without accumulation, a
+    """Lightning's own, but for plain steps: automatic optimization by one of torch's optimizers or ours, without accumulation, a
     profiler, or a gradient scaler, on one device or under DDP, by a model that leaves Lightning's way of stepping as it is.
     """
 
@@ -101,7 +102,7 @@ def _is_plain(trainer: Any, data_fetcher: Any) -> bool:
         and trainer._val_check_time_interval is None
         and not trainer.fast_dev_run
         and len(optimizers) == 1
-        and type(optimizers[0]).__module__.startswith("torch.optim.")
+        and type(optimizers[0]).__module__.startswith(_OPTIMIZERS)
         and not isinstance(optimizers[0], torch.optim.LBFGS)  # which calls its closure more than once
         and (type(strategy) is SingleDeviceStrategy or isinstance(strategy, DDPStrategy))
         and getattr(strategy, "_model_averager", None) is None

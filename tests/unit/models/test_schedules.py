@@ -82,6 +82,45 @@ def test_cosine_changes_at_every_step_or_at_every_tenth() -> None:
     assert len(set(tenth)) == 11
 
 
+@pytest.mark.parametrize(
+    ("when", "least", "points"),
+    [
+        ({}, 0.0, {0: 1, 1: 0.99, 50: 0.5, 100: 0, 101: 0}),
+        ({"warmup_steps": 19}, 0.2, {0: 0.05, 18: 0.95, 19: 1, 100: 0.2}),
+        ({"interval": "epoch"}, 0.5, {0: 1, 1: 0.95, 10: 0.5}),
+    ],
+)
+def test_linear_is_a_straight_line_from_one_to_the_least_factor(
+    when: dict[str, Any], least: float, points: dict[int, float]
+) -> None:
+    found = factors(schedules.linear, TEN_EPOCHS, max(points) + 1, **WHEN | when, min_factor=least)
+    assert {at: found[at] for at in points} == pytest.approx(points, rel=1e-12, abs=1e-12)
+
+
+def test_a_group_until_a_part_of_training_is_at_the_end_of_its_schedule_there() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    sgd = torch.optim.SGD([{"params": parameters[:1]}, {"params": parameters[1:], "until": 0.25, "lr": 10.0}], lr=1.0)
+    scheduler = schedules.linear(sgd, TEN_EPOCHS, **WHEN | {"warmup_steps": 20}, min_factor=0.0)["scheduler"]
+    found = [[group["lr"] for group in sgd.param_groups]]
+    for _ in range(30):
+        sgd.step()
+        scheduler.step()
+        found.append([group["lr"] for group in sgd.param_groups])
+    # four times as fast: step 2 is like step 8 of 20 of warm-up, step 15 half way down from 20 to 100
+    assert [found[at][1] for at in (0, 2, 5, 15, 25, 30)] == pytest.approx([10 / 21, 90 / 21, 10, 5, 0, 0])
+    assert [found[at][0] for at in (2, 20, 30)] == pytest.approx([3 / 21, 1, 0.875])
+
+
+@pytest.mark.parametrize("schedule", ["one_cycle", "plateau"])
+def test_schedules_of_torch_s_own_can_not_end_earlier_for_a_group(schedule: str) -> None:
+    sgd = torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(1))], "until": 0.5}], lr=1.0)
+    when = {"interval": "epoch", "frequency": 1, "monitor": "val/loss"}
+    options = CYCLE if schedule == "one_cycle" else {"mode": "min", "gamma": 0.5, "patience": 1}
+    make: Any = getattr(schedules, schedule)
+    with pytest.raises(ConfigError, match=rf"^model.param_groups={{until: 0.5}}: is not for {schedule}; accepted is no until$"):
+        make(sgd, TEN_EPOCHS, **when, **options)
+
+
 def test_step_multiplies_every_so_many_epochs() -> None:
     found = factors(schedules.step, TEN_EPOCHS, 7, **WHEN | {"interval": "epoch"}, step_size=3, gamma=0.1)
     assert found == [1, 1, 1, 0.1, 0.1, 0.1, pytest.approx(0.01)]

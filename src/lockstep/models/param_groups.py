@@ -1,0 +1,71 @@
+"""Parameters that are trained with options of their own, chosen by their names."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from lockstep.config.rules import RULES, Rule, above
+from lockstep.errors import config_error
+
+Groups = Mapping[str, Mapping[str, Any]]
+_OF_ANY_OPTIMIZER = {
+    "lr_factor": above(0),
+    "until": Rule("accepted is a part of training, above 0 and up to 1", lambda value: above(0).test(value) and value <= 1),
+}
+
+
+def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Groups, **options: Any) -> Optimizer:
+    """make(parameters, **options), where a group of parameters may have options of its own.
+
+    A parameter belongs to the first group whose `match`, a regular expression, is found in its name; those that belong to none
+    come first. The rest of a group are options of the optimizer, which has its own where a group says nothing, and two more:
+
+    - `lr_factor`: the group's learning rate is the optimizer's times this;
+    - `until`: the part of training in which the group's rate runs through its whole schedule, see lockstep.models.schedules.
+
+    Raises ConfigError for a group that no parameter belongs to, and for an option that the optimizer does not have.
+    """
+    if not groups:
+        return make(model.parameters(), **options)
+    members: dict[str | None, list[nn.Parameter]] = {None: [], **{name: [] for name in groups}}
+    patterns = {name: _compiled(name, group["match"]) for name, group in groups.items()}
+    for name, parameter in model.named_parameters():
+        members[next((group for group, pattern in patterns.items() if pattern.search(name)), None)].append(parameter)
+    for name, group in groups.items():
+        if not members[name]:
+            some = ", ".join([name for name, _ in model.named_parameters()][:4])
+            accepted = f"no parameter is left that it is found in; accepted is part of a name such as {some}"
+            raise config_error(f"model.param_groups.{name}.match", group["match"], accepted)
+    optimizer = make([{"params": found} | _options(name, groups) for name, found in members.items() if found], **options)
+    _check_options(groups, getattr(optimizer, "group_options", optimizer.defaults))
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * group.pop("lr_factor", 1.0)
+    return optimizer
+
+
+def _compiled(name: str, pattern: Any) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, TypeError) as error:
+        accepted = f"not a regular expression ({error}); accepted is part of a parameter's name"
+        raise config_error(f"model.param_groups.{name}.match", pattern, accepted) from error
+
+
+def _options(name: str | None, groups: Groups) -> dict[str, Any]:
+    return {} if name is None else {key: value for key, value in groups[name].items() if key != "match"}
+
+
+def _check_options(groups: Groups, of_optimizer: Iterable[str]) -> None:
+    """torch keeps in a group whatever it is given."""
+    accepted = [*sorted(of_optimizer), *_OF_ANY_OPTIMIZER]
+    for name in groups:
+        for key, value in _options(name, groups).items():
+            if key not in accepted:
+                needs = f"no such option; accepted are match, {', '.join(accepted)}"
+                raise config_error(f"model.param_groups.{name}.{key}", value, needs)
+            rule = _OF_ANY_OPTIMIZER.get(key) or RULES.get(f"model.optimizer.{key}")
+            if rule is not None and not rule.test(value):
+                raise config_error(f"model.param_groups.{name}.{key}", value, rule.words)

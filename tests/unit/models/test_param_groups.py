@@ -1,0 +1,71 @@
+"""Which parameter is in which group, and what a group can say."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lockstep.errors import ConfigError
+from lockstep.models.optimizers import Muon
+from lockstep.models.param_groups import make_optimizer
+
+SGD = partial(torch.optim.SGD, lr=0.5, weight_decay=0.25)
+
+
+def net() -> nn.Module:
+    """Parameters 0.weight, 0.bias, 1.weight, 1.bias."""
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+
+def groups(**named: Any) -> list[dict[str, Any]]:
+    return make_optimizer(SGD, net(), named).param_groups
+
+
+def test_without_groups_there_is_one_of_all() -> None:
+    (group,) = groups()
+    assert len(group["params"]) == 4
+    assert "match" not in group
+
+
+def test_a_parameter_is_in_the_first_group_that_matches_and_the_others_come_first() -> None:
+    rest, biases, last = groups(
+        biases={"match": "bias$", "lr_factor": 64, "weight_decay": 0.0}, last={"match": r"^1\.", "lr": 0.125, "until": 0.5}
+    )
+    assert [group["lr"] for group in (rest, biases, last)] == [0.5, 32.0, 0.125]
+    assert [group["weight_decay"] for group in (rest, biases, last)] == [0.25, 0.0, 0.25]
+    assert [[tuple(p.shape) for p in group["params"]] for group in (rest, biases, last)] == [[(2, 2)], [(2,), (2,)], [(2, 2)]]
+    assert [group.get("until") for group in (rest, biases, last)] == [None, None, 0.5]
+    assert not any("lr_factor" in group or "match" in group for group in (rest, biases, last))
+
+
+def test_a_group_of_muon_may_have_options_of_either_optimizer() -> None:
+    make = partial(Muon, rest=SGD, lr=0.125)
+    named = {"last": {"match": r"^1\.", "orthogonalize": False, "lr_factor": 2, "dampening": 0.5}}
+    matrix, bias, last = make_optimizer(make, net(), named).param_groups
+    assert [group["lr"] for group in (matrix, bias, last)] == [0.125, 0.5, 1.0]  # a factor is on the rate of its own optimizer
+    assert [group["orthogonalize"] for group in (matrix, bias, last)] == [True, False, False]
+    assert [group.get("dampening") for group in (matrix, bias, last)] == [None, 0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("group", "line"),
+    [
+        ({"match": "head"}, r"match=head: no parameter is left .* such as 0.weight, 0.bias, 1.weight, 1.bias$"),
+        ({"match": "(0"}, r"match=\(0: not a regular expression \(missing \), .*; accepted is part of a parameter's name$"),
+        ({"match": 0}, r"match=0: not a regular expression"),
+        ({"match": "0", "lrr": 1}, r"lrr=1: no such option; accepted are match, .*, weight_decay, lr_factor, until$"),
+        ({"match": "0", "lr": "fast"}, r"lr=fast: accepted is a number of at least 0$"),
+        ({"match": "0", "lr_factor": 0}, r"lr_factor=0: accepted is a number above 0$"),
+        ({"match": "0", "until": 1.5}, r"until=1.5: accepted is a part of training, above 0 and up to 1$"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_that_names_the_key(group: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^model.param_groups.one.{line}"):
+        groups(one=group)
+
+
+def test_a_group_that_others_have_emptied_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model.param_groups.second.match=weight: no parameter is left"):
+        groups(first={"match": "0|1"}, second={"match": "weight"})
