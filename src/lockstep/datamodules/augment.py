@@ -23,19 +23,17 @@ class CropFlip:
     def __call__(self, images: Tensor, ids: Tensor, epoch: int) -> Tensor:
         """Images (n, channels, height, width) to the same shape and type; ids (n,)."""
         n, channels, height, width = images.shape
-        rows = torch.arange(height).expand(n, -1)
-        columns = torch.arange(width).expand(n, -1)
-        if self.flip:
+        if not n:
+            return images
+        padded = functional.pad(images, [self.crop] * 4)
+        tall, wide = padded.shape[2:]
+        of_sample, of_channel, of_row = (torch.arange(count, device=images.device) for count in (n, channels, height))
+        top, left = (random_bits(self.seed, epoch, ids, stream) % (2 * self.crop + 1) for stream in (1, 2))
+        if self.flip:  # a mirrored crop is a crop of the mirrored image
             mirrored = random_bits(self.seed, epoch, ids, 0) % 2 == 1
-            columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-        if self.crop:
-            span = 2 * self.crop + 1
-            rows = rows + (random_bits(self.seed, epoch, ids, 1) % span)[:, None]
-            columns = columns + (random_bits(self.seed, epoch, ids, 2) % span)[:, None]
-            images = functional.pad(images, [self.crop] * 4)
-        return images[
-            torch.arange(n)[:, None, None, None],
-            torch.arange(channels)[None, :, None, None],
-            rows[:, None, :, None],
-            columns[:, None, None, :],
-        ]
+            padded = torch.cat([padded, padded.flip(-1)])
+            of_sample, left = of_sample + n * mirrored, torch.where(mirrored, 2 * self.crop - left, left)
+        # Rows are copied whole, many times faster than pixel by pixel: a row of a crop is one of all runs of `width` pixels.
+        runs = padded.flatten().as_strided((padded.numel() - width + 1, width), (1, 1))
+        row = (of_sample[:, None] * channels + of_channel)[:, :, None] * tall + top[:, None, None] + of_row
+        return runs.index_select(0, (row * wide + left[:, None, None]).flatten()).view(images.shape)
