@@ -1,13 +1,16 @@
 """Image files as tensors."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.datasets.folder import IMG_EXTENSIONS
+from torchvision.io import decode_jpeg, read_file
 from torchvision.transforms.v2 import functional
 
 from lockstep.errors import ConfigError
@@ -34,13 +37,22 @@ def decode(path: str | Path, shape: Sequence[int]) -> Tensor:
     """The shorter side resized, the middle cropped. Raises ConfigError naming a file that can't be read."""
     channels, height, width = shape
     try:
-        with Image.open(path) as image:
-            pixels = functional.pil_to_tensor(_eight_bit(image).convert("L" if channels == 1 else "RGB"))
+        pixels = _pixels(path, "L" if channels == 1 else "RGB")
     except Exception as error:  # Pillow raises what it meets: OSError, SyntaxError, ValueError, DecompressionBombError, ...
         raise ConfigError(f"{path}: not a readable image ({error})") from error
     scale = max(height / pixels.shape[1], width / pixels.shape[2])
     size = [max(height, round(pixels.shape[1] * scale)), max(width, round(pixels.shape[2] * scale))]
     return functional.center_crop(functional.resize(pixels, size, antialias=True), [height, width])
+
+
+def _pixels(path: str | Path, mode: str) -> Tensor:
+    """(channels, height, width), uint8. JPEGs by torchvision, which asks the same library as Pillow and copies less."""
+    with Image.open(path) as image:
+        if image.format == "JPEG" and image.mode == mode:
+            with suppress(RuntimeError):  # of some damaged files Pillow reads more, and of all it says what is wrong
+                pixels: Any = decode_jpeg(read_file(str(path)))
+                return pixels
+        return functional.pil_to_tensor(_eight_bit(image).convert(mode))
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:

@@ -2,47 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy
 import pytest
 import torch
 import torchvision
+from image_files import flat, write_class, write_image, write_split
 from omegaconf import DictConfig
-from PIL import Image
 from torch.utils.data import Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.datamodules import ImageFolder
-from lockstep.datamodules.images import decode
 from lockstep.errors import ConfigError
-
-
-def write_image(path: Path, size: tuple[int, int] = (12, 10), color: Any = (200, 100, 50), mode: str = "RGB") -> Path:
-    """Size is (width, height)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, color).save(path)
-    return path
-
-
-def write_class(folder: Path, name: str, count: int, suffix: str = ".png", color: Any = (200, 100, 50)) -> None:
-    for i in range(count):
-        write_image(folder / name / f"{i:02}{suffix}", color=color)
-
-
-def write_split(folder: Path, **counts: int) -> Path:
-    """Classes cat (red) and dog (blue), as many of each in every split as asked for."""
-    for split, count in counts.items():
-        write_class(folder / split, "cat", count, color=(255, 0, 0))
-        write_class(folder / split, "dog", count, ".jpg", color=(0, 0, 255))
-    return folder
-
-
-def flat(folder: Path, count: int) -> Path:
-    write_class(folder, "cat", count, color=(255, 0, 0))
-    write_class(folder, "dog", count, color=(0, 0, 255))
-    return folder
 
 
 def test_split_folders_are_the_splits(tmp_path: Path) -> None:
@@ -99,49 +70,6 @@ def test_no_validation_fraction_is_no_validation_split(layout: str, tmp_path: Pa
     datamodule = ImageFolder(str(folder), val_fraction=0.0)
     assert datamodule.splits.val is None
     assert datamodule.val_dataloader() == []
-
-
-@pytest.mark.parametrize(
-    ("mode", "color", "expected"),
-    [
-        ("L", 90, (90, 90, 90)),
-        ("1", 1, (255, 255, 255)),
-        ("RGBA", (10, 20, 30, 255), (10, 20, 30)),
-        ("LA", (60, 255), (60, 60, 60)),
-        ("P", 0, (0, 0, 0)),  # the first colour of the default palette
-    ],
-)
-def test_images_of_every_mode_become_rgb(mode: str, color: Any, expected: tuple[int, int, int], tmp_path: Path) -> None:
-    image = decode(write_image(tmp_path / "image.png", mode=mode, color=color), (3, 6, 6))
-    assert image.shape == (3, 6, 6)
-    assert [set(channel.flatten().tolist()) for channel in image] == [{value} for value in expected]
-
-
-def test_colours_become_grey_for_one_channel(tmp_path: Path) -> None:
-    image = decode(write_image(tmp_path / "image.png", color=(255, 0, 0)), (1, 6, 6))
-    assert image.shape == (1, 6, 6)
-    assert set(image.flatten().tolist()) == {76}  # ITU-R 601: 0.299 * 255
-
-
-def test_a_16_bit_grey_image_keeps_its_greys(tmp_path: Path) -> None:
-    levels = numpy.tile(numpy.linspace(1000, 65_000, 8).astype(numpy.uint16), (8, 1))
-    Image.fromarray(levels).save(tmp_path / "image.png")
-    row = decode(tmp_path / "image.png", (3, 8, 8))[0, 0].int()
-    assert (row.diff() > 0).all()
-
-
-@pytest.mark.parametrize(("width", "height"), [(40, 20), (20, 40), (8, 9), (3, 50), (16, 16), (333, 17)])
-def test_any_size_becomes_the_square_asked_for(width: int, height: int, tmp_path: Path) -> None:
-    assert decode(write_image(tmp_path / "image.png", size=(width, height)), (3, 16, 16)).shape == (3, 16, 16)
-
-
-def test_the_middle_is_kept(tmp_path: Path) -> None:
-    """24x8, its middle third green: at size 8 nothing is resized and the rest cut off."""
-    image = Image.new("RGB", (24, 8), (255, 0, 0))
-    image.paste((0, 255, 0), (8, 0, 16, 8))
-    image.save(tmp_path / "image.png")
-    decoded = decode(tmp_path / "image.png", (3, 8, 8))
-    assert torch.equal(decoded, torch.tensor([0, 255, 0], dtype=torch.uint8).view(3, 1, 1).expand(3, 8, 8))
 
 
 def test_other_files_are_ignored(tmp_path: Path) -> None:

@@ -1,0 +1,99 @@
+"""Image files as tensors."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from image_files import write_image, write_noise
+from PIL import Image
+
+from lockstep.datamodules import images
+from lockstep.datamodules.images import decode
+from lockstep.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("mode", "color", "expected"),
+    [
+        ("L", 90, (90, 90, 90)),
+        ("1", 1, (255, 255, 255)),
+        ("RGBA", (10, 20, 30, 255), (10, 20, 30)),
+        ("LA", (60, 255), (60, 60, 60)),
+        ("P", 0, (0, 0, 0)),  # the first colour of the default palette
+    ],
+)
+def test_images_of_every_mode_become_rgb(mode: str, color: Any, expected: tuple[int, int, int], tmp_path: Path) -> None:
+    image = decode(write_image(tmp_path / "image.png", mode=mode, color=color), (3, 6, 6))
+    assert image.shape == (3, 6, 6)
+    assert [set(channel.flatten().tolist()) for channel in image] == [{value} for value in expected]
+
+
+def test_colours_become_grey_for_one_channel(tmp_path: Path) -> None:
+    image = decode(write_image(tmp_path / "image.png", color=(255, 0, 0)), (1, 6, 6))
+    assert image.shape == (1, 6, 6)
+    assert set(image.flatten().tolist()) == {76}  # ITU-R 601: 0.299 * 255
+
+
+def test_a_16_bit_grey_image_keeps_its_greys(tmp_path: Path) -> None:
+    levels = numpy.tile(numpy.linspace(1000, 65_000, 8).astype(numpy.uint16), (8, 1))
+    Image.fromarray(levels).save(tmp_path / "image.png")
+    row = decode(tmp_path / "image.png", (3, 8, 8))[0, 0].int()
+    assert (row.diff() > 0).all()
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 20), (20, 40), (8, 9), (3, 50), (16, 16), (333, 17)])
+def test_any_size_becomes_the_square_asked_for(width: int, height: int, tmp_path: Path) -> None:
+    assert decode(write_image(tmp_path / "image.png", size=(width, height)), (3, 16, 16)).shape == (3, 16, 16)
+
+
+def test_the_middle_is_kept(tmp_path: Path) -> None:
+    """24x8, its middle third green: at size 8 nothing is resized and the rest cut off."""
+    image = Image.new("RGB", (24, 8), (255, 0, 0))
+    image.paste((0, 255, 0), (8, 0, 16, 8))
+    image.save(tmp_path / "image.png")
+    decoded = decode(tmp_path / "image.png", (3, 8, 8))
+    assert torch.equal(decoded, torch.tensor([0, 255, 0], dtype=torch.uint8).view(3, 1, 1).expand(3, 8, 8))
+
+
+JPEGS: dict[str, dict[str, Any]] = {
+    "4:4:4": {"subsampling": 0},
+    "4:2:2": {"subsampling": 1},
+    "4:2:0": {"subsampling": 2},
+    "progressive": {"progressive": True},
+    "poor": {"quality": 5},
+    "with restarts": {"restart_marker_rows": 1},
+    "grey": {"mode": "L"},
+    "CMYK": {"mode": "CMYK"},
+    "turned by its EXIF": {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"},
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", JPEGS)
+def test_a_jpeg_has_pillow_s_pixels(kind: str, channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"mode": "RGB"} | JPEGS[kind]
+    soft = Image.effect_noise((7, 5), 90).resize((61, 47), Image.Resampling.BICUBIC)
+    picture = Image.merge("RGB", [soft, soft.rotate(90), soft.rotate(180)]).convert(options.pop("mode"))
+    picture.save(tmp_path / "picture.jpg", **options)
+    ours = decode(tmp_path / "picture.jpg", (channels, 16, 16))
+
+    def refuse(_: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(images, "decode_jpeg", refuse)
+    assert torch.equal(ours, decode(tmp_path / "picture.jpg", (channels, 16, 16)))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, 400, -2])
+def test_a_jpeg_that_is_cut_is_refused_by_its_name(kept: int, tmp_path: Path) -> None:
+    [path] = write_noise(tmp_path, 1)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ConfigError, match=rf"^{path}: not a readable image \(.+\)$"):
+        decode(path, (3, 8, 8))
+
+
+def test_a_png_by_the_name_of_a_jpeg_is_read(tmp_path: Path) -> None:
+    path = write_image(tmp_path / "image.png")
+    assert decode(path.rename(tmp_path / "image.jpg"), (3, 6, 6)).flatten(1).unique(dim=1).flatten().tolist() == [200, 100, 50]
