@@ -18,7 +18,7 @@ pytestmark = [
 ]
 DATA = {
     "digits": ("datamodule=digits",),
-    "synthetic_images": ("datamodule=synthetic_images", "datamodule.length=2048", "datamodule.pin_memory=true"),
+    "synthetic_images": ("datamodule=synthetic_images", "datamodule.length=2048"),
 }
 
 

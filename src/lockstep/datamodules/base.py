@@ -1,7 +1,6 @@
 """What all datamodules share: splits, loaders, batch sizes, standardisation."""
 
 import logging
-import signal
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batch, Batches
+from lockstep.datamodules.loaders import loader_of
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
 from lockstep.errors import config_error
-from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +48,7 @@ class DataModule(LightningDataModule):
         batch_size: samples per process and step.
         global_batch_size: given instead, is divided by world size and accumulation.
         drop_last: of the global batch; false splits the tail over the processes.
+        pin_memory: on a GPU, batches come to it from page-locked memory while the step before runs.
         val_fraction: of the training data, drawn with the seed, where the data has no validation split of its own.
         folds, fold: given instead, validation is part number `fold`, from 0 on, of `folds` equal ones: cross-validation.
         standardize: fit scikit-learn's StandardScaler on the training split.
@@ -67,7 +67,7 @@ class DataModule(LightningDataModule):
         drop_last: bool = True,
         shuffle: bool = True,
         num_workers: int = 0,
-        pin_memory: bool = False,
+        pin_memory: bool = True,
         persistent_workers: bool = False,
         val_fraction: float = 0.1,
         folds: int | None = None,
@@ -82,11 +82,8 @@ class DataModule(LightningDataModule):
         self.folds, self.fold = folds, fold
         self.standardize = standardize
         self.augment = CropFlip(**augment, seed=seed) if augment else None
-        self.loading = {
-            "num_workers": num_workers,
-            "pin_memory": pin_memory,
-            "persistent_workers": persistent_workers and num_workers > 0,
-        }
+        self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
+        self.pin_memory = pin_memory
         self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
@@ -204,19 +201,21 @@ class DataModule(LightningDataModule):
         return self._loader(dataset, sampler, None)
 
     def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: CropFlip | None) -> DataLoader[Batch]:
-        # batch_size=None: the sampler yields whole batches, which the dataset fetches at once
-        return _Loader(
+        return loader_of(
             Batches(dataset, augment),
-            batch_size=None,
-            sampler=sampler,
-            collate_fn=_unchanged,
-            worker_init_fn=_outlive_requests,
-            **self.loading,
+            sampler,
+            num_workers=self.num_workers,
+            pin_memory=self.pin_memory and self._device.type == "cuda",
+            persistent_workers=self.persistent_workers,
         )
 
     @property
     def _rank(self) -> int:
         return self.trainer.global_rank if self.trainer else 0
+
+    @property
+    def _device(self) -> torch.device:
+        return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
 
     @property
     def _world_size(self) -> int:
@@ -246,26 +245,6 @@ class DataModule(LightningDataModule):
         for ids in torch.arange(len(train)).split(4096):
             scaler.partial_fit(as_features(train[BatchIndices(ids, 0, 1.0)].inputs))
         return scaler
-
-
-class _Loader(DataLoader[Batch]):
-    """Without workers, torch's loader does around a batch what it does around a sample; a plain loop is enough."""
-
-    def __iter__(self) -> Any:
-        if self.num_workers or self.pin_memory:
-            return super().__iter__()
-        return (self.dataset[indices] for indices in self.sampler)
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
-
-
-def _outlive_requests(_: int) -> None:
-    """In a data worker: a request to stop that reaches the whole process group is for the run, which needs its workers until
-    the next step boundary, and ends them. By torch's own handler they would end at once, and fail the run."""
-    if STOP_SIGNALS.is_listening:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def as_features(inputs: Tensor) -> numpy.ndarray:

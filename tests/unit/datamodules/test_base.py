@@ -19,10 +19,16 @@ from lockstep.errors import ConfigError
 from lockstep.models.preprocess import Preprocess
 
 
-def pretend(datamodule: DataModule, global_rank: int, world_size: int, accumulate: int = 1, limit: float = 1.0) -> DataModule:
+def pretend(
+    datamodule: DataModule, global_rank: int, world_size: int, accumulate: int = 1, limit: float = 1.0, device: str = "cpu"
+) -> DataModule:
     """As if attached to the trainer of one rank."""
     trainer: Any = SimpleNamespace(
-        global_rank=global_rank, world_size=world_size, accumulate_grad_batches=accumulate, limit_train_batches=limit
+        global_rank=global_rank,
+        world_size=world_size,
+        accumulate_grad_batches=accumulate,
+        limit_train_batches=limit,
+        strategy=SimpleNamespace(root_device=torch.device(device)),
     )
     datamodule.trainer = trainer
     return datamodule
@@ -139,6 +145,15 @@ def test_only_training_images_are_augmented() -> None:
 def test_persistent_workers_are_only_asked_for_with_workers() -> None:
     assert images(persistent_workers=True).test_dataloader().persistent_workers is False
     assert images(persistent_workers=True, num_workers=1).test_dataloader().persistent_workers is True
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "expected"), [("cuda", {}, True), ("cuda", {"pin_memory": False}, False), ("cpu", {}, False)]
+)
+def test_batches_are_page_locked_on_gpus_only(device: str, options: dict[str, bool], expected: bool) -> None:
+    datamodule = pretend(Digits(**options), 0, 1, device=device)
+    loaders: list[Any] = [datamodule.train_dataloader(), datamodule.val_dataloader(), datamodule.test_dataloader()]
+    assert [loader.pin_memory for loader in loaders] == [expected] * 3
 
 
 @pytest.mark.parametrize(("name", "key"), [("seed", "seed"), ("shuffle", "datamodule.shuffle")])

@@ -1,0 +1,59 @@
+"""From batches of ids, which a sampler draws, to batches for the device."""
+
+import signal
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from lockstep.datamodules.batches import Batch, Batches
+from lockstep.datamodules.samplers import BatchIndices
+from lockstep.launchers.stop_signals import STOP_SIGNALS
+
+
+def loader_of(dataset: Batches, sampler: DistributedSampler[BatchIndices], **loading: Any) -> DataLoader[Batch]:
+    """batch_size=None: the sampler yields whole batches, which the dataset fetches at once."""
+    return _Loader(dataset, None, sampler=sampler, collate_fn=unchanged, worker_init_fn=outlive_requests, **loading)
+
+
+class _Loader(DataLoader[Batch]):
+    """Without workers, torch's loader does around a batch what it does around a sample; a plain loop is enough. Page-locked
+    batches, which are for a GPU, are copied there ahead of time."""
+
+    def __iter__(self) -> Any:
+        if self.pin_memory:
+            return copied_ahead(super().__iter__())
+        return super().__iter__() if self.num_workers else (self.dataset[indices] for indices in self.sampler)
+
+
+def copied_ahead(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Page-locked batches on the current CUDA device: while the step on one runs, the next is copied, on a stream of its own."""
+    copying, ahead = torch.cuda.Stream(), None
+    for batch in batches:
+        with torch.cuda.stream(copying):
+            copy = batch.to(copying.device), copying.record_event()
+        if ahead is not None:
+            yield _arrived(*ahead)
+        ahead = copy
+    if ahead is not None:
+        yield _arrived(*ahead)
+
+
+def _arrived(batch: Batch, copied: Any) -> Batch:
+    stepping = torch.cuda.current_stream()
+    stepping.wait_event(copied)
+    for tensor in batch[:3]:
+        tensor.record_stream(stepping)  # its memory is not for the copies after this one before the step is over
+    return batch
+
+
+def unchanged(batch: Any) -> Any:
+    return batch
+
+
+def outlive_requests(_: int) -> None:
+    """In a data worker: a request to stop that reaches the whole process group is for the run, which needs its workers until
+    the next step boundary, and ends them. By torch's own handler they would end at once, and fail the run."""
+    if STOP_SIGNALS.is_listening:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
