@@ -160,6 +160,8 @@ RULES: dict[str, Rule] = {
     "datamodule.noise": number(0),
     "datamodule.seed": SEED,
     "datamodule.verify": YES_NO,
+    "datamodule.cache": YES_NO,
+    "datamodule.cache_dir": TEXT.or_null(),
     "model.metrics": some("names", TEXT),
     "model.torchmetrics": Rule(
         "accepted is {NAME: {_target_: torchmetrics....}}, or null",

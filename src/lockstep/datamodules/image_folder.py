@@ -11,6 +11,7 @@ from torch.utils.data import Subset
 from torchvision.datasets.folder import find_classes
 
 from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
+from lockstep.datamodules.image_cache import Mapped, UnreadableImages, cached
 from lockstep.datamodules.images import damage, decode
 from lockstep.errors import config_error
 
@@ -48,11 +49,25 @@ class ImageFolder(DataModule):
         size: pixels of the square that an image becomes.
         test_fraction: of flat class folders.
         verify: read every image's header before training, so that a damaged file is named at the start.
+        cache: decode all images once, into a file that later runs and all processes read; see lockstep.datamodules.image_cache.
+        cache_dir: the folder for it; DATA_DIR.cache, beside the data, where it is not given.
     """
 
-    def __init__(self, data_dir: str, size: int = 64, test_fraction: float = 0.1, verify: bool = True, **loading: Any) -> None:
+    def __init__(
+        self,
+        data_dir: str,
+        size: int = 64,
+        test_fraction: float = 0.1,
+        verify: bool = True,
+        cache: bool = False,
+        cache_dir: str | None = None,
+        **loading: Any,
+    ) -> None:
         super().__init__(**loading)
         self.data_dir, self.size, self.test_fraction, self.verify = Path(data_dir), size, test_fraction, verify
+        self.cache = cache
+        beside = self.data_dir.absolute()
+        self.cache_dir = beside.with_name(f"{beside.name}.cache") if cache_dir is None else Path(cache_dir)
         self.is_split = (self.data_dir / "train").is_dir()
         self.has_test = (self.data_dir / "test").is_dir() if self.is_split else test_fraction > 0
         self.classes = _class_names(self.data_dir / "train" if self.is_split else self.data_dir)
@@ -67,21 +82,38 @@ class ImageFolder(DataModule):
         return {name: LabelledImages(folder, self.classes, self.spec.input_shape) for name, folder in there.items()}
 
     def prepare_data(self) -> None:
+        if self.cache:
+            self.pack()
+            return
         for images in self.folders.values():
             for path, _ in images.samples if self.verify else []:
                 if problem := damage(path):
                     raise config_error("datamodule.data_dir", path, f"not a readable image ({problem})")
 
+    def pack(self, workers: int | None = None) -> dict[str, Mapped]:
+        """The folders' images from the cache, decoded where that has not been done yet by `workers` processes, or one a core.
+        Raises UnreadableImages for all that can't be."""
+        packed, problems = dict[str, Mapped](), list[str]()
+        for name, images in self.folders.items():
+            try:
+                packed[name] = cached(images.root, images.samples, self.spec.input_shape, self.cache_dir, workers)
+            except UnreadableImages as error:
+                problems += error.problems
+        if problems:
+            raise UnreadableImages(self.data_dir, problems)
+        return packed
+
     def load(self) -> Splits:
+        datasets = self.pack() if self.cache else self.folders
         if not self.is_split:
-            return self._split_flat(self.folders["all"])
-        train, val, test = (self.folders.get(name) for name in ("train", "val", "test"))
+            return self._split_flat(datasets["all"])
+        train, val, test = (datasets.get(name) for name in ("train", "val", "test"))
         if train is None or val is not None:
             return Splits(train, val, test)
         rest, held_out = self.split(len(train))
         return Splits(Subset(train, rest.tolist()), Subset(train, held_out.tolist()) if len(held_out) else None, test)
 
-    def _split_flat(self, images: LabelledImages) -> Splits:
+    def _split_flat(self, images: Any) -> Splits:
         rest, test = seeded_split(len(images), self.test_fraction, self.seed)
         train, val = (rest[part] for part in self.split(len(rest)))
         train, val, test = (Subset(images, part.tolist()) for part in (train, val, test))
