@@ -5,6 +5,7 @@ from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lockstep.callbacks.early_stopping import EarlyStopping
 from lockstep.callbacks.equivalence import EquivalenceReport
 from lockstep.callbacks.monitors import LearningRate, Throughput
+from lockstep.callbacks.noise_scale import NoiseScale
 from lockstep.callbacks.nonfinite import NonFinite
 from lockstep.callbacks.pictures import Pictures
 from lockstep.callbacks.preemption import Preemption
@@ -20,6 +21,7 @@ __all__ = [
     "EquivalenceReport",
     "LastCheckpoint",
     "LearningRate",
+    "NoiseScale",
     "NonFinite",
     "Pictures",
     "Preemption",

@@ -219,4 +219,7 @@ RULES: dict[str, Rule] = {
     "callbacks.pictures.samples": integer(1),
     "callbacks.profiler.first_step": integer(1),
     "callbacks.profiler.steps": integer(1),
+    "callbacks.noise_scale.every_n_steps": integer(1),
+    "callbacks.noise_scale.every_n_steps_alone": integer(1),
+    "callbacks.noise_scale.decay": number(0, 0.9999),
 }

@@ -35,7 +35,7 @@ def metrics_of(trainer: Trainer) -> dict[str, float]:
 
 
 def facts_of(trainer: Trainer) -> dict[str, Any]:
-    """Sizes, times and devices; called on every rank, for samples are counted over all of them."""
+    """Sizes, times and devices, and what callbacks have found; called on every rank, for samples are counted over all of them."""
     model: Any = trainer.lightning_module
     datamodule: Any = getattr(trainer, "datamodule", None)
     samples_trained = _total(trainer, getattr(model, "samples_trained", 0))
@@ -57,7 +57,13 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "device_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if is_gpu else None,
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
-    }
+    } | _found_by_callbacks(trainer)
+
+
+def _found_by_callbacks(trainer: Any) -> dict[str, Any]:
+    """What those return that have a method `facts`."""
+    found = [callback.facts() for callback in trainer.callbacks if hasattr(callback, "facts")]
+    return {name: value for facts in found for name, value in facts.items()}
 
 
 def _total(trainer: Trainer, count: int) -> int:

@@ -1,0 +1,218 @@
+"""The gradient noise scale: how large a batch has to be until a larger one makes hardly better steps."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lockstep.datamodules.batches import Batch
+from lockstep.models import Task
+from lockstep.trainer.steps import begins_step
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Smoothed:
+    """Running means over estimates, as Adam has them: divided by `weight` they don't lean towards zero, where they begin.
+
+    gradient, trace: of |G|^2 and tr(Sigma), times the weight.
+    told, total: how often their ratio could be told, and its sum then.
+    """
+
+    gradient: float = 0.0
+    trace: float = 0.0
+    weight: float = 0.0
+    estimates: int = 0
+    told: int = 0
+    total: float = 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """In samples; None while |G|^2 can't be told from zero."""
+        return self.trace / self.gradient if self.gradient > 0 else None
+
+    def add(self, gradient: float, trace: float, decay: float) -> None:
+        self.gradient = decay * self.gradient + (1 - decay) * gradient
+        self.trace = decay * self.trace + (1 - decay) * trace
+        self.weight = decay * self.weight + 1 - decay
+        self.estimates += 1
+        if (ratio := self.ratio) is not None:
+            self.told, self.total = self.told + 1, self.total + ratio
+
+
+class NoiseScale(Callback):
+    """Estimates tr(Sigma) / |G|^2, in samples, while training: G is the gradient of the expected loss, Sigma the covariance of
+    the gradients of single samples (McCandlish et al. 2018, arXiv:1812.06162, equation 2.9 and appendix A.1).
+
+    A sampled step's batch consists of parts: what each process has of it, or each accumulated batch, and in one process without
+    accumulation two halves. From the gradients' squared norms over the parts, before the all-reduce, and over the whole follow
+    unbiased estimates of |G|^2 and tr(Sigma); each is smoothed, then they are divided. Gradients are only looked at: training is
+    the same to the bit. Halves take another backward pass, and for its time the memory of another set of gradients.
+
+    Where BatchNorm couples samples there is no gradient of a single one; what a part then adds to the step's gradient counts.
+
+    Args:
+        every_n_steps: optimizer steps from one that is sampled to the next.
+        every_n_steps_alone: the same for one process that accumulates nothing, and has to make halves.
+        decay: of the running means of |G|^2 and tr(Sigma), per sampled step.
+    """
+
+    def __init__(self, every_n_steps: int = 20, every_n_steps_alone: int = 50, decay: float = 0.95) -> None:
+        self.every_n_steps, self.every_n_steps_alone, self.decay = every_n_steps, every_n_steps_alone, decay
+        self.smoothed = Smoothed()
+        self._every = 0  # steps; 0: none is sampled
+        self._has_halves = self._is_sampled = False
+        self._batch: Any = None
+        self._parts: list[tuple[Tensor, int, float]] = []  # of this step and process: squared norm, samples, loss_weight
+        self._norms: list[Tensor] = []
+        self._outputs: list[Any] = []
+        self._first_half: list[tuple[Tensor, Tensor]] = []  # parameters and gradients
+        self._handles: list[Any] = []
+
+    def facts(self) -> dict[str, Any]:
+        """For the record of the run."""
+        found = self.smoothed
+        return {
+            "noise_scale": found.ratio,
+            "noise_scale_mean": found.total / found.told if found.told else None,
+            "noise_scale_gradient_squared": found.gradient / found.weight if found.estimates else None,
+            "noise_scale_trace": found.trace / found.weight if found.estimates else None,
+            "noise_scale_estimates": found.estimates,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self.smoothed)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.smoothed = Smoothed(**state_dict)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._has_halves = trainer.world_size * trainer.accumulate_grad_batches == 1
+        reason = _why_not(trainer, pl_module, self._has_halves)
+        if reason is not None:
+            log.warning(f"callbacks.noise_scale: no noise scale is estimated: {reason}")
+        self._every = 0 if reason else self.every_n_steps_alone if self._has_halves else self.every_n_steps
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if not self._every or not isinstance(batch, Batch):
+            return
+        if begins_step(trainer, batch_idx):
+            self._is_sampled = trainer.global_step % self._every == 0
+            self._parts.clear()
+        if self._is_sampled:
+            self._batch = batch
+            if self._has_halves:
+                self._handles.append(pl_module.register_forward_hook(lambda _, __, outputs: self._outputs.append(outputs)))
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        if not self._is_sampled:
+            return
+        parameters = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
+        if self._has_halves:
+            self._remove_hooks()
+            self._first_half = self._of_first_half(loss, parameters)
+        else:  # a leaf's hook is called with what this backward adds to its gradient, before DDP has it
+            self._handles += [parameter.register_hook(self._note) for parameter in parameters]
+
+    def _note(self, gradient: Tensor) -> None:
+        self._norms.append(_norm(gradient))
+
+    def _of_first_half(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """What the first half of the samples adds to each parameter's gradient, through the outputs that the loss is of; nothing
+        where these are not one row for each sample."""
+        found, self._outputs = self._outputs, []
+        samples, outputs = len(self._batch.ids), found[0] if len(found) == 1 else None
+        if not isinstance(outputs, Tensor) or len(outputs) != samples or samples < 2:
+            return []
+        (slopes,) = torch.autograd.grad(loss, outputs, retain_graph=True)
+        slopes = slopes.clone()
+        slopes[samples // 2 :] = 0
+        gradients = torch.autograd.grad(outputs, parameters, slopes, retain_graph=True, allow_unused=True)
+        return [(parameter, half) for parameter, half in zip(parameters, gradients, strict=True) if half is not None]
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._is_sampled:
+            return
+        self._remove_hooks()
+        scale = _loss_scale(trainer)
+        for norms, samples in self._halves() if self._has_halves else [(self._norms, len(self._batch.ids))]:
+            if samples and norms:
+                self._parts.append((_squared(norms) / scale**2, samples, self._batch.loss_weight))
+        self._norms, self._first_half = [], []
+
+    def _halves(self) -> Iterator[tuple[list[Tensor], int]]:
+        pairs = [(parameter.grad, half) for parameter, half in self._first_half if parameter.grad is not None]
+        samples = len(self._batch.ids)
+        yield [_norm(half) for _, half in pairs], samples // 2
+        yield [_norm(whole - half) for whole, half in pairs], samples - samples // 2
+
+    def _remove_hooks(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        if not self._is_sampled:
+            return
+        self._is_sampled = False
+        norms = [_norm(parameter.grad) for parameter in pl_module.parameters() if parameter.grad is not None]
+        if not norms:  # the step is left out: its gradients were not finite
+            return
+        self._estimate(trainer, float(_squared(norms)))
+        if (ratio := self.smoothed.ratio) is not None:
+            for logger in trainer.loggers:
+                logger.log_metrics({"noise_scale": ratio}, step=trainer.global_step)
+
+    def _estimate(self, trainer: Trainer, whole: float) -> None:
+        """From |g|^2 of the step, and of its parts, which may be of unequal size: the sum over the parts of samples * |mean
+        gradient|^2 is expected to be samples * |G|^2 + parts * tr(Sigma). For equal ones these are the paper's estimates."""
+        squares, parts, samples = self._over_processes(trainer)
+        if parts < 2:
+            return
+        trace = (squares - samples * whole) / (parts - 1)
+        gradient = whole - trace / samples
+        if abs(gradient) + abs(trace) < float("inf"):
+            self.smoothed.add(gradient, trace, self.decay)
+
+    def _over_processes(self, trainer: Trainer) -> list[float]:
+        """Samples * |mean gradient|^2, 1, samples: summed over all parts of the step. A sample counts in a part's gradient with
+        loss_weight / accumulation, and in its mean with 1 / samples."""
+        accumulate = trainer.accumulate_grad_batches
+        rows = [(float(square) * (accumulate / weight) ** 2 / samples, 1, samples) for square, samples, weight in self._parts]
+        sums = torch.tensor([(0, 0, 0), *rows], dtype=torch.float64).sum(dim=0)
+        if trainer.world_size > 1:
+            sums: Any = trainer.strategy.reduce(sums.to(trainer.strategy.root_device), reduce_op="sum")
+        return sums.tolist()
+
+
+def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | None:
+    """What keeps a run from being measured."""
+    if not isinstance(model, Task):
+        return f"{type(model).__name__} is no lockstep.models.Task, which says how a sample counts in the gradient"
+    if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
+        return f"with {type(trainer.strategy).__name__} a process does not have whole gradients"
+    if has_halves and any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
+        return "a compiled net can't be passed backward twice; accepted is trainer.accumulate_grad_batches=2 or more processes"
+    return None
+
+
+def _loss_scale(trainer: Any) -> float:
+    """Of 16-mixed precision, whose gradients are unscaled only before the optimizer's step."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return 1.0 if scaler is None else scaler.get_scale()
+
+
+def _norm(gradient: Tensor) -> Tensor:
+    gradient = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return torch.linalg.vector_norm(gradient, dtype=torch.promote_types(gradient.dtype, torch.float32))
+
+
+def _squared(norms: list[Tensor]) -> Tensor:
+    return torch.stack(norms).square().sum()
