@@ -24,6 +24,12 @@ class Estimate:
         return Estimate(self.mean * factor, bounds, self.runs)
 
 
+def positive(values: Sequence[float]) -> Estimate:
+    """Of times, say: the interval does not go below 0."""
+    found = estimate(values)
+    return Estimate(found.mean, found.interval and (max(0.0, found.interval[0]), found.interval[1]), found.runs)
+
+
 def estimate(values: Sequence[float]) -> Estimate:
     mean = statistics.fmean(values)
     if len(values) < 2:

@@ -60,7 +60,8 @@ class Findings:
 
     @cached_property
     def answer(self) -> str:
-        return choice.answer(self.measured, self.series, self.fit)
+        busy = " Measured on a machine that was busy." if self.starved else ""
+        return choice.answer(self.measured, self.series, self.fit) + busy
 
     @cached_property
     def crowded(self) -> list[Measurement]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.reports.estimates import Estimate, difference, estimate, ratio
+from lockstep.reports.estimates import Estimate, difference, estimate, positive, ratio
 from lockstep.reports.measurements import Measurement, Measurements
 
 WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
@@ -88,11 +88,11 @@ def _point(rows: list[Measurement], base: list[Measurement], measured: Measureme
         devices=devices,
         global_batch=rows[0].global_batch or 0,
         rows=tuple(rows),
-        throughput=estimate(speeds),
+        throughput=positive(speeds),
         speedup=speedup,
         efficiency=speedup.scaled(base[0].devices / devices),
-        step_seconds=estimate([row.step_seconds or 0.0 for row in rows]),
-        hours=estimate([row.device_hours or 0.0 for row in rows]),
+        step_seconds=positive([row.step_seconds or 0.0 for row in rows]),
+        hours=positive([row.device_hours or 0.0 for row in rows]),
         lr=best,
         metric=rates[best],
     )
@@ -137,7 +137,7 @@ def arrivals(series: Series, target: float, maximize: bool) -> dict[int, Arrival
             times = [_first_time(row, target, maximize) for row in rows]
             reached = [time for time in times if time is not None]
             if len(reached) == len(times):
-                arrival = Arrival(point.devices, lr, estimate(reached))
+                arrival = Arrival(point.devices, lr, positive(reached))
                 found[point.devices] = min(found.get(point.devices, arrival), arrival, key=lambda one: one.seconds.mean)
     return found
 

@@ -30,6 +30,7 @@ def test_an_interval_is_student_s() -> None:
     one = estimates.estimate([1.0, 2.0, 3.0])
     half = stats.t.ppf(0.975, 2) / math.sqrt(3)
     assert (one.mean, one.interval, one.runs) == (2.0, pytest.approx((2 - half, 2 + half)), 3)
+    assert estimates.positive([1.0, 3.0]).interval == (0.0, estimates.estimate([1.0, 3.0]).interval[1])
     assert estimates.estimate([2.0]) == estimates.Estimate(2.0)
     welch = stats.ttest_ind([1.0, 2.0, 3.0], [5.0, 5.5], equal_var=False).confidence_interval()
     ours = estimates.difference([1.0, 2.0, 3.0], [5.0, 5.5])
