@@ -19,6 +19,7 @@ MODELS = {
     "mlp": ("model.net.dropout=0.2", "datamodule.drop_last=false", "datamodule.batch_size=500", "trainer.max_steps=5"),
     "cnn": ("model/lr_scheduler=cosine", "datamodule.standardize=true", "trainer.max_steps=5"),
     "resnet18": (*IMAGES, "+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "trainer.max_steps=3"),
+    "airbench": (*IMAGES, "datamodule.shape=[3,9,10]", "model.net.width=4", "model/optimizer=muon", "trainer.max_steps=3"),
     "resnet50": (*IMAGES, "trainer.max_steps=2"),
 }
 

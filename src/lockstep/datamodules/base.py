@@ -194,6 +194,11 @@ class DataModule(LightningDataModule):
         rest = torch.cat([part for number, part in enumerate(parts) if number != self.fold])
         return rest.sort().values, parts[self.fold].sort().values
 
+    def first_inputs(self, count: int) -> Tensor:
+        """Up to so many inputs of the training split, unaugmented, for what is fitted to them before training."""
+        train = Batches(self.splits.train)
+        return train[BatchIndices(torch.arange(min(count, len(train))), 0, 1.0)].inputs
+
     def _eval_loader(self, dataset: Any | None) -> DataLoader[Batch] | list[Any]:
         if dataset is None:
             return []

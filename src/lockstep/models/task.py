@@ -35,7 +35,8 @@ class Task(LightningModule):
     """A net and what it is trained for. A subclass implements `measure`.
 
     Args:
-        net: inputs (n, *input_shape) to outputs (n, num_outputs).
+        net: inputs (n, *input_shape) to outputs (n, num_outputs). Where it says so by `fitted_on`, a number, its method `fit` is
+            called before training with so many of the training inputs, preprocessed; the ranks begin with rank zero's weights.
         optimizer: called with the parameters, and with fused=False where it is configured to be fused and can't be.
         lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
         param_groups: options of the optimizer for some parameters, see lockstep.models.param_groups.
@@ -177,8 +178,13 @@ class Task(LightningModule):
 
     def setup(self, stage: str) -> None:
         datamodule = getattr(self.trainer, "datamodule", None)
-        if stage == "fit" and isinstance(datamodule, DataModule) and datamodule.scaler is not None:
+        if stage != "fit" or not isinstance(datamodule, DataModule):
+            return
+        if datamodule.scaler is not None:
             self.preprocess.fit(datamodule.scaler)
+        net: Any = self.net
+        if (count := getattr(net, "fitted_on", 0)) > 0:  # a checkpoint that is continued is loaded later
+            net.fit(self.preprocess(datamodule.first_inputs(count)))
 
     def configure_optimizers(self) -> Any:
         optimizer = make_optimizer(self.make_optimizer, self, self.param_groups, **self._without_fused())

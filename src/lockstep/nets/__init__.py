@@ -3,9 +3,10 @@
 `build` passes `input_shape` and `num_outputs` to every constructor that takes them.
 """
 
+from lockstep.nets.airbench import Airbench
 from lockstep.nets.cnn import CNN
 from lockstep.nets.dropout import Dropout
 from lockstep.nets.mlp import MLP
 from lockstep.nets.resnet import resnet
 
-__all__ = ["CNN", "MLP", "Dropout", "resnet"]
+__all__ = ["CNN", "MLP", "Airbench", "Dropout", "resnet"]
