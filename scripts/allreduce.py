@@ -1,0 +1,188 @@
+"""How fast is an all-reduce here? Latency and bandwidth of the actual backend, from its time by message size.
+
+    python scripts/allreduce.py [--processes 2 4] [--backend gloo|nccl] [--seconds 5] [--json FILE]
+
+A ring sends 2(n-1) messages of 1/n of the bytes one after the other, so that an all-reduce over n processes takes
+
+    T = 2(n-1) * latency + 2(n-1)/n * bytes / bandwidth
+
+To that the measured times are fitted, each by its relative error; another algorithm (NCCL takes trees for small messages) shows
+in how far they lie from it. Latency and bandwidth are inputs of the model of a training step,
+
+    T(n) = compute + max(0, 2(n-1)/n * bytes/bandwidth + 2(n-1) * latency - overlap)
+
+Its bytes are those of the gradients, four for each parameter in float32; compute and overlap show only in training runs.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy
+from scipy.optimize import nnls
+
+from lockstep.atomic_files import read_json, write_json
+from lockstep.cli import start
+from lockstep.config.plan import visible_cores, visible_gpus
+from lockstep.console import aligned, say
+from lockstep.errors import ExitCode, config_error
+from lockstep.launchers.command_line import command_with
+from lockstep.launchers.environment import Rank, this_rank
+from lockstep.launchers.outcome import outcome_of
+from lockstep.launchers.rank import leave_process_group, tell_parent
+from lockstep.launchers.supervisor import supervise
+from lockstep.runs.record import environment
+
+SIZES = tuple(4**k * 1024 for k in range(9))  # bytes: 1 KiB to 64 MiB
+ROUNDS = 5  # the middle one counts
+PROCESSES_PER_CORE = 8  # more are taken for a slip, as by trainer.devices
+TIMEOUT = 60  # seconds until a collective gives up
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Of one link: seconds until a message begins to arrive, and bytes a second; with standard errors. A bandwidth that is too
+    large to be told is infinite."""
+
+    latency: float
+    latency_error: float
+    bandwidth: float
+    bandwidth_error: float
+
+    def seconds(self, processes: int, size: int) -> float:
+        steps = 2 * (processes - 1)
+        return steps * self.latency + steps / processes * size / self.bandwidth
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, nargs="+", default=[2], metavar="N", help="numbers of processes; default: 2")
+    parser.add_argument("--backend", choices=["gloo", "nccl"], help="default: nccl where there are enough GPUs, else gloo")
+    parser.add_argument("--seconds", type=float, default=5.0, help="to measure in, for each number of processes; default: 5")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to leave the measurements too")
+    parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)  # of a rank
+    arguments = parser.parse_args()
+    if (rank := this_rank()) is not None:
+        as_rank(rank, arguments.backend, arguments.seconds, arguments.record)
+        return
+    backend = checked(arguments)
+    measured = {count: in_processes(count, backend, arguments.seconds) for count in sorted(set(arguments.processes))}
+    ring = fitted(measured)
+    print(report(backend, measured, ring))
+    if arguments.json is not None:
+        rows = {str(count): {"sizes": list(SIZES), "seconds": seconds} for count, seconds in measured.items()}
+        write_json(arguments.json, {"backend": backend, "processes": rows, "all": asdict(ring), **environment()})
+
+
+def checked(arguments: argparse.Namespace) -> str:
+    """The backend. Raises ConfigError for what can't be measured here."""
+    gpus, most = visible_gpus(), PROCESSES_PER_CORE * visible_cores()
+    largest = max(arguments.processes)
+    backend = arguments.backend or ("nccl" if largest <= gpus else "gloo")
+    if backend == "nccl" and largest > gpus:
+        raise config_error("--backend", backend, f"{largest} processes need as many GPUs, this machine shows {gpus}")
+    for count in arguments.processes:
+        if not 2 <= count <= max(most, gpus):
+            raise config_error("--processes", count, f"accepted is 2 to {max(most, gpus)}")
+    if not 0.1 <= arguments.seconds <= 600:
+        raise config_error("--seconds", f"{arguments.seconds:g}", "accepted is 0.1 to 600")
+    if arguments.json is not None and (arguments.json.is_dir() or not arguments.json.absolute().parent.is_dir()):
+        raise config_error("--json", arguments.json, "accepted is a file in a folder that is there")
+    return backend
+
+
+def in_processes(count: int, backend: str, seconds: float) -> list[float]:
+    """Seconds of an all-reduce of each of SIZES, over that many processes, which are gone afterwards."""
+    with TemporaryDirectory(prefix="lockstep-") as folder:
+        record = Path(folder) / "seconds.json"
+        command = command_with(f"--record={record}", f"--backend={backend}", f"--seconds={seconds:g}")
+        outcome = supervise(command, count, Path(folder) / "log", fresh=False)
+        if outcome.code:
+            if outcome.traceback:
+                print(outcome.traceback, file=sys.stderr)
+            say(f"Not measured over {count} processes: {outcome.reason}")
+            sys.exit(outcome.code)
+        return (read_json(record) or {})["seconds"]
+
+
+def as_rank(rank: Rank, backend: str, seconds: float, record: Path) -> None:
+    import torch
+    import torch.distributed as dist
+
+    try:
+        if backend == "nccl":
+            torch.cuda.set_device(rank.local_rank)
+        store = dist.FileStore(str(record.with_name("store")), rank.world_size)
+        timeout = timedelta(seconds=TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank.global_rank, world_size=rank.world_size, timeout=timeout)
+        found = [measured(size, seconds / len(SIZES)) for size in SIZES]
+        if rank.global_rank == 0:
+            write_json(record, {"seconds": found})
+        leave_process_group(together=True)
+    except Exception as error:
+        tell_parent(outcome_of(error, rank.global_rank))
+        sys.exit(ExitCode.FAILED)
+
+
+def measured(size: int, budget: float) -> float:
+    """Seconds of an all-reduce of so many bytes, in the process group there is and by this clock, in about `budget` seconds."""
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    message = torch.zeros(size // 4, device=device)
+
+    def seconds_of(calls: int) -> float:
+        dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(calls):
+            dist.all_reduce(message)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return (time.perf_counter() - begun) / calls
+
+    seconds_of(1)  # connects
+    calls = torch.tensor(max(1, int(budget / ROUNDS / seconds_of(2))), device=device)
+    dist.broadcast(calls, src=0)
+    return sorted(seconds_of(int(calls)) for _ in range(ROUNDS))[ROUNDS // 2]
+
+
+def fitted(measured: dict[int, list[float]], sizes: Sequence[int] = SIZES) -> Ring:
+    """To seconds by number of processes and size: least squares of the relative errors, nothing negative."""
+    points = [(n, size, seconds) for n, times in measured.items() for size, seconds in zip(sizes, times, strict=True)]
+    matrix = numpy.array([[2 * (n - 1) / seconds, 2 * (n - 1) / n * size / seconds] for n, size, seconds in points])
+    scale = numpy.linalg.norm(matrix, axis=0)  # a byte takes a millionth of what a message does
+    (latency, per_byte), rest = nnls(matrix / scale, numpy.ones(len(points)))
+    variances = numpy.diag(numpy.linalg.inv((matrix / scale).T @ (matrix / scale))) * rest**2 / (len(points) - 2)
+    (latency, per_byte), (latency_error, error) = numpy.array([latency, per_byte]) / scale, numpy.sqrt(variances) / scale
+    bandwidth, bandwidth_error = (1 / per_byte, error / per_byte**2) if per_byte else (math.inf, math.inf)
+    return Ring(*map(float, (latency, latency_error, bandwidth, bandwidth_error)))
+
+
+def report(backend: str, measured: dict[int, list[float]], ring: Ring) -> str:
+    columns = ("processes", "KiB", "ms a call", "ms by the fit", "GB/s of a link")
+    rows = [
+        (
+            f"{count}",
+            f"{size // 1024:,}",
+            f"{1e3 * seconds:.3f}",
+            f"{1e3 * ring.seconds(count, size):.3f}",
+            f"{2 * (count - 1) / count * size / seconds / 1e9:.3f}",
+        )
+        for count, times in measured.items()
+        for size, seconds in zip(SIZES, times, strict=True)
+    ]
+    bandwidth = f"{ring.bandwidth / 1e9:.3g} GB/s (+- {ring.bandwidth_error / 1e9:.1g})"
+    bandwidth = bandwidth if math.isfinite(ring.bandwidth) else "too large to be told"
+    inputs = f"latency {1e6 * ring.latency:.3g} us a message (+- {1e6 * ring.latency_error:.1g}), bandwidth {bandwidth}"
+    return f"{aligned([columns, *rows], right=True)}\n\n{backend}, for the model of a training step: {inputs}"
+
+
+if __name__ == "__main__":
+    start(main)
