@@ -145,22 +145,19 @@ class Findings:
 
     @cached_property
     def time_shares(self) -> dict[int, dict[str, float]]:
-        """By number of devices the mean seconds of each part of a step."""
+        """By number of devices the mean share of each part of a step."""
         found = {}
         for point in self.series.points if self.series else ():
-            parts = [row.record["time_per_step"] for row in point.rows if row.record.get("time_per_step")]
+            parts = [row.record["step_time"] for row in point.rows if row.record.get("step_time")]
             names = dict.fromkeys(name for part in parts for name in part)
             if parts:
                 found[point.devices] = {name: sum(part.get(name, 0.0) for part in parts) / len(parts) for name in names}
         return found
 
     @cached_property
-    def memory(self) -> dict[int, list[float]]:
-        """By number of devices the peaks of all ranks of all jobs, in GiB."""
-        found: dict[int, list[float]] = {}
-        for row in self.measured.finished:
-            found.setdefault(row.devices, []).extend(row.record.get("memory_by_rank_gib") or [])
-        return {devices: ranks for devices, ranks in found.items() if ranks and all(ranks)}
+    def memory(self) -> dict[int, float]:
+        """By number of devices the mean peak of rank zero's, in GiB."""
+        return _means(self.series, lambda record: record.get("device_memory_gib"))
 
 
 def _means(series: Series | None, value: Any) -> dict[int, float]:

@@ -113,18 +113,12 @@ def _verdict(change: Estimate) -> str:
 def time(found: Findings) -> Iterator[Block]:
     if found.time_shares:
         yield Heading("Where a step's time goes")
-        yield Picture("time", "Milliseconds of each part of a step, by number of devices")
+        yield Picture("time", "The share of each part of a step, by number of devices")
         names = list(dict.fromkeys(name for parts in found.time_shares.values() for name in parts))
-        rows = [
-            [str(n), *(f"{1000 * parts.get(name, 0):.3g} ({parts.get(name, 0) / sum(parts.values()):.0%})" for name in names)]
-            for n, parts in found.time_shares.items()
-        ]
-        yield Table(("devices", *(f"{name.replace('_', ' ')}, ms" for name in names)), rows)
+        rows = [[str(n), *(f"{parts.get(name, 0):.0%}" for name in names)] for n, parts in found.time_shares.items()]
+        yield Table(("devices", *names), rows)
     if found.memory:
-        yield Heading("Peak memory of the ranks")
-        peaks = {n: (max(ranks), min(ranks)) for n, ranks in found.memory.items()}
-        rows = [[str(n), f"{most:.3g}", f"{least:.3g}", f"{most / least:.2f}"] for n, (most, least) in peaks.items()]
-        yield Table(("devices", "most, GiB", "least, GiB", "most / least"), rows)
+        yield Table(("devices", "peak memory of the first, GiB"), [[str(n), f"{peak:.3g}"] for n, peak in found.memory.items()])
 
 
 def shown(value: Estimate, form: str) -> str:

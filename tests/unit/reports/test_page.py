@@ -17,7 +17,7 @@ from lockstep.reports.findings import Assumed, Findings, read_all_reduce
 from lockstep.reports.sections import document
 from lockstep.reports.write import drawing, write_report
 
-SHARES = {"data": 0.001, "forward_backward": 0.008, "communication": 0.002}
+SHARES = {"data": 0.1, "forward": 0.3, "backward": 0.4, "communication": 0.2}
 
 
 def whole() -> list[dict[str, Any]]:
@@ -28,9 +28,9 @@ def whole() -> list[dict[str, Any]]:
             lr,
             step=step,
             metric=0.9 + lr,
-            time_per_step=SHARES,
+            step_time=SHARES,
             noise_scale_mean=320.0,
-            memory_by_rank_gib=[2.0] * n,
+            device_memory_gib=2.5,
             history=[{"epoch": 1, "seconds": 10.0 / n, "metrics": {"val/acc": 0.9 + lr}}],
         )
         for n, step in ((1, 0.010), (2, 0.012), (4, 0.0135))
@@ -59,7 +59,6 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
         "Time to val/acc 0.91",
         "Learning rates",
         "Where a step's time goes",
-        "Peak memory of the ranks",
         "A model of communication",
         "Predicted efficiency",
         "What would move it: 64 devices, limited by latency or bandwidth",
@@ -69,6 +68,8 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
     ]
     assert "5 of 6 jobs have finished" in text
     assert "| 4 | 128 | 1 | 9,481 | 2.96 | 74% | 13.5 |" in text
+    assert "| 2 | 10% | 30% | 40% | 20% |" in text
+    assert "| 2 | 2.5 |" in text
     assert "At 32 samples per device that is 10 devices" in text
     assert "diverged (rank 0: at step 3 the loss is nan, of samples 7)" in text
     for origin in ("0123456789abcdef", "NVIDIA H100", "torch 2.15.0", "node1, 64 cores"):
