@@ -85,7 +85,7 @@ def logged(run: Path) -> dict[tuple[int, str], str]:
     with (run / "csv" / "metrics.csv").open() as file:
         for row in csv.DictReader(file):
             for name, value in row.items():
-                if value and name not in ("step", "epoch") and not name.startswith("throughput/"):
+                if value and name not in ("step", "epoch") and not name.startswith(("throughput/", "time/")):
                     assert (int(row["step"]), name) not in found, f"{name} at step {row['step']} twice"
                     found[int(row["step"]), name] = value
     return found

@@ -110,9 +110,13 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     rows |= {"wall time": f"{result['wall_time']:.1f} s", "world size": str(result["world_size"])}
     if result["train_time"]:
         rows |= {"throughput": f"{result['samples_per_second']:,.0f} samples/s"}
+    if shares := result.get("step_time"):
+        rows |= {"a step": ", ".join(f"{part} {share:.0%}" for part, share in shares.items() if share >= 0.005)}
     show_table([*rows.items(), ("run directory", _relative(run_dir))])
     if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
         print(result["test_note"], flush=True)
+    if result.get("advice"):
+        print(result["advice"], flush=True)
     if result["train_time"]:
         folder, evaluate = shlex.quote(_relative(run_dir)), command_line("scripts/evaluate.py", _relative(run_dir))
         print(f"\nNext:\n  tensorboard --logdir {folder}\n  {evaluate}", flush=True)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,7 @@ def test_a_notebook_s_output_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
 PRINTS = """
 import sys
 from pathlib import Path
+from typing import Any
 from lockstep import console
 console.survive_lost_output()
 with Path(sys.argv[1]).open("w") as file:
@@ -144,3 +146,14 @@ def test_what_sets_test_apart_from_validation_is_said_with_the_results(
     for said in ({"test_note": None}, {}, {"test_note": note, "metrics": {"val/acc": 0.99}}):
         console.show_result(tmp_path, result | said)
         assert note not in capsys.readouterr().out
+
+
+def test_what_a_step_s_time_went_to_is_a_row_and_the_advice_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    result: dict[str, Any] = {"metrics": {"val/acc": 0.99}, "wall_time": 1.0, "world_size": 1, "train_time": 0.0}
+    shares = {"data": 0.31, "forward": 0.2, "communication": 0.001, "rest": 0.489}
+    console.show_result(tmp_path, result | {"step_time": shares, "advice": "try more workers"})
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if line.startswith("a step")).endswith("  data 31%, forward 20%, rest 49%")
+    assert lines[-1] == "try more workers"
+    console.show_result(tmp_path, result | {"step_time": shares, "advice": None})
+    assert "None" not in capsys.readouterr().out

@@ -11,6 +11,7 @@ from lockstep.callbacks.pictures import Pictures
 from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness
+from lockstep.callbacks.step_time import StepTime
 from lockstep.callbacks.watchdog import Watchdog
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Pictures",
     "Preemption",
     "Progress",
+    "StepTime",
     "Throughput",
     "Watchdog",
 ]

@@ -19,7 +19,7 @@ def _is_due(trainer: Any) -> bool:
     return step % trainer.log_every_n_steps == 0 or step in (1, trainer.max_steps) or trainer.is_last_batch
 
 
-def _log(trainer: Trainer, metrics: dict[str, float]) -> None:
+def log_metrics(trainer: Trainer, metrics: dict[str, float]) -> None:
     for logger in trainer.loggers:
         logger.log_metrics(metrics, step=trainer.global_step - 1)
 
@@ -30,7 +30,7 @@ class LearningRate(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if _is_due(trainer) and ends_step(trainer, batch_idx):
             groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-            _log(trainer, {f"lr/{i}" if i else "lr": float(group["lr"]) for i, group in enumerate(groups)})
+            log_metrics(trainer, {f"lr/{i}" if i else "lr": float(group["lr"]) for i, group in enumerate(groups)})
 
 
 class Throughput(Callback):
@@ -61,10 +61,10 @@ class Throughput(Callback):
             return
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)
-            _log(trainer, {"memory/device_gib": torch.cuda.max_memory_allocated(pl_module.device) / 2**30})
+            log_metrics(trainer, {"memory/device_gib": torch.cuda.max_memory_allocated(pl_module.device) / 2**30})
         seconds = time.perf_counter() - self._since
         measured = {"throughput/step_time": seconds / (trainer.global_step - self._step)}
         if self._samples:
             measured["throughput/samples_per_second"] = self._samples * trainer.world_size / seconds
-        _log(trainer, measured)
+        log_metrics(trainer, measured)
         self._restart(trainer.global_step)

@@ -220,6 +220,7 @@ RULES: dict[str, Rule] = {
     "callbacks.early_stopping.mode": one_of("max", "min"),
     "callbacks.progress.refresh_rate": integer(0),
     "callbacks.pictures.samples": integer(1),
+    "callbacks.step_time.every_n_steps": integer(1),
     "callbacks.profiler.first_step": integer(1),
     "callbacks.profiler.steps": integer(1),
     "callbacks.noise_scale.every_n_steps": integer(1),

@@ -7,6 +7,7 @@ names of Lightning's are used throughout: there is no public seam around a step.
 the two loops side by side, hooks, logs and checkpoints.
 """
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -59,7 +60,16 @@ class EpochLoop(_TrainingEpochLoop):
     profiler, or a gradient scaler, on one device or under DDP, by a model that leaves Lightning's way of stepping as it is.
     """
 
+    waited_for_data = 0.0  # seconds, in asking the loaders for batches
     _plain: "_PlainStep | None" = None
+
+    def _on_before_fetch(self) -> None:
+        super()._on_before_fetch()
+        self.waited_for_data -= time.perf_counter()
+
+    def _on_after_fetch(self) -> None:
+        self.waited_for_data += time.perf_counter()
+        super()._on_after_fetch()
 
     def on_run_start(self, data_fetcher: Any) -> None:
         super().on_run_start(data_fetcher)

@@ -16,7 +16,7 @@ from lockstep.trainer.profilers import Nsight, TorchProfiler
 
 
 def trained(folder: Path, *overrides: str) -> Any:
-    options = ("trainer.max_epochs=2", "guards.checkpoint.every_n_steps=null")  # eight steps
+    options = ("trainer.max_epochs=2", "callbacks.step_time=null", "guards.checkpoint.every_n_steps=null")  # eight steps
     datamodule, model, trainer = prepared(folder, *options, *overrides)
     trainer.fit(model, datamodule)
     return trainer
