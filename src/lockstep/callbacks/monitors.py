@@ -3,6 +3,7 @@
 Steps are counted from 0 in a log, by Lightning's metrics too: what a checkpoint of n steps comes after stands before n.
 """
 
+import statistics
 import time
 from typing import Any
 
@@ -37,10 +38,12 @@ class Throughput(Callback):
     """throughput/samples_per_second over all processes where batches show how many samples they have, throughput/step_time
     in seconds, memory/device_gib at most.
 
-    Measured from one logging step to the next within an epoch: validation and checkpoints are not in it.
+    Measured from one logging step to the next within an epoch: validation and checkpoints are not in it. Their median, but for
+    the first, which warms up, is seconds_per_step in the run's record.
     """
 
     def __init__(self) -> None:
+        self._step_times: list[float] = []
         self._restart(0)
 
     def _restart(self, step: int) -> None:
@@ -63,8 +66,12 @@ class Throughput(Callback):
             torch.cuda.synchronize(pl_module.device)
             log_metrics(trainer, {"memory/device_gib": torch.cuda.max_memory_allocated(pl_module.device) / 2**30})
         seconds = time.perf_counter() - self._since
+        self._step_times.append(seconds / (trainer.global_step - self._step))
         measured = {"throughput/step_time": seconds / (trainer.global_step - self._step)}
         if self._samples:
             measured["throughput/samples_per_second"] = self._samples * trainer.world_size / seconds
         log_metrics(trainer, measured)
         self._restart(trainer.global_step)
+
+    def facts(self) -> dict[str, float]:
+        return {"seconds_per_step": statistics.median(self._step_times[1:])} if len(self._step_times) > 1 else {}

@@ -104,7 +104,7 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     finished = Counter(row.variant for row in rows if row.is_finished)
     variant = max(counts, key=lambda one: (finished[one], counts[one]))
     kept = sorted((row for row in rows if row.variant == variant), key=_place)
-    is_of_steps = all("seconds_per_step" in row.record for row in kept if row.is_finished)
+    is_of_steps = all(row.record.get("seconds_per_step") for row in kept if row.is_finished)
     first = next(iter(jobs.values()))
     return Measurements(
         directory=sweep_dir.absolute(),

@@ -53,3 +53,17 @@ def test_throughput_is_logged_for_batches_of_any_shape(batch: Any, has_rate: boo
     throughput.on_train_batch_end(trainer, model, None, batch, 0)
     assert logged["throughput/step_time"] > 0
     assert ("throughput/samples_per_second" in logged) is has_rate
+
+
+def test_the_median_step_is_in_the_record_without_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter((0.0, 9.0, 9.0, 10.0, 10.0, 11.0, 11.0, 13.0, 13.0))  # a step of 9 seconds, of 1, 1 and 2
+    monkeypatch.setattr("lockstep.callbacks.monitors.time.perf_counter", lambda: next(now))
+    trainer: Any = SimpleNamespace(
+        global_step=0, log_every_n_steps=1, world_size=1, loggers=[], max_steps=-1, is_last_batch=False
+    )
+    model: Any = SimpleNamespace(device=torch.device("cpu"))
+    throughput = Throughput()
+    assert throughput.facts() == {}
+    for trainer.global_step in range(1, 5):
+        throughput.on_train_batch_end(trainer, model, None, None, 0)
+    assert throughput.facts() == {"seconds_per_step": 1.0}
