@@ -94,8 +94,8 @@ def _check_workers(cfg: DictConfig) -> None:
 
 def _check_augmentation(cfg: DictConfig) -> None:
     for name, value in (OmegaConf.select(cfg, "datamodule.augment") or {}).items():
-        if name not in ("crop", "flip"):
-            raise config_error(f"datamodule.augment.{name}", shown(value), "no such key; accepted are crop, flip")
+        if name not in ("crop", "flip", "padding"):
+            raise config_error(f"datamodule.augment.{name}", shown(value), "no such key; accepted are crop, flip, padding")
 
 
 def _check_validation_interval(cfg: DictConfig) -> None:

@@ -1,5 +1,7 @@
 """Augmentation of whole batches, with a draw per sample."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -8,32 +10,59 @@ from lockstep.counter_rng import random_bits
 
 
 class CropFlip:
-    """Random crop after zero padding, and random horizontal flip.
+    """Random crop after padding, and horizontal flip.
 
     The draws of a sample depend on (seed, epoch, sample id) alone: not on its batch, its rank, or what came before.
 
     Args:
         crop: pixels of padding on each side; the crop has the size of the image. 0 turns it off.
-        flip: mirror each image with probability one half.
+        flip: mirror each image with probability one half; `alternating`: in the first epoch, and then in every other one what
+            was not mirrored in the one before (Jordan 2024, arXiv:2404.00498).
+        padding: zeros, or the image reflected at its edges; `crop` is then less than its height and width.
     """
 
-    def __init__(self, crop: int = 0, flip: bool = False, seed: int = 0) -> None:
-        self.crop, self.flip, self.seed = crop, flip, seed
+    def __init__(
+        self,
+        crop: int = 0,
+        flip: bool | Literal["alternating"] = False,
+        padding: Literal["zeros", "reflect"] = "zeros",
+        seed: int = 0,
+    ) -> None:
+        self.crop, self.flip, self.padding, self.seed = crop, flip, padding, seed
 
     def __call__(self, images: Tensor, ids: Tensor, epoch: int) -> Tensor:
         """Images (n, channels, height, width) to the same shape and type; ids (n,)."""
         n, channels, height, width = images.shape
         if not n:
             return images
-        padded = functional.pad(images, [self.crop] * 4)
+        padded = self._padded(images)
         tall, wide = padded.shape[2:]
         of_sample, of_channel, of_row = (torch.arange(count, device=images.device) for count in (n, channels, height))
         top, left = (random_bits(self.seed, epoch, ids, stream) % (2 * self.crop + 1) for stream in (1, 2))
         if self.flip:  # a mirrored crop is a crop of the mirrored image
-            mirrored = random_bits(self.seed, epoch, ids, 0) % 2 == 1
+            mirrored = self._mirrored(ids, epoch)
             padded = torch.cat([padded, padded.flip(-1)])
             of_sample, left = of_sample + n * mirrored, torch.where(mirrored, 2 * self.crop - left, left)
         # Rows are copied whole, many times faster than pixel by pixel: a row of a crop is one of all runs of `width` pixels.
         runs = padded.flatten().as_strided((padded.numel() - width + 1, width), (1, 1))
         row = (of_sample[:, None] * channels + of_channel)[:, :, None] * tall + top[:, None, None] + of_row
         return runs.index_select(0, (row * wide + left[:, None, None]).flatten()).view(images.shape)
+
+    def _mirrored(self, ids: Tensor, epoch: int) -> Tensor:
+        if self.flip == "alternating":
+            return (random_bits(self.seed, 0, ids, 0) + epoch) % 2 == 1
+        return random_bits(self.seed, epoch, ids, 0) % 2 == 1
+
+    def _padded(self, images: Tensor) -> Tensor:
+        if self.padding == "zeros":
+            return functional.pad(images, [self.crop] * 4)
+        rows, columns = (
+            reflected(torch.arange(-self.crop, length + self.crop, device=images.device), length) for length in images.shape[2:]
+        )
+        return images[:, :, rows][:, :, :, columns]
+
+
+def reflected(index: Tensor, length: int) -> Tensor:
+    """Positions before 0 and after length - 1 as a mirror at the first and at the last shows them; at most length - 1 away."""
+    last = length - 1
+    return last - (last - index.abs()).abs()

@@ -102,6 +102,9 @@ class DataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         if self.augment is not None and len(self.spec.input_shape) != 3:
             raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {self.spec.input_shape}")
+        if self.augment is not None and self.augment.padding == "reflect" and self.augment.crop >= min(self.spec.input_shape[1:]):
+            accepted = f"an image of {self.spec.input_shape} can't be reflected further than it reaches; accepted is less"
+            raise config_error("datamodule.augment.crop", self.augment.crop, accepted)
         self._start = (0, 0)
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()

@@ -18,7 +18,7 @@ class Whitening(nn.Conv2d):
     """A convolution whose outputs are uncorrelated and of variance one, and their negatives; with a bias that is trained.
 
     Its filters are the eigenvectors of the covariance of the training images' patches, divided by the square roots of their
-    eigenvalues: section 3.2 of the paper. They are frozen, saved with the model, and random until `fit` is called.
+    eigenvalues. They are frozen, saved with the model, and random until `fit` is called.
     """
 
     def __init__(self, channels: int, kernel_size: int) -> None:
@@ -96,7 +96,7 @@ def _block(inputs: int, outputs: int, momentum: float) -> nn.Sequential:
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Conv2d:
-    """Of its outputs as many as there are inputs are at first these: section 3.3 of the paper."""
+    """Of its outputs as many as there are inputs are at first these."""
     convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
     with torch.no_grad():
         nn.init.dirac_(convolution.weight[:inputs])

@@ -73,7 +73,7 @@ def test_yes_is_not_a_number(key: str, shipped: DictConfig) -> None:
         ("trainer.gradient_clip_val", -0.5, "trainer.gradient_clip_val=-0.5: accepted is a number of at least 0, or null"),
         ("datamodule.batch_size", 0, "datamodule.batch_size=0: accepted is an integer of at least 1"),
         ("datamodule.val_fraction", 0.95, "datamodule.val_fraction=0.95: accepted is a number between 0 and 0.9"),
-        ("datamodule.augment", {"pad": 1}, "datamodule.augment.pad=1: no such key; accepted are crop, flip"),
+        ("datamodule.augment", {"pad": 1}, "datamodule.augment.pad=1: no such key; accepted are crop, flip, padding"),
         ("datamodule.augment", {"crop": -1}, "datamodule.augment.crop=-1: accepted is an integer of at least 0"),
         ("datamodule.num_classes", 1, "datamodule.num_classes=1: accepted is an integer of at least 2"),
         ("model.optimizer.lr", float("nan"), "model.optimizer.lr=nan: accepted is a number of at least 0"),

@@ -6,7 +6,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from lockstep.counter_rng import random_bits
-from lockstep.datamodules.augment import CropFlip
+from lockstep.datamodules import SyntheticImages
+from lockstep.datamodules.augment import CropFlip, reflected
+from lockstep.errors import ConfigError
 
 
 @pytest.fixture
@@ -51,6 +53,37 @@ def test_about_half_are_flipped() -> None:
     images = torch.tensor([0.0, 1.0]).expand(10_000, 1, 1, 2)
     flipped = CropFlip(flip=True)(images, torch.arange(10_000), epoch=0)[:, 0, 0, 0].mean()
     assert float(flipped) == pytest.approx(0.5, abs=0.02)  # four standard deviations of 0.5 / sqrt(10,000)
+
+
+def test_an_alternating_flip_shows_each_image_both_ways_in_any_two_epochs(images: Tensor) -> None:
+    flips = CropFlip(flip="alternating", seed=1)
+    first, second, third = (flips(images, IDS, epoch) for epoch in (0, 1, 2))
+    assert torch.equal(first, CropFlip(flip=True, seed=1)(images, IDS, epoch=0))
+    assert torch.equal(second, first.flip(-1))
+    assert torch.equal(third, first)
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(flips(images[order], IDS[order], 1), second[order])
+
+
+def test_positions_beyond_an_edge_are_reflected_without_repeating_it() -> None:
+    assert reflected(torch.arange(-3, 7), 4).tolist() == [3, 2, 1, 0, 1, 2, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_a_crop_of_a_reflected_image_is_torch_s(dtype: torch.dtype) -> None:
+    shown = torch.arange(64 * 3 * 5 * 6).view(64, 3, 5, 6).remainder(251).to(dtype)
+    augmented = CropFlip(crop=4, padding="reflect", seed=4)(shown, IDS, epoch=7)
+    padded = functional.pad(shown.double(), [4] * 4, mode="reflect").to(dtype)
+    tops, lefts = random_bits(4, 7, IDS, 1) % 9, random_bits(4, 7, IDS, 2) % 9
+    for i in range(64):
+        assert torch.equal(augmented[i], padded[i, :, tops[i] : tops[i] + 5, lefts[i] : lefts[i] + 6])
+
+
+def test_a_reflection_further_than_the_image_reaches_is_refused() -> None:
+    augment = {"crop": 4, "padding": "reflect"}
+    data = SyntheticImages((3, 4, 5), num_classes=2, length=1, val_length=1, test_length=1, augment=augment)
+    with pytest.raises(ConfigError, match=r"^datamodule.augment.crop=4: an image of \(3, 4, 5\) can't be .*; accepted is less$"):
+        data.setup("fit")
 
 
 @pytest.mark.parametrize("flip", [False, True])
