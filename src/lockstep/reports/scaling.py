@@ -107,6 +107,13 @@ def metric_change(point: Point, base: Point) -> Estimate:
     return difference(metrics_of(point.at_best_rate), metrics_of(base.at_best_rate))
 
 
+def paired_changes(point: Point, base: Point) -> list[float]:
+    """Of the final metric, from each job of `base` to the one of the same rate and seed."""
+    known = {(row.lr, str(row.seed)): row.metric for row in base.rows}
+    pairs = [(row.metric, known.get((row.lr, str(row.seed)))) for row in point.rows]
+    return [metric - before for metric, before in pairs if metric is not None and before is not None]
+
+
 @dataclass(frozen=True)
 class Arrival:
     """When the jobs of one count first had the target metric, at the rate that got there first; `devices` of them."""

@@ -1,14 +1,14 @@
 """The report's page: what was found, in the order in which a reader asks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lockstep.reports.choice import WORTH
 from lockstep.reports.document import Block, Document, Heading, Picture, Table, Text
-from lockstep.reports.estimates import Estimate, difference
+from lockstep.reports.estimates import Estimate, estimate
 from lockstep.reports.findings import Findings
 from lockstep.reports.model_sections import batch, communication
 from lockstep.reports.origin import missing, origin
-from lockstep.reports.scaling import Series, metrics_of
+from lockstep.reports.scaling import Series, paired_changes
 
 
 def document(found: Findings) -> Document:
@@ -91,22 +91,20 @@ def same_batch(found: Findings) -> Iterator[Block]:
         return
     yield Heading(f"The same global batch of {series.batch}: {found.measured.metric} against devices")
     yield Picture("accuracy", f"{found.measured.metric} by number of devices, at one global batch and one rate")
-    base = series.base.at_best_rate
     rows = []
-    for point in series.points:
-        alike = [row for row in point.rows if row.lr == series.base.lr]
-        if alike:
-            change = difference(metrics_of(alike), metrics_of(base))
-            rows.append([str(point.devices), str(len(alike)), shown(change, "+.2g"), _verdict(change) if alike != base else ""])
-    yield Table(("devices", "runs", f"change of {found.measured.metric} at lr {_rate(series.base.lr)}", "verdict"), rows)
+    for point in series.points[1:]:
+        if changes := paired_changes(point, series.base):
+            change = estimate(changes)
+            rows.append([str(point.devices), str(len(changes)), shown(change, "+.2g"), _verdict(change, changes)])
+    yield Table(("devices", "pairs of one rate and seed", f"change of {found.measured.metric}", "verdict"), rows)
     yield Text("Whether N processes give what one gives, step by step, is for scripts/parity.py to say.")
 
 
-def _verdict(change: Estimate) -> str:
-    if change.mean == 0:
+def _verdict(change: Estimate, changes: Sequence[float]) -> str:
+    if not any(changes):
         return "equal"
     if change.interval is None:
-        return "one run each: may be chance"
+        return "one pair: may be chance"
     return "not beyond chance" if change.interval[0] <= 0 <= change.interval[1] else "differs"
 
 
