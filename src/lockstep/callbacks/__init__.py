@@ -12,10 +12,12 @@ from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.step_time import StepTime
+from lockstep.callbacks.tf32 import TF32
 from lockstep.callbacks.watchdog import Watchdog
 
 __all__ = [
     "EMA",
+    "TF32",
     "BestCheckpoint",
     "CounterBasedRandomness",
     "EarlyStopping",

@@ -4,7 +4,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning import LightningModule
@@ -29,6 +29,7 @@ from lockstep.trainer.steps import begins_step, ends_step
 
 OptimizerFactory = Callable[..., Optimizer]
 ScheduleFactory = Callable[[Optimizer, TrainingLength], dict[str, Any]]
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # of torch.compile
 
 
 class Task(LightningModule):
@@ -55,6 +56,7 @@ class Task(LightningModule):
         torchmetrics: Mapping[str, Metric] | None = None,
         param_groups: Groups | None = None,
         compile: bool = False,
+        compile_mode: CompileMode = "default",
         channels_last: bool = False,
         model_config: dict[str, Any] | None = None,
     ) -> None:
@@ -79,7 +81,7 @@ class Task(LightningModule):
         if channels_last:
             net.to(memory_format=torch.channels_last)
         if compile:
-            net.compile()  # in place: torch.compile(net) would put _orig_mod. into the checkpoint's keys
+            net.compile(mode=compile_mode)  # in place: torch.compile(net) would put _orig_mod. into the checkpoint's keys
 
     @abstractmethod
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

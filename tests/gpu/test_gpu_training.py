@@ -1,0 +1,93 @@
+"""A training on a GPU is what it is on a CPU: the same weights, resumed to the same bits, and no step waits for the device."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import ROOT, python
+from fits import KeepAll, prepared, trained
+from lightning import Callback
+
+from lockstep.callbacks import StepTime
+from lockstep.checkpointing import differences
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none"),
+]
+GPU = ("trainer.accelerator=gpu", "model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}")
+
+
+def test_one_gpu_gives_what_a_cpu_gives(tmp_path: Path) -> None:
+    """In float64, up to rounding: the order, the augmentation and the dropout are counted, not drawn."""
+    options = (*GPU[1:], "trainer.precision=64-true")
+    on_cpu, _ = trained(tmp_path / "cpu", *options)
+    on_gpu, _ = trained(tmp_path / "gpu", *options, GPU[0])
+    for name, weight in on_cpu["state_dict"].items():
+        torch.testing.assert_close(on_gpu["state_dict"][name].cpu(), weight, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("model", [GPU[1:], ("model=cnn", "model.net.width=4")], ids=["mlp", "cnn"])
+def test_continuing_from_any_step_changes_no_bit(model: tuple[str, ...], precision: str, tmp_path: Path) -> None:
+    options = (*model, GPU[0], f"trainer.precision={precision}", "trainer.deterministic=true", "trainer.max_epochs=2")
+    kept = tmp_path / "run" / "kept"
+    kept.mkdir(parents=True)
+    whole, _ = trained(tmp_path / "run", *options, extra=[KeepAll(kept)])
+    steps = sorted(kept.iterdir(), key=lambda path: int(path.stem))
+    assert len(steps) >= 6
+    for path in steps[::2]:
+        again, _ = trained(tmp_path / "run", *options, ckpt_path=path)
+        assert not differences(whole, again), path.name
+
+
+class Strict(Callback):
+    """From the end of the `first` step to the end of the `last`, whatever waits for the device is an error."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.modes = {first: "error", last: "default"}
+
+    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+        if (mode := self.modes.pop(trainer.global_step, None)) is not None:
+            torch.cuda.set_sync_debug_mode(mode)
+
+
+@pytest.mark.parametrize("options", [(), ("trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1.0")])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "resnet18"])
+def test_a_step_waits_for_nothing(model: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    """Between the steps that ask: guards at multiples of ten, logs at multiples of 50."""
+    every = ("trainer.log_every_n_steps=50", "guards.checkpoint.every_n_steps=null", "callbacks.step_time.every_n_steps=2")
+    data = ("datamodule.batch_size=32", "datamodule.pin_memory=true", "trainer.max_epochs=1", "trainer.max_steps=25")
+    datamodule, module, trainer = prepared(tmp_path, GPU[0], f"model={model}", *every, *data, *options)
+    strict = Strict(11, 19)
+    trainer.callbacks.append(strict)  # after all others
+    try:
+        trainer.fit(module, datamodule)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert not strict.modes
+    record = next(callback.facts() for callback in trainer.callbacks if isinstance(callback, StepTime))
+    assert record["steps_measured"] > 5
+    assert sum(record["step_time"].values()) == pytest.approx(1, abs=1e-3)
+    assert record["step_time"]["forward"] > 0 < record["step_time"]["backward"]
+
+
+def test_a_trace_has_the_kernels(tmp_path: Path) -> None:
+    options = ("profiler=pytorch", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=2")
+    datamodule, model, trainer = prepared(tmp_path, *GPU, *options)
+    trainer.fit(model, datamodule)
+    with gzip.open(tmp_path / "profile" / "rank0.pt.trace.json.gz") as file:
+        kinds = {event.get("cat") for event in json.load(file)["traceEvents"]}
+    assert {"kernel", "cpu_op", "user_annotation"} <= kinds
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices: NCCL refuses two ranks on one")
+@pytest.mark.parametrize("model", [("model=mlp", "model.net.dropout=0.2"), ("model=cnn",)], ids=["mlp", "cnn"])
+def test_two_gpus_give_what_one_gives(model: tuple[str, ...], tmp_path: Path) -> None:
+    command = (ROOT / "scripts" / "parity.py", "trainer=gpu", "trainer.devices=2", "parity.steps=10", *model)
+    done = python(*command, cwd=tmp_path, timeout=220)
+    assert done.returncode == 0, done.stdout + done.stderr
