@@ -1,10 +1,10 @@
 """Competitors side by side: each in fresh processes of its own, in turn, several times, on one thread a process.
 
-    python benchmarks/run.py [SUITE] [--repeats 5] [overrides of train.py]
+    python benchmarks/run.py [SUITE] [--repeats 5] [overrides of train.py, or options of the suite's programs]
 
 SUITE is one of those in benchmarks/suites.py. Prints a table, and writes it to benchmarks/SUITE_HARDWARE.md with how it came
 about; the raw samples beside it, as JSON. Medians, with the distance of the quartiles behind them. "of the floor" is the
-floor's time per step over the competitor's: 1 is as fast as a bare loop. Processor time is of all threads of rank zero, while
+floor's time for a sample over the competitor's: 1 is as fast as a bare loop. Processor time is of all threads of rank zero, while
 it trains. Where the machine is not quiet, that is the figure to look at.
 """
 
@@ -90,16 +90,21 @@ COLUMNS: dict[str, Callable[[Sample, Sample | None], float | None]] = {
     "samples/s": lambda own, _: own.samples / own.train_time if own.train_time else None,
     "µs a step": lambda own, _: own.train_time / own.steps * 1e6 if own.steps else None,
     "µs of processor": lambda own, _: own.train_cpu / own.steps * 1e6 if own.steps else None,
-    "of the floor": lambda own, floor: _ratio(own.train_time, floor and floor.train_time),
-    "of the floor, processor": lambda own, floor: _ratio(own.train_cpu, floor and floor.train_cpu),
+    "µs of processor a sample": lambda own, _: own.train_cpu / own.samples * 1e6 if own.samples else None,
+    "of the floor": lambda own, floor: floor and _ratio(own, floor, "train_time"),
+    "of the floor, processor": lambda own, floor: floor and _ratio(own, floor, "train_cpu"),
+    "times the floor": lambda own, floor: floor and _ratio(own, floor, "train_time"),
+    "times the floor, processor": lambda own, floor: floor and _ratio(own, floor, "train_cpu"),
     "s in all": lambda own, _: own.seconds,
     "s of processor in all": lambda own, _: own.cpu,
     "peak MiB": lambda own, _: own.peak_mib,
 }
 
 
-def _ratio(own: float, floor: float | None) -> float | None:
-    return floor / own if floor and own else None
+def _ratio(own: Sample, floor: Sample, seconds: str) -> float | None:
+    """Of what a sample takes: some competitors take more of them than others."""
+    each, floor_s = (getattr(sample, seconds) / sample.samples if sample.samples else 0.0 for sample in (own, floor))
+    return floor_s / each if each and floor_s else None
 
 
 if __name__ == "__main__":

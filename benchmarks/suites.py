@@ -4,8 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jpegs import jpegs
+
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = ("samples/s", "µs a step", "µs of processor", "of the floor", "of the floor, processor", "peak MiB")
+LOADS = ("samples/s", "times the floor", "µs of processor a sample", "times the floor, processor", "peak MiB")
 STARTS = ("s in all", "s of processor in all")
 
 
@@ -91,6 +94,24 @@ def _sweep(overrides: list[str]) -> list[Competitor]:
     return [Competitor(f"a sweep of {count} job{'s' * (count > 1)}", jobs(count)) for count in (1, 8)]
 
 
+def _loader(overrides: list[str]) -> list[Competitor]:
+    """Overrides are options of its programs: --size 224, say."""
+    folder = jpegs()
+    common = ["--folder", str(folder), "--size", "64", "--batch-size", "64", *overrides]
+    cache = ["--cache", f"{folder}.cache", "--epochs", "20"]
+
+    def competitor(name: str, program: str, *options: str) -> Competitor:
+        path = str(ROOT / "benchmarks" / "competitors" / f"{program}.py")
+        return Competitor(name, _by_record(path, [*options, *common]), is_floor=program == "torchvision_loader")
+
+    return [
+        competitor("torchvision's ImageFolder, 2 workers", "torchvision_loader", "--workers", "2", "--epochs", "1"),
+        competitor("`datamodule=image_folder`, 2 workers", "our_loader", "--workers", "2", "--epochs", "1"),
+        competitor("with `datamodule.cache=true`, 2 workers", "our_loader", "--workers", "2", *cache),
+        competitor("with `datamodule.cache=true`, no workers", "our_loader", "--workers", "0", *cache),
+    ]
+
+
 _SAME = "The same net, batches, optimizer and data for all; one epoch and one validation. `train.py` with all it does by default."
 SUITES = {
     "mlp": Suite(
@@ -98,6 +119,12 @@ SUITES = {
     ),
     "cnn": Suite(f"The CNN on 28x28 images, batches of 64.\n{_SAME}", STEPS, _steps("cnn", "1,28,28", 64, 120, 8)),
     "resnet18": Suite(f"ResNet-18 on 32x32 images, batches of 32.\n{_SAME}", STEPS, _steps("resnet18", "3,32,32", 32, 25, 2)),
+    "loader": Suite(
+        "10,000 JPEGs of 256x256 to 64x64 bytes in batches of 64, shuffled, nothing trained; the cache is full before.\n"
+        "The floor is torchvision's ImageFolder; processor time is of the workers too.",
+        LOADS,
+        _loader,
+    ),
     "startup": Suite("From the command to the end of one step of training, validation and test.", STARTS, _startup),
     "sweep": Suite("One step a job; what a job adds is a seventh of the difference.", STARTS, _sweep),
 }

@@ -1,0 +1,28 @@
+"""What `datamodule=image_folder` loads pictures with, decoded as they are needed or from the cache."""
+
+from loading import Loading
+
+from lockstep.datamodules import ImageFolder
+
+
+def main() -> None:
+    task = Loading.given()
+    datamodule = ImageFolder(
+        str(task.folder),
+        size=task.size,
+        batch_size=task.batch_size,
+        num_workers=task.workers,
+        val_fraction=0.0,
+        test_fraction=0.0,
+        drop_last=False,
+        verify=False,  # which is before training
+        cache=task.cache is not None,
+        cache_dir=task.cache,
+    )
+    datamodule.prepare_data()
+    loader = datamodule.train_dataloader()
+    task.measure(lambda: (len(batch.ids) for batch in loader))
+
+
+if __name__ == "__main__":
+    main()
