@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batches, InMemory
 from lockstep.datamodules.loaders import loader_of
-from lockstep.datamodules.samplers import EvalSampler
+from lockstep.datamodules.on_device import OnDevice
+from lockstep.datamodules.samplers import EvalSampler, TrainSampler
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,3 +38,15 @@ def test_a_step_that_is_slow_to_begin_still_finds_its_own_batch() -> None:
         del batch
     order = [indices.ids for indices in EvalSampler(1000, 10)]
     assert [int(total) for total in sums] == [int(IMAGES[ids].sum(dtype=torch.int64)) for ids in order]
+
+
+def test_data_that_lives_on_the_device_gives_the_batches_of_the_cpu() -> None:
+    augment = CropFlip(crop=4, flip=True, seed=2)
+    there = OnDevice(InMemory(IMAGES, TARGETS), torch.device("cuda"), augment)
+    for ours, theirs in zip(
+        loader_of(there, TrainSampler(1000, 64)),
+        loader_of(Batches(InMemory(IMAGES, TARGETS), augment), TrainSampler(1000, 64)),
+        strict=True,
+    ):
+        assert {tensor.device.type for tensor in ours[:3]} == {"cuda"}
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(ours[:3], theirs[:3], strict=True))

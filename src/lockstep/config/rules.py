@@ -137,6 +137,7 @@ RULES: dict[str, Rule] = {
     "datamodule.num_workers": integer(0),
     "datamodule.pin_memory": YES_NO,
     "datamodule.persistent_workers": YES_NO,
+    "datamodule.on_device": YES_NO,
     "datamodule.val_fraction": number(0, 0.9),
     "datamodule.folds": integer(2).or_null(),
     "datamodule.fold": integer(0),

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batch, Batches
 from lockstep.datamodules.loaders import loader_of
+from lockstep.datamodules.on_device import OnDevice
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
 from lockstep.errors import config_error
 
@@ -49,6 +50,7 @@ class DataModule(LightningDataModule):
         global_batch_size: given instead, is divided by world size and accumulation.
         drop_last: of the global batch; false splits the tail over the processes.
         pin_memory: on a GPU, batches come to it from page-locked memory while the step before runs.
+        on_device: the data is brought to the device once, and batches are made of it there.
         val_fraction: of the training data, drawn with the seed, where the data has no validation split of its own.
         folds, fold: given instead, validation is part number `fold`, from 0 on, of `folds` equal ones: cross-validation.
         standardize: fit scikit-learn's StandardScaler on the training split.
@@ -69,6 +71,7 @@ class DataModule(LightningDataModule):
         num_workers: int = 0,
         pin_memory: bool = True,
         persistent_workers: bool = False,
+        on_device: bool = False,
         val_fraction: float = 0.1,
         folds: int | None = None,
         fold: int = 0,
@@ -83,7 +86,7 @@ class DataModule(LightningDataModule):
         self.standardize = standardize
         self.augment = CropFlip(**augment, seed=seed) if augment else None
         self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
-        self.pin_memory = pin_memory
+        self.pin_memory, self.on_device = pin_memory, on_device
         self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
@@ -209,6 +212,8 @@ class DataModule(LightningDataModule):
         return self._loader(dataset, sampler, None)
 
     def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: CropFlip | None) -> DataLoader[Batch]:
+        if self.on_device:
+            return loader_of(OnDevice(dataset, self._device, augment, self.num_workers), sampler)
         return loader_of(
             Batches(dataset, augment),
             sampler,
