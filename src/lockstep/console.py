@@ -118,8 +118,10 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     if result.get("advice"):
         print(result["advice"], flush=True)
     if result["train_time"]:
-        folder, evaluate = shlex.quote(_relative(run_dir)), command_line("scripts/evaluate.py", _relative(run_dir))
-        print(f"\nNext:\n  tensorboard --logdir {folder}\n  {evaluate}", flush=True)
+        commands = [f"tensorboard --logdir {shlex.quote(_relative(run_dir))}"]
+        if any(run_dir.glob("checkpoints/*.ckpt")):
+            commands.append(command_line("scripts/evaluate.py", _relative(run_dir)))
+        print("\n  ".join(["\nNext:", *commands]), flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:

@@ -1,0 +1,75 @@
+"""Which learning rate? A range test: one short training whose rate rises until it diverges (Smith 2017, arXiv:1506.01186).
+
+    python scripts/lr_range.py [any overrides of train.py]
+    python scripts/lr_range.py trainer.devices=2 model=resnet18 datamodule=cifar10 lr_range.from=1e-5 lr_range.to=3
+
+It takes the samples in the order in which a run takes them, in the same global batches, at any number of devices, and suggests
+the rate at which the loss falls fastest. That holds for this global batch, and for the beginning of a training.
+
+    lr_range.from=1e-6   the first rate
+    lr_range.to=1.0      the last one
+    lr_range.steps=200   optimizer steps from one to the other, exponentially
+    lr_range.stop_at=4   ends earlier, where the mean of the latest losses is so many times the lowest it has been
+    run_dir=...          where lr_range.png, metrics.json with the curve, and tensorboard/ go: logs/lr_range/TIME
+
+No checkpoint is saved, and nothing that was trained is kept.
+"""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from lockstep.atomic_files import read_json
+from lockstep.cli import start
+from lockstep.config.overrides import quote
+from lockstep.errors import config_error
+from lockstep.launchers.command_line import command_with
+from lockstep.launchers.environment import RankZeroFilter, run_id
+from lockstep.runs.composition import compose
+from lockstep.runs.run import Run
+from lockstep.runs.validation import Prepared, validated
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    overrides = parser.parse_args().overrides
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    logging.getLogger().handlers[0].addFilter(RankZeroFilter())
+    cfg = compose(f"run_dir={quote(str(Path('logs', 'lr_range', run_id()).absolute()))}", *overrides, config_name="lr_range")
+    _check(cfg)
+    _, plan = validated(cfg)
+    with Run(cfg, Prepared(plan)) as run:
+        if run.is_parent:
+            run.supervise(command_with(f"run_dir={quote(cfg.run_dir)}"))
+        else:
+            from lockstep.build import build
+
+            datamodule, model, trainer = build(cfg, run.plan)
+            trainer.fit(model, datamodule)
+            run.finish(trainer)
+    if run.is_owner:
+        _say(run.directory)
+
+
+def _check(cfg: DictConfig) -> None:
+    """Raises ConfigError for a range that is none."""
+    test = cfg.lr_range
+    if not 0 < test["from"] < test.to < float("inf"):
+        raise config_error("lr_range.to", test.to, f"accepted is a number above lr_range.from={test['from']}, which is above 0")
+    for key, least in (("steps", 10), ("stop_at", 1)):
+        if not test[key] >= least:
+            raise config_error(f"lr_range.{key}", test[key], f"accepted is a number of at least {least}")
+
+
+def _say(directory: Path) -> None:
+    found = (read_json(directory / "metrics.json") or {})["lr_range"]
+    rate = "No rate is suggested" if found["suggestion"] is None else f"model.optimizer.lr={found['suggestion']:.2g}"
+    print(f"\n{rate}: {found['reason']}\nThe curve: {directory / 'lr_range.png'}", flush=True)
+
+
+if __name__ == "__main__":
+    start(main)

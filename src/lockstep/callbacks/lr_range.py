@@ -1,0 +1,134 @@
+"""A learning rate range test: one short training whose rate rises until it diverges (Smith 2017, arXiv:1506.01186)."""
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
+
+from lockstep.trainer.steps import begins_step, ends_step
+
+_WINDOW = 0.1  # of the steps: in which losses are averaged
+
+
+class Suggestion(NamedTuple):
+    """A learning rate, and why; None where the curve shows none."""
+
+    rate: float | None
+    reason: str
+
+
+class LearningRateRange(Callback):
+    """Raises the rate exponentially from `first` to `last` in `steps` optimizer steps, whatever the schedule, and stops where the
+    mean of the latest losses is `stop_at` times the lowest it has been. The loss is that of the step's global batch, before the
+    step; rates of other parameter groups keep their ratio to the first one's.
+
+    When training ends, the curve is a picture: at `path`, and in TensorBoard.
+    """
+
+    def __init__(self, first: float, last: float, steps: int, stop_at: float, path: str) -> None:
+        self.first, self.last, self.steps, self.stop_at, self.path = first, last, steps, stop_at, Path(path)
+        self.rates: list[float] = []
+        self.losses: list[float] = []
+        self.diverged_at: float | None = None  # a rate
+        self._window = max(1, round(_WINDOW * steps))
+        self._lowest = math.inf  # of the means of the latest losses
+        self._loss: Tensor | float = 0.0  # of the step so far, here
+        self._ratios: list[tuple[dict[str, Any], float]] = []  # of parameter groups to the first one's rate
+
+    def facts(self) -> dict[str, Any]:
+        """For the record of the run."""
+        rate, reason = self._suggestion()
+        curve = {"rates": self.rates, "losses": self.losses, "diverged_at": self.diverged_at}
+        return {"lr_range": curve | {"suggestion": rate, "reason": reason}}
+
+    def _suggestion(self) -> Suggestion:
+        return suggested(self.rates, smoothed(self.losses, self._window), self.diverged_at)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.lr_scheduler_configs.clear()
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        self._ratios = [(group, group["lr"] / groups[0]["lr"] if groups[0]["lr"] else 1.0) for group in groups]
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if begins_step(trainer, batch_idx):
+            rate = self.first * (self.last / self.first) ** (trainer.global_step / max(1, self.steps - 1))
+            self.rates.append(rate)
+            self._loss = 0.0
+            for group, ratio in self._ratios:
+                group["lr"] = rate * ratio
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._loss = self._loss + outputs["loss"].detach()
+        if not ends_step(trainer, batch_idx):
+            return
+        loss = float(trainer.strategy.reduce(self._loss, reduce_op="mean"))
+        step = trainer.global_step - 1
+        for logger in trainer.loggers:
+            logger.log_metrics({"lr_range/loss": loss, "lr_range/lr": self.rates[-1]}, step=step)
+        if not math.isfinite(loss):
+            self._diverge(trainer)
+            return
+        self.losses.append(loss)
+        latest = self.losses[-self._window :]
+        self._lowest = min(self._lowest, mean := sum(latest) / len(latest))
+        if mean > self.stop_at * self._lowest:
+            self._diverge(trainer)
+
+    def _diverge(self, trainer: Trainer) -> None:
+        self.diverged_at = self.rates[-1]
+        trainer.should_stop = True
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        del self.rates[len(self.losses) :]  # where the loss was not finite
+        if not trainer.is_global_zero:
+            return
+        figure = _curve(self.rates, self.losses, smoothed(self.losses, self._window), self._suggestion())
+        figure.savefig(self.path, dpi=150)
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                logger.experiment.add_figure("lr_range", figure, trainer.global_step)
+
+
+def smoothed(losses: list[float], window: int) -> list[float]:
+    """The mean over about so many around each; towards the ends over fewer, as many on either side."""
+    found = []
+    for i in range(len(losses)):
+        reach = min(window // 2, i, len(losses) - 1 - i)
+        found.append(sum(losses[i - reach : i + reach + 1]) / (2 * reach + 1))
+    return found
+
+
+def suggested(rates: list[float], losses: list[float], diverged_at: float | None) -> Suggestion:
+    """From rates at equal ratios and smoothed losses: where these fall fastest, over a fifth of the rates, before the lowest."""
+    tried = f"from {rates[0]:.2g} to {rates[-1]:.2g}" if rates else "at the first rate"
+    lowest = losses.index(min(losses)) if losses else 0
+    if lowest < 2:
+        return Suggestion(None, f"the loss falls nowhere {tried}; try lower rates (lr_range.from), or more lr_range.steps")
+    reach = max(1, len(losses) // 10)
+    falls = [losses[max(0, i - reach)] - losses[min(lowest, i + reach)] for i in range(lowest + 1)]
+    rate = rates[falls.index(max(falls))]
+    end = f"it is lowest at {rates[lowest]:.2g}"
+    if diverged_at is not None:
+        end += f" and diverges at {diverged_at:.2g}"
+    elif lowest == len(rates) - 1:
+        end = f"it still falls at {rates[-1]:.2g}: try larger rates too (lr_range.to)"
+    return Suggestion(rate, f"there the loss falls fastest, of the rates {tried}; {end}")
+
+
+def _curve(rates: list[float], losses: list[float], means: list[float], suggestion: Suggestion) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axis = figure.add_subplot(xscale="log", xlabel="learning rate", ylabel="loss of the step")
+    axis.plot(rates, losses, color="0.75", linewidth=1, label="each step")
+    axis.plot(rates, means, color="tab:blue", linewidth=2, label="smoothed")
+    if suggestion.rate is not None:
+        axis.axvline(suggestion.rate, color="black", linestyle="--", linewidth=1, label=f"suggested: {suggestion.rate:.2g}")
+    if means:
+        axis.set_ylim(top=means[0] + 0.5 * (means[0] - min(means)) + 1e-12)  # what diverges leaves the picture
+    axis.legend()
+    axis.grid(alpha=0.3)
+    return figure
