@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Importing torch and Lightning takes more than twice as long from sources, which are installed without bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test parity lint reference docs lock
+.PHONY: train test parity gpu lint reference docs lock
 
 train: .venv/installed
 	$(BIN)/python train.py $(ARGS)
@@ -22,6 +22,13 @@ parity: .venv/installed
 	$(PARITY) model=cnn datamodule.drop_last=false parity.steps=25 $(ARGS)
 	$(PARITY) model=resnet18 $(TINY) parity.steps=3 $(ARGS)
 	$(PARITY) model=resnet50 $(TINY) parity.steps=2 $(ARGS)
+
+# What only a GPU can show, within nine minutes on one: tests/gpu, and the tables of its suites, be some test a failure.
+gpu: .venv/installed
+	failed=0; \
+	timeout 300 $(BIN)/python -m pytest tests/gpu || failed=1; \
+	timeout 230 $(BIN)/python benchmarks/run.py resnet50 --repeats 2 $(ARGS) || failed=1; \
+	exit $$failed
 
 lint: .venv/installed
 	$(BIN)/ruff check .

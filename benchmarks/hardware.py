@@ -1,6 +1,7 @@
 """What the figures were made on."""
 
 import platform
+import subprocess
 from pathlib import Path
 
 
@@ -8,3 +9,13 @@ def processor() -> str:
     """The processor's name, by /proc/cpuinfo."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+
+
+def gpu() -> str | None:
+    """The first GPU's name, by its driver; None where there is none."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        names = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return names[0].strip() if names else None

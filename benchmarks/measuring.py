@@ -24,6 +24,7 @@ class Sample(NamedTuple):
     train_time, train_cpu: seconds on the clock and of rank zero's processor in training, a validation included.
     seconds, cpu: from start to end, of all processes.
     peak_mib: of the largest process, in MiB.
+    device_gib: of a GPU's memory, at most; None without one.
     """
 
     samples: int
@@ -33,6 +34,7 @@ class Sample(NamedTuple):
     seconds: float
     cpu: float
     peak_mib: float
+    device_gib: float | None
 
 
 def measured(competitor: Competitor) -> Sample:
@@ -62,12 +64,13 @@ def measured(competitor: Competitor) -> Sample:
         seconds=seconds,
         cpu=cpu,
         peak_mib=found.get("peak_mib", 0.0),
+        device_gib=found.get("device_memory_gib"),
     )
 
 
 def _start(command: list[str], environment: dict[str, str], folder: str) -> subprocess.Popen[str]:
     """One thread a process: two that share two cores would otherwise be compared with one that has both."""
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks")])
+    path = os.pathsep.join(str(ROOT / place) for place in ("src", "benchmarks", "benchmarks/competitors"))
     fixed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"}
     return subprocess.Popen(
         command,

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hardware import processor
+from hardware import gpu, processor
 from measuring import Sample, measured
 from suites import SUITES, Competitor, Suite
 
@@ -32,6 +32,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", help="only with these numbers of processes")
     arguments, overrides = parser.parse_known_args()
     suite = SUITES[arguments.suite]
+    if suite.on_gpu and gpu() is None:
+        parser.error(
+            f"{arguments.suite} needs a GPU, and this machine has none; {arguments.suite}_cpu has its programs at a small size"
+        )
     competitors = suite.competitors(overrides)
     if arguments.processes:
         competitors = [competitor for competitor in competitors if competitor.processes in arguments.processes]
@@ -40,8 +44,9 @@ def main() -> None:
         for competitor in competitors:
             samples[competitor.name].append(measured(competitor))
             print(f"{competitor.name}: {samples[competitor.name][-1]}", file=sys.stderr, flush=True)
-    path = ROOT / "benchmarks" / f"{arguments.suite}_{_slug(processor())}.md"
-    text = f"{_heading()}\n\n{suite.about}\n\n{_table(suite, competitors, samples)}\n"
+    hardware = (gpu() if suite.on_gpu else None) or processor()
+    path = ROOT / "benchmarks" / f"{arguments.suite}_{_slug(hardware)}.md"
+    text = f"{_heading(hardware)}\n\n{suite.about}\n\n{_table(suite, competitors, samples)}\n"
     path.write_text(text)
     raw = {name: [sample._asdict() for sample in found] for name, found in samples.items()}
     path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")
@@ -56,11 +61,11 @@ def _slug(text: str) -> str:
     return re.sub(r"\W+", "_", text.lower()).strip("_")
 
 
-def _heading() -> str:
+def _heading(hardware: str) -> str:
     about = environment()
     commit = f"commit {(about['git_commit'] or 'unknown')[:12]}{' with changes' if about['git_dirty'] else ''}"
     versions = ", ".join(f"{name} {about['versions'][name]}" for name in ("torch", "lightning"))
-    return f"`python benchmarks/run.py {' '.join(sys.argv[1:])}`; {commit}, {versions}, Python {about['python']}, {processor()}."
+    return f"`python benchmarks/run.py {' '.join(sys.argv[1:])}`; {commit}, {versions}, Python {about['python']}, {hardware}."
 
 
 def _table(suite: Suite, competitors: Sequence[Competitor], samples: dict[str, list[Sample]]) -> str:
@@ -98,6 +103,7 @@ COLUMNS: dict[str, Callable[[Sample, Sample | None], float | None]] = {
     "s in all": lambda own, _: own.seconds,
     "s of processor in all": lambda own, _: own.cpu,
     "peak MiB": lambda own, _: own.peak_mib,
+    "GPU GiB": lambda own, _: own.device_gib,
 }
 
 

@@ -9,6 +9,7 @@ from jpegs import jpegs
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = ("samples/s", "µs a step", "µs of processor", "of the floor", "of the floor, processor", "peak MiB")
 LOADS = ("samples/s", "times the floor", "µs of processor a sample", "times the floor, processor", "peak MiB")
+IMAGES = ("samples/s", "µs a step", "µs of processor", "of the floor", "peak MiB", "GPU GiB")
 STARTS = ("s in all", "s of processor in all")
 
 
@@ -29,6 +30,7 @@ class Suite:
     about: str
     columns: tuple[str, ...]
     competitors: Callable[[list[str]], list[Competitor]]
+    on_gpu: bool = False
 
 
 def _train(record: Path, *overrides: str) -> list[str]:
@@ -67,6 +69,28 @@ def _shipped(net: str, shape: str, batch: int, steps: int, val_batches: int, pro
     fixed = ("trainer=cpu", "trainer.max_epochs=1", f"trainer.devices={processes}", "test=false", f"model={net}")
     name = f"`python train.py`, {processes} process{'es' * (processes > 1)}"
     return Competitor(name, lambda record: _train(record, *fixed, *data, *lengths, *more), processes)
+
+
+def _images(device: str, shape: str, classes: int, batch_size: int, steps: int) -> Callable[[list[str]], list[Competitor]]:
+    """Channels last, on a GPU compiled and in bfloat16; on one device. The first steps and the validation are not timed."""
+
+    def competitors(overrides: list[str]) -> list[Competitor]:
+        is_gpu = device == "cuda"
+        sizes = {"net": "resnet50", "shape": shape, "classes": classes, "batch-size": batch_size, "steps": steps}
+        options = ["--val-batches", "0", "--device", device, *(["--compile"] if is_gpu else [])]
+        options += [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
+        bare = _by_record(str(ROOT / "benchmarks" / "competitors" / "bare_images.py"), options)
+        lengths = {"batch_size": batch_size, "length": steps * batch_size, "val_length": batch_size, "num_classes": classes}
+        data = ["datamodule=synthetic_images", f"datamodule.shape=[{shape}]", f"datamodule.pin_memory={is_gpu}"]
+        data += [f"datamodule.{name}={value}" for name, value in lengths.items()]
+        net = ("model=resnet50", "model.channels_last=true", f"model.compile={is_gpu}")
+        fixed = (f"trainer={'gpu' if is_gpu else 'cpu'}", "trainer.max_epochs=1", "test=false")
+        fixed += (f"trainer.precision={'bf16-mixed' if is_gpu else '32-true'}",)
+        fixed += ("+callbacks.stopwatch._target_=steady_callback.Steady",)
+        shipped = Competitor("`python train.py`", lambda record: _train(record, *fixed, *net, *data, *overrides))
+        return [Competitor("a bare loop", bare, is_floor=True), shipped]
+
+    return competitors
 
 
 def _startup(overrides: list[str]) -> list[Competitor]:
@@ -124,6 +148,18 @@ SUITES = {
         "The floor is torchvision's ImageFolder; processor time is of the workers too.",
         LOADS,
         _loader,
+    ),
+    "resnet50": Suite(
+        "ResNet-50 on synthetic images of 224x224, batches of 256, on one GPU: bfloat16, channels last, compiled.\n"
+        "The same net, batches and optimizer; the first steps, in which it compiles, are not timed.",
+        IMAGES,
+        _images("cuda", "3,224,224", 1000, 256, 60),
+        on_gpu=True,
+    ),
+    "resnet50_cpu": Suite(
+        "The programs of `resnet50` at a size for a CPU, to see that they run: what they take there says nothing of a GPU.",
+        IMAGES,
+        _images("cpu", "3,32,32", 10, 4, 8),
     ),
     "startup": Suite("From the command to the end of one step of training, validation and test.", STARTS, _startup),
     "sweep": Suite("One step a job; what a job adds is a seventh of the difference.", STARTS, _sweep),

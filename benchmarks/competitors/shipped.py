@@ -14,7 +14,10 @@ def main() -> None:
     command = [sys.executable, str(ROOT / "train.py"), *sys.argv[2:], f"hydra.run.dir={run_dir}"]
     subprocess.run(command, check=True)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    record.write_text(json.dumps(json.loads((run_dir / "metrics.json").read_text()) | {"peak_mib": peak}))
+    steady = run_dir / "steady.json"  # of steady_callback.py, where it was asked for
+    files = [run_dir / "metrics.json", *([steady] if steady.is_file() else [])]
+    contents = [json.loads(file.read_text()) for file in files]
+    record.write_text(json.dumps({name: value for content in contents for name, value in content.items()} | {"peak_mib": peak}))
 
 
 if __name__ == "__main__":

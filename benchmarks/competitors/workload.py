@@ -19,9 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from lockstep.nets import CNN, MLP, resnet
 
 NETS = {
-    "mlp": lambda shape: MLP(shape, 10, [256]),
-    "cnn": lambda shape: CNN(shape, 10),
-    "resnet18": lambda shape: resnet(shape, 10, 18),
+    "mlp": lambda shape, classes: MLP(shape, classes, [256]),
+    "cnn": CNN,
+    "resnet18": lambda shape, classes: resnet(shape, classes, 18),
+    "resnet50": lambda shape, classes: resnet(shape, classes, 50),
 }
 RATE, DECAY = 2e-3, 0.01  # conf/model/optimizer/adamw.yaml
 
@@ -34,6 +35,9 @@ class Workload:
     steps: int
     val_batches: int
     record: Path
+    classes: int
+    device: str
+    compile: bool
     rank: int = int(os.environ.get("RANK", 0))
     processes: int = int(os.environ.get("WORLD_SIZE", 1))
 
@@ -46,11 +50,14 @@ class Workload:
         for name in ("batch-size", "steps", "val-batches"):
             parser.add_argument(f"--{name}", type=int, required=True)
         parser.add_argument("--record", type=Path, required=True)
+        parser.add_argument("--classes", type=int, default=10)
+        parser.add_argument("--device", default="cpu")
+        parser.add_argument("--compile", action="store_true")
         return cls(**vars(parser.parse_args()))
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)
-        return NETS[self.net](self.shape)
+        return NETS[self.net](self.shape, self.classes)
 
     @contextmanager
     def distributed(self, net: nn.Module, **options: Any) -> Iterator[nn.Module]:
@@ -65,7 +72,7 @@ class Workload:
     def data(self, batches: int) -> tuple[Tensor, Tensor]:
         """uint8 images and class numbers for so many batches."""
         length = batches * self.batch_size
-        return torch.randint(0, 256, (length, *self.shape), dtype=torch.uint8), torch.randint(0, 10, (length,))
+        return torch.randint(0, 256, (length, *self.shape), dtype=torch.uint8), torch.randint(0, self.classes, (length,))
 
     def optimizer(self, net: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY, fused=True)

@@ -1,0 +1,20 @@
+"""The stopwatch of steady.py as a callback: +callbacks.stopwatch={_target_: steady_callback.Steady}. Leaves steady.json."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback
+from steady import Stopwatch
+
+from lockstep.datamodules.batches import samples_in
+
+
+class Steady(Callback):
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.stopwatch = Stopwatch(pl_module.device, trainer.num_training_batches)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.stopwatch.count(samples_in(batch) or 0)
+        if trainer.is_last_batch:
+            (Path(trainer.default_root_dir) / "steady.json").write_text(json.dumps(self.stopwatch.record()))
