@@ -95,6 +95,7 @@ def stop_at_each_moment(rank: int, world_size: int, folder: Path) -> dict[str, A
     found: dict[str, Any] = {}
     for moment in ("training", "validation", "saving", "the end"):
         for ranks in ((0,), (1,), (0, 1)):
+            dist.barrier()  # the other rank has read what is removed now
             if rank == 0:
                 shutil.rmtree(run, ignore_errors=True)
             dist.barrier()

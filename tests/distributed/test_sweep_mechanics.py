@@ -152,9 +152,9 @@ def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(900)  # its jobs hang, and are waited for
-def test_twelve_jobs_survive_chaos(tmp_path: Path) -> None:
+def test_eight_jobs_survive_chaos(tmp_path: Path) -> None:
     """Jobs raise, hang and are killed at random, the sweep is killed with -9 twice and interrupted once."""
-    grid = "model.optimizer.lr=" + ",".join(f"0.{i:02}" for i in range(1, 13))
+    grid = "model.optimizer.lr=" + ",".join(f"0.{i:02}" for i in range(1, 9))
     (tmp_path / "calm").mkdir()
     assert sweep(tmp_path / "calm", grid, "hydra.launcher.jobs=2").returncode == 0
     (tmp_path / "journal").mkdir()
@@ -183,8 +183,8 @@ def test_twelve_jobs_survive_chaos(tmp_path: Path) -> None:
     found, calm = jobs(tmp_path), jobs(tmp_path / "calm")
     assert {job["status"] for job in found.values()} == {"finished"}
     assert {name: job["metric"] for name, job in found.items()} == {name: job["metric"] for name, job in calm.items()}
-    assert len(found) == 12
-    for i in range(1, 13):
+    assert len(found) == 8
+    for i in range(1, 9):
         entries = sorted(
             (tmp_path / "journal").glob(f"0.{i:02}".rstrip("0") + ".*"), key=lambda path: int(path.name.split(".")[2])
         )

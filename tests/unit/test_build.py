@@ -120,7 +120,16 @@ def names(objects: list[Any]) -> set[str]:
 
 
 DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog"}
-DEFAULT |= {"CounterBasedRandomness", "EquivalenceReport", "Throughput", "LearningRate", "Pictures", "Progress"}
+DEFAULT |= {
+    "CounterBasedRandomness",
+    "EquivalenceReport",
+    "Throughput",
+    "LearningRate",
+    "Pictures",
+    "Progress",
+    "StepTime",
+    "TF32",
+}
 
 
 def test_the_default_callbacks_are_all_there_is(compose: Callable[..., DictConfig], tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ def test_the_keys_of_hydra_are_not_offered(compose: Callable[..., DictConfig], m
 @pytest.mark.parametrize(
     ("override", "options"),
     [
-        ("model=transformer", ["classifier", "cnn", "linear", "mlp", "regressor", "resnet18", "resnet50"]),
-        ("model/optimizer=lion", ["adam", "adamw", "sgd"]),
+        ("model=transformer", ["airbench", "classifier", "cnn", "linear", "mlp", "regressor", "resnet18", "resnet50"]),
+        ("model/optimizer=lion", ["adam", "adamw", "muon", "sgd"]),
     ],
 )
 def test_a_missing_option_is_one_line_with_the_options_there_are(
@@ -258,7 +258,7 @@ def test_what_is_told_its_mode_is_composed_once(
 
     monkeypatch.setattr(Hydra, "compose_config", counted)
     monkeypatch.setattr(Hydra, "get_mode", Hydra.get_mode)
-    quiet = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled", "hydra.output_subdir=null")
+    quiet = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
     monkeypatch.setattr(sys, "argv", ["train.py", f"hydra.run.dir={tmp_path}", *quiet, *mode])
     (tmp_path / "train.yaml").write_text("seed: 1")
     start(hydra.main(version_base="1.3", config_path=str(tmp_path), config_name="train")(lambda _: None))

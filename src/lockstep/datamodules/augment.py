@@ -1,5 +1,6 @@
 """Augmentation of whole batches, with a draw per sample."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lockstep.counter_rng import random_bits
+from lockstep.errors import config_error
 
 
 class CropFlip:
@@ -29,6 +31,12 @@ class CropFlip:
         seed: int = 0,
     ) -> None:
         self.crop, self.flip, self.padding, self.seed = crop, flip, padding, seed
+
+    def check(self, shape: Sequence[int]) -> None:
+        """Raises ConfigError where an image of (channels, height, width) can't be reflected so far."""
+        if self.padding == "reflect" and self.crop >= min(shape[1:]):
+            accepted = f"an image of {tuple(shape)} can't be reflected further than it reaches; accepted is less"
+            raise config_error("datamodule.augment.crop", self.crop, accepted)
 
     def __call__(self, images: Tensor, ids: Tensor, epoch: int) -> Tensor:
         """Images (n, channels, height, width) to the same shape and type; ids (n,)."""

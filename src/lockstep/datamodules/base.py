@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
 from lockstep.datamodules.augment import CropFlip
-from lockstep.datamodules.batches import Batch, Batches
+from lockstep.datamodules.batches import Augment, Batch, Batches
 from lockstep.datamodules.loaders import loader_of
 from lockstep.datamodules.on_device import OnDevice
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
@@ -84,7 +84,7 @@ class DataModule(LightningDataModule):
         self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
         self.folds, self.fold = folds, fold
         self.standardize = standardize
-        self.augment = CropFlip(**augment, seed=seed) if augment else None
+        self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
         self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
         self.pin_memory, self.on_device = pin_memory, on_device
         self.scaler: StandardScaler | None = None
@@ -105,9 +105,8 @@ class DataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         if self.augment is not None and len(self.spec.input_shape) != 3:
             raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {self.spec.input_shape}")
-        if self.augment is not None and self.augment.padding == "reflect" and self.augment.crop >= min(self.spec.input_shape[1:]):
-            accepted = f"an image of {self.spec.input_shape} can't be reflected further than it reaches; accepted is less"
-            raise config_error("datamodule.augment.crop", self.augment.crop, accepted)
+        if isinstance(self.augment, CropFlip):
+            self.augment.check(self.spec.input_shape)
         self._start = (0, 0)
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()
@@ -211,7 +210,7 @@ class DataModule(LightningDataModule):
         sampler = EvalSampler(len(dataset), self._batch_size(), self._rank, self._world_size)
         return self._loader(dataset, sampler, None)
 
-    def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: CropFlip | None) -> DataLoader[Batch]:
+    def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: Augment | None) -> DataLoader[Batch]:
         if self.on_device:
             return loader_of(OnDevice(dataset, self._device, augment, self.num_workers), sampler)
         return loader_of(
