@@ -64,7 +64,9 @@ RIGHT = (
     *("guards.checkpoint.every_n_epochs=null", "guards.preemption.deadline=null", "trainer.max_epochs=null"),
     *("callbacks.best_checkpoint.dirpath=null", "callbacks.best_checkpoint.filename=null", "logger.*.name=null"),
     *("callbacks.best_checkpoint.monitor=null", "logger.*.version=null", "logger.*.version=5", "model.torchmetrics=null"),
+    "model.param_groups=null",
 )
+NAMED_BY_USERS = ("model.torchmetrics", "model.param_groups")  # the entries of these; what is in one is checked
 FREE_TEXT = ("name", "*.dirpath", "*.filename", "*.save_dir", "*.experiment_name", "*.tracking_uri", "logger.*.name")
 FREE_TEXT += ("logger.*.version",)
 # Where the refusal rightly names another key: the one that no longer fits, or has no logger to be given to.
@@ -208,7 +210,7 @@ def _variants(key: str, value: Any) -> Iterator[tuple[str, str, str | None]]:
         yield ("right", override, None) if is_right else (kind, override, ELSEWHERE.get(override, named))
     if isinstance(value, DictConfig):
         yield "unknown key", f"{key}.no_such_key=1", f"{key}.no_such_key"
-        yield "unknown key", f"+{key}.no_such_key=1", key if key == "model.torchmetrics" else f"{key}.no_such_key"
+        yield "unknown key", f"+{key}.no_such_key=1", key if key in NAMED_BY_USERS else f"{key}.no_such_key"
 
 
 def _of_another_type(value: Any) -> tuple[str, ...]:
