@@ -93,9 +93,10 @@ def _check_workers(cfg: DictConfig) -> None:
 
 
 def _check_augmentation(cfg: DictConfig) -> None:
+    names = [key.removeprefix("datamodule.augment.") for key in RULES if key.startswith("datamodule.augment.")]
     for name, value in (OmegaConf.select(cfg, "datamodule.augment") or {}).items():
-        if name not in ("crop", "flip", "padding"):
-            raise config_error(f"datamodule.augment.{name}", shown(value), "no such key; accepted are crop, flip, padding")
+        if name not in names:
+            raise config_error(f"datamodule.augment.{name}", shown(value), f"no such key; accepted are {', '.join(names)}")
 
 
 def _check_validation_interval(cfg: DictConfig) -> None:
