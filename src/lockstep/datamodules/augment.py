@@ -64,10 +64,13 @@ class CropFlip:
     def _padded(self, images: Tensor) -> Tensor:
         if self.padding == "zeros":
             return functional.pad(images, [self.crop] * 4)
-        rows, columns = (
-            reflected(torch.arange(-self.crop, length + self.crop, device=images.device), length) for length in images.shape[2:]
-        )
-        return images[:, :, rows][:, :, :, columns]
+        return reflected_cut(images, -self.crop, self.crop)
+
+
+def reflected_cut(images: Tensor, begin: int, end: int) -> Tensor:
+    """Rows and columns from `begin` to `end` beyond the last of images (n, channels, height, width), reflected at the edges."""
+    rows, columns = (reflected(torch.arange(begin, length + end, device=images.device), length) for length in images.shape[2:])
+    return images[:, :, rows][:, :, :, columns]
 
 
 def reflected(index: Tensor, length: int) -> Tensor:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from lockstep.datamodules.augment import reflected
+from lockstep.datamodules.augment import reflected_cut
 
 Views = Literal["none", "mirror", "mirror_translate"]
 
@@ -19,15 +18,8 @@ def views(images: Tensor, tta: Views) -> Iterator[tuple[float, Tensor]]:
     """
     moves = {"none": {0: 1.0}, "mirror": {0: 1.0}, "mirror_translate": {0: 0.5, -1: 0.25, 1: 0.25}}[tta]
     for by, weight in moves.items():
-        view = _moved(images, by) if by else images
+        view = reflected_cut(images, -by, -by) if by else images
         if tta == "none":
             yield weight, view
         else:
             yield from ((weight / 2, view), (weight / 2, view.flip(-1)))
-
-
-def _moved(images: Tensor, by: int) -> Tensor:
-    rows, columns = (
-        reflected(torch.arange(length, device=images.device) - by, length) for length in (images.shape[2], images.shape[3])
-    )
-    return images[:, :, rows][:, :, :, columns]
