@@ -8,6 +8,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
+from lockstep.callbacks.monitors import log_metrics
 from lockstep.trainer.steps import begins_step, ends_step
 
 _WINDOW = 0.1  # of the steps: in which losses are averaged
@@ -65,9 +66,7 @@ class LearningRateRange(Callback):
         if not ends_step(trainer, batch_idx):
             return
         loss = float(trainer.strategy.reduce(self._loss, reduce_op="mean"))
-        step = trainer.global_step - 1
-        for logger in trainer.loggers:
-            logger.log_metrics({"lr_range/loss": loss, "lr_range/lr": self.rates[-1]}, step=step)
+        log_metrics(trainer, {"lr_range/loss": loss, "lr_range/lr": self.rates[-1]})
         if not math.isfinite(loss):
             self._diverge(trainer)
             return

@@ -67,7 +67,7 @@ class Throughput(Callback):
             log_metrics(trainer, {"memory/device_gib": torch.cuda.max_memory_allocated(pl_module.device) / 2**30})
         seconds = time.perf_counter() - self._since
         self._step_times.append(seconds / (trainer.global_step - self._step))
-        measured = {"throughput/step_time": seconds / (trainer.global_step - self._step)}
+        measured = {"throughput/step_time": self._step_times[-1]}
         if self._samples:
             measured["throughput/samples_per_second"] = self._samples * trainer.world_size / seconds
         log_metrics(trainer, measured)
