@@ -17,7 +17,7 @@ from lockstep import console
 from lockstep.cli import start
 from lockstep.config.checks import check
 from lockstep.config.construct import construct
-from lockstep.errors import config_error
+from lockstep.errors import ExitCode, config_error
 from lockstep.runs.composition import compose
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     except UnreadableImages as error:
         for problem in error.problems:
             console.say(problem)
-        sys.exit(2)
+        sys.exit(ExitCode.REFUSED)
     rows = [(str(images.path), f"{len(images)} images", f"{images.inputs.nbytes / 2**20:.1f} MiB") for images in packed.values()]
     console.show_table(rows, ("file", "holds", "size"))
 
