@@ -39,17 +39,18 @@ def main() -> None:
     competitors = suite.competitors(overrides)
     if arguments.processes:
         competitors = [competitor for competitor in competitors if competitor.processes in arguments.processes]
+    hardware = (gpu() if suite.on_gpu else None) or processor()
+    path = ROOT / "benchmarks" / f"{arguments.suite}_{_slug(hardware)}.md"
     samples: dict[str, list[Sample]] = {competitor.name: [] for competitor in competitors}
+    text = ""
     for _ in range(arguments.repeats):
         for competitor in competitors:
             samples[competitor.name].append(measured(competitor))
             print(f"{competitor.name}: {samples[competitor.name][-1]}", file=sys.stderr, flush=True)
-    hardware = (gpu() if suite.on_gpu else None) or processor()
-    path = ROOT / "benchmarks" / f"{arguments.suite}_{_slug(hardware)}.md"
-    text = f"{_heading(hardware)}\n\n{suite.about}\n\n{_table(suite, competitors, samples)}\n"
-    path.write_text(text)
-    raw = {name: [sample._asdict() for sample in found] for name, found in samples.items()}
-    path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")
+        text = f"{_heading(hardware)}\n\n{suite.about}\n\n{_table(suite, competitors, samples)}\n"
+        path.write_text(text)  # after each round: one that is ended early leaves a table of those it had
+        raw = {name: [sample._asdict() for sample in found] for name, found in samples.items()}
+        path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")
     print(text)
 
 

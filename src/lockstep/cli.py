@@ -3,10 +3,12 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import configure_log
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -22,6 +24,8 @@ from lockstep.runs.resume import command_to_continue
 from lockstep.runs.validation import Prepared, refusing
 
 register_resolvers()
+
+_HYDRAS_WAY = Hydra.get_mode
 
 
 def start(main: Callable[[], Any]) -> None:
@@ -51,10 +55,32 @@ def start(main: Callable[[], Any]) -> None:
 
 
 def _compose_once() -> None:
-    """Hydra composes everything a first time only to read hydra.mode (Hydra.get_mode in hydra/_internal/hydra.py; there is no
-    seam before it), for half a second. The ranks and jobs that are started from here are told it on their command line."""
-    if "hydra.mode=RUN" in sys.argv:
-        Hydra.get_mode = lambda *_, **__: RunMode.RUN
+    """Hydra composes everything a first time only to read hydra.mode, for half a second (Hydra.get_mode and Hydra.run in
+    hydra/_internal/hydra.py; there is no seam between them). For a single run, what it has composed then serves as the config.
+    """
+    is_sweep = bool({"-m", "--multirun"} & set(sys.argv))
+    Hydra.get_mode = _HYDRAS_WAY if is_sweep else _get_mode
+
+
+def _get_mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
+    try:
+        config = self.compose_config(config_name, overrides, RunMode.RUN)
+    except Exception:  # a sweep's overrides, or a mistake, which the run will tell
+        return _HYDRAS_WAY(self, config_name, overrides)
+    if config.hydra.mode not in (None, RunMode.RUN):
+        return config.hydra.mode
+    if config.hydra.mode is None:  # as Hydra does before it composes again
+        config.hydra.mode = RunMode.RUN
+        config.hydra.overrides.hydra.append("hydra.mode=RUN")
+    self.compose_config = partial(_composed, config)
+    return RunMode.RUN
+
+
+def _composed(config: DictConfig, *_: Any, with_log_configuration: bool = False, **__: Any) -> DictConfig:
+    """In place of Hydra.compose_config, with what else that does."""
+    if with_log_configuration:
+        configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    return config
 
 
 def _unwritten(error: Exception) -> str | None:

@@ -10,9 +10,11 @@ from typing import Any
 import hydra
 import pytest
 from hydra._internal.hydra import Hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from lockstep import cli
 from lockstep.cli import explain, start
 from lockstep.config.overrides import null_groups_left_out, quote
 from lockstep.errors import config_error
@@ -244,22 +246,27 @@ def test_what_hydra_can_not_write_is_one_line(
 
 
 @pytest.mark.usefixtures("_full_errors")
-@pytest.mark.parametrize(("mode", "times"), [((), 2), (("hydra.mode=RUN",), 1)])
-def test_what_is_told_its_mode_is_composed_once(
-    mode: tuple[str, ...], times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When Hydra composes only once by itself, it needn't be told any more."""
-    composed: list[str] = []
+@pytest.mark.parametrize("mode", [(), ("hydra.mode=RUN",)])
+def test_a_run_is_composed_once(mode: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Hydra would have composed it. When Hydra does so only once by itself, it need not be taught any more."""
+    composed, given = [], []
     compose_config = Hydra.compose_config
 
     def counted(*arguments: Any, **named: Any) -> DictConfig:
         composed.append("once more")
         return compose_config(*arguments, **named)
 
+    def note(config: DictConfig) -> None:
+        given.append((OmegaConf.to_container(config), OmegaConf.to_container(HydraConfig.instance().cfg)))
+
     monkeypatch.setattr(Hydra, "compose_config", counted)
-    monkeypatch.setattr(Hydra, "get_mode", Hydra.get_mode)
+    monkeypatch.setattr(Hydra, "get_mode", cli._HYDRAS_WAY)
     quiet = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
-    monkeypatch.setattr(sys, "argv", ["train.py", f"hydra.run.dir={tmp_path}", *quiet, *mode])
+    monkeypatch.setattr(sys, "argv", ["train.py", f"hydra.run.dir={tmp_path}", *quiet, *mode, "seed=2"])
     (tmp_path / "train.yaml").write_text("seed: 1")
-    start(hydra.main(version_base="1.3", config_path=str(tmp_path), config_name="train")(lambda _: None))
-    assert len(composed) == times
+    program = hydra.main(version_base="1.3", config_path=str(tmp_path), config_name="train")(note)
+    program()
+    assert len(composed) == 2
+    start(program)
+    assert len(composed) == 3
+    assert given[0] == given[1]
