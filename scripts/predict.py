@@ -94,12 +94,13 @@ def _predictions(cfg: DictConfig, model: Any, paths: list[Path]) -> Iterator[tup
     import torch
     from torch.utils.data import DataLoader
 
-    from lockstep.datamodules.images import ImageFiles
+    from lockstep.datamodules.images import WORKERS, ImageFiles
 
     cfg.trainer.devices = 1
     model = model.to({"gpu": "cuda"}.get(device := Plan.of(cfg).accelerator, device))
     names = model.spec.class_names or [str(i) for i in range(model.spec.num_outputs)]
-    options = {"batch_size": cfg.datamodule.batch_size, "num_workers": cfg.datamodule.num_workers, "collate_fn": list}
+    workers = WORKERS if cfg.datamodule.num_workers is None else cfg.datamodule.num_workers
+    options = {"batch_size": cfg.datamodule.batch_size, "num_workers": workers, "collate_fn": list}
     remaining = iter(paths)
     for batch in DataLoader(ImageFiles(paths, model.spec.input_shape), **options):
         found = [(path, image) for image, path in zip(batch, remaining, strict=False)]

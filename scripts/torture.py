@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ BASES: tuple[tuple[str, ...], ...] = (
     ),
     ("model=resnet18", "model/optimizer=adam", "model/lr_scheduler=one_cycle"),
     ("model/lr_scheduler=step", "datamodule=image_folder", "datamodule.data_dir=pictures", "datamodule.batch_size=2"),
+    *((("datamodule=hf_dataset", "datamodule.data_dir=pictures", "datamodule.inputs=image"),) if find_spec("datasets") else ()),
     ("logger=mlflow",),
     ("datamodule=mnist", "datamodule.data_dir=nodata"),
 )

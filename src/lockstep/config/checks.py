@@ -88,7 +88,7 @@ def _check_targets(cfg: DictConfig) -> None:
 
 
 def _check_workers(cfg: DictConfig) -> None:
-    if OmegaConf.select(cfg, "datamodule.persistent_workers") and not cfg.datamodule.num_workers:
+    if OmegaConf.select(cfg, "datamodule.persistent_workers") and cfg.datamodule.num_workers == 0:
         raise config_error("datamodule.persistent_workers", "true", "needs datamodule.num_workers of at least 1")
 
 

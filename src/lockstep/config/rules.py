@@ -134,7 +134,7 @@ RULES: dict[str, Rule] = {
     "datamodule.global_batch_size": integer(1).or_null(),
     "datamodule.drop_last": YES_NO,
     "datamodule.shuffle": YES_NO,
-    "datamodule.num_workers": integer(0),
+    "datamodule.num_workers": integer(0).or_null(),
     "datamodule.pin_memory": YES_NO,
     "datamodule.persistent_workers": YES_NO,
     "datamodule.on_device": YES_NO,
@@ -164,6 +164,12 @@ RULES: dict[str, Rule] = {
     "datamodule.verify": YES_NO,
     "datamodule.cache": YES_NO,
     "datamodule.cache_dir": TEXT.or_null(),
+    "datamodule.inputs": Rule(
+        "accepted is a list of names of columns, or one name",
+        lambda v: TEXT.test(v) or (OmegaConf.is_list(v) and len(v) > 0 and all(map(TEXT.test, v))),
+    ),
+    "datamodule.target": TEXT,
+    "datamodule.streaming": YES_NO,
     "model.metrics": some("names", TEXT),
     "model.torchmetrics": Rule(
         "accepted is {NAME: {_target_: torchmetrics....}}, or null",

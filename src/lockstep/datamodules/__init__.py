@@ -3,6 +3,7 @@
 from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.batches import Batch, Batches, InMemory
 from lockstep.datamodules.digits import Digits
+from lockstep.datamodules.hf_dataset import HFDataset
 from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.datamodules.random_regression import RandomRegression
 from lockstep.datamodules.synthetic_images import SyntheticImages
@@ -14,6 +15,7 @@ __all__ = [
     "DataModule",
     "DataSpec",
     "Digits",
+    "HFDataset",
     "ImageFolder",
     "InMemory",
     "RandomRegression",

@@ -12,7 +12,7 @@ from torchvision.datasets.folder import find_classes
 
 from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
 from lockstep.datamodules.image_cache import Mapped, UnreadableImages, cached
-from lockstep.datamodules.images import damage, decode
+from lockstep.datamodules.images import WORKERS, damage, decode
 from lockstep.errors import config_error
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class ImageFolder(DataModule):
         verify: read every image's header before training, so that a damaged file is named at the start.
         cache: decode all images once, into a file that later runs and all processes read; see lockstep.datamodules.image_cache.
         cache_dir: the folder for it; DATA_DIR.cache, beside the data, where it is not given.
+        num_workers: processes that decode; with a cache, where nothing is left to decode, by default none.
     """
 
     def __init__(
@@ -61,9 +62,12 @@ class ImageFolder(DataModule):
         verify: bool = True,
         cache: bool = False,
         cache_dir: str | None = None,
+        num_workers: int | None = None,
         **loading: Any,
     ) -> None:
-        super().__init__(**loading)
+        if num_workers is None:
+            num_workers = 0 if cache else WORKERS
+        super().__init__(num_workers=num_workers, **loading)
         self.data_dir, self.size, self.test_fraction, self.verify = Path(data_dir), size, test_fraction, verify
         self.cache = cache
         beside = self.data_dir.absolute()

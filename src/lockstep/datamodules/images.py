@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy
+import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -14,6 +16,8 @@ from torchvision.io import decode_jpeg, read_file
 from torchvision.transforms.v2 import functional
 
 from lockstep.errors import ConfigError
+
+WORKERS = 2  # processes that decode, unless another number is asked for
 
 
 class ImageFiles(Dataset[Tensor | str]):
@@ -33,24 +37,28 @@ class ImageFiles(Dataset[Tensor | str]):
             return str(error)
 
 
-def decode(path: str | Path, shape: Sequence[int]) -> Tensor:
-    """The shorter side resized, the middle cropped. Raises ConfigError naming a file that can't be read."""
+def decode(image: str | Path | bytes, shape: Sequence[int], name: str | None = None) -> Tensor:
+    """A file, or the bytes of one, with the shorter side resized and the middle cropped. Raises ConfigError for one that can't
+    be read, by its path or the `name` given."""
     channels, height, width = shape
     try:
-        pixels = _pixels(path, "L" if channels == 1 else "RGB")
+        pixels = _pixels(image, "L" if channels == 1 else "RGB")
     except Exception as error:  # Pillow raises what it meets: OSError, SyntaxError, ValueError, DecompressionBombError, ...
-        raise ConfigError(f"{path}: not a readable image ({error})") from error
+        raise ConfigError(f"{name or image}: not a readable image ({error})") from error
     scale = max(height / pixels.shape[1], width / pixels.shape[2])
     size = [max(height, round(pixels.shape[1] * scale)), max(width, round(pixels.shape[2] * scale))]
     return functional.center_crop(functional.resize(pixels, size, antialias=True), [height, width])
 
 
-def _pixels(path: str | Path, mode: str) -> Tensor:
+def _pixels(file: str | Path | bytes, mode: str) -> Tensor:
     """(channels, height, width), uint8. JPEGs by torchvision, which asks the same library as Pillow and copies less."""
-    with Image.open(path) as image:
+    with Image.open(BytesIO(file) if isinstance(file, bytes) else file) as image:
         if image.format == "JPEG" and image.mode == mode:
             with suppress(RuntimeError):  # of some damaged files Pillow reads more, and of all it says what is wrong
-                pixels: Any = decode_jpeg(read_file(str(path)))
+                content = (
+                    torch.frombuffer(bytearray(file), dtype=torch.uint8) if isinstance(file, bytes) else read_file(str(file))
+                )
+                pixels: Any = decode_jpeg(content)
                 return pixels
         return functional.pil_to_tensor(_eight_bit(image).convert(mode))
 

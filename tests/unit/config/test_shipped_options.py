@@ -20,6 +20,7 @@ ABSTRACT = ("model=classifier", "model=regressor", "datamodule=base")  # the fil
 # What an option needs beside itself to make sense.
 COMPANIONS = {
     "model=linear": ["optimized_metric=val/loss", "optimized_mode=min"],
+    "datamodule=hf_dataset": ["datamodule.data_dir=.", "datamodule.inputs=x"],
     "datamodule=image_folder": ["datamodule.data_dir=."],
 }
 

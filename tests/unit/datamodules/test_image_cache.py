@@ -77,6 +77,14 @@ def test_images_are_decoded_by_several_processes_into_their_places(photos: Path,
     assert len(files_of(photos)) == 1
 
 
+def test_workers_are_started_where_there_is_something_to_decode(photos: Path) -> None:
+    def workers(**options: Any) -> int:
+        return ImageFolder(str(photos), size=8, **options).num_workers
+
+    assert [workers(), workers(num_workers=0)] == [2, 0]
+    assert [workers(cache=True), workers(cache=True, num_workers=2)] == [0, 2]
+
+
 def write_another(photos: Path) -> None:
     write_class(photos, "a", 1)
 
