@@ -55,6 +55,10 @@ BASES: tuple[tuple[str, ...], ...] = (
     ("model=resnet18", "model/optimizer=adam", "model/lr_scheduler=one_cycle"),
     ("model/lr_scheduler=step", "datamodule=image_folder", "datamodule.data_dir=pictures", "datamodule.batch_size=2"),
     *((("datamodule=hf_dataset", "datamodule.data_dir=pictures", "datamodule.inputs=image"),) if find_spec("datasets") else ()),
+    (
+        *("model=gpt_nano", "datamodule=text", "callbacks=tokens", "optimized_metric=val/loss", "optimized_mode=min"),
+        *("datamodule.batch_size=2", "datamodule.context=16"),
+    ),
     ("logger=mlflow",),
     ("datamodule=mnist", "datamodule.data_dir=nodata"),
 )

@@ -14,6 +14,7 @@ from lightning import Callback
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(__file__).parent / "golden"
 IMAGES = ("datamodule=synthetic_images", "datamodule.shape=[3,8,8]", "datamodule.batch_size=8", "datamodule.length=40")
+TEXT = ("datamodule=text", "datamodule.context=32", "datamodule.batch_size=4", "datamodule.val_fraction=0.0")
 MODELS = {
     "linear": ("datamodule=random_regression", "trainer.max_steps=5"),
     "mlp": ("model.net.dropout=0.2", "datamodule.drop_last=false", "datamodule.batch_size=500", "trainer.max_steps=5"),
@@ -21,6 +22,9 @@ MODELS = {
     "resnet18": (*IMAGES, "+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "trainer.max_steps=3"),
     "airbench": (*IMAGES, "datamodule.shape=[3,9,10]", "model.net.width=4", "model/optimizer=muon", "trainer.max_steps=3"),
     "resnet50": (*IMAGES, "trainer.max_steps=2"),
+    "gpt": (*TEXT, "model.net.kv_heads=2", "trainer.max_steps=3"),
+    "gpt_nano": (*TEXT, "model/optimizer=muon", "trainer.max_steps=3"),
+    "gpt_small": (*TEXT, "model.net.depth=1", "model.net.width=96", "trainer.max_steps=2"),
 }
 
 
@@ -52,7 +56,8 @@ def losses(model: str, folder: Path) -> list[float]:
         f"model={model}",
         f"run_dir={folder}",
     )
-    cfg = compose(*fixed, *alone, *MODELS[model])
+    text = (f"datamodule.paths=[{FOLDER}/text]", "datamodule.test_fraction=0.0", f"datamodule.cache_dir={folder}")
+    cfg = compose(*fixed, *alone, *MODELS[model], *(text if "datamodule=text" in MODELS[model] else ()))
     datamodule, module, trainer = build(cfg, Plan.of(cfg))
     seen = Losses()
     trainer.callbacks = [CounterBasedRandomness(cfg.seed), seen]  # pyright: ignore[reportAttributeAccessIssue]
@@ -65,7 +70,7 @@ def losses(model: str, folder: Path) -> list[float]:
 
 def main() -> None:
     for model in MODELS:
-        content = {"config": MODELS[model], "losses": losses(model, Path())}
+        content = {"config": MODELS[model], "losses": losses(model, Path("data"))}
         (FOLDER / f"{model}.json").write_text(json.dumps(content, indent=2) + "\n")
         print(model, content["losses"])
 

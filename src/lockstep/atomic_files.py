@@ -1,5 +1,6 @@
 """Files that other programs read while they are replaced: the old content or the new, never a part."""
 
+import fcntl
 import json
 import logging
 import math
@@ -50,6 +51,20 @@ def remove_partial_files(folder: Path) -> None:
     """What writers that were killed have left in a folder; nobody else may be writing there."""
     for path in folder.glob(f".*{_PARTIAL}"):
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Nobody else writes to a folder while this lasts, by a POSIX record lock (fcntl(2)), which data workers do not inherit: it
+    ends with the process that holds it. What writers that were killed have left there is removed."""
+    with (folder / "lock").open("a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        except OSError as error:
+            log.warning(f"{folder}: this file system has no locks ({error}); other processes may write the same file")
+        else:
+            remove_partial_files(folder)
+        yield
 
 
 def _finite(content: Any) -> Any:

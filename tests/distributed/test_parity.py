@@ -1,6 +1,7 @@
 """Is N one: the comparison finds equality where it is, and where it is not the reason."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from fits import plain
@@ -74,6 +75,22 @@ def test_equal(compared: Compared, what: str) -> None:
     assert equal, said
     assert said.endswith("Equal.")
     assert "NOT EQUAL" not in said
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_a_language_model(processes: Processes, tmp_path: Path, devices: int) -> None:
+    """Documents of many lengths in windows of 16 places, the last of which has few targets; the epoch ends with a tail."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(16):
+        (texts / f"{number}.txt").write_bytes(bytes(range(65 + number, 75 + 3 * number)))
+    data = (f"datamodule.paths=[{texts}]", f"datamodule.cache_dir={tmp_path}", "datamodule.context=16", "datamodule.overlap=5")
+    sizes = ("datamodule.global_batch_size=6", "datamodule.drop_last=false", "datamodule.test_fraction=0.2")
+    net = ("model=gpt_nano", "model.net.width=16", "model.net.heads=2", "model/optimizer=muon", "optimized_metric=val/loss")
+    what = ("trainer=cpu", f"trainer.devices={devices}", "parity.steps=5", "datamodule=text", "datamodule.val_fraction=0.2")
+    said: list[str] = []
+    assert parity(composed(*what, *data, *sizes, *net), said.append, processes=processes), said
+    assert "validation metrics" in "\n".join(said)
 
 
 def test_accumulated_batches_without_a_global_size(processes: Processes) -> None:

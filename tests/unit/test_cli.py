@@ -19,6 +19,9 @@ from lockstep.cli import explain, start
 from lockstep.config.overrides import null_groups_left_out, quote
 from lockstep.errors import config_error
 
+MODELS = ["airbench", "classifier", "cnn", "gpt", "gpt_nano", "gpt_small", "language_model", "linear", "mlp", "regressor"]
+MODELS += ["resnet18", "resnet50"]
+
 
 def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sys, "argv", ["train.py", override])
@@ -59,7 +62,7 @@ def test_the_keys_of_hydra_are_not_offered(compose: Callable[..., DictConfig], m
 @pytest.mark.parametrize(
     ("override", "options"),
     [
-        ("model=transformer", ["airbench", "classifier", "cnn", "linear", "mlp", "regressor", "resnet18", "resnet50"]),
+        ("model=transformer", MODELS),
         ("model/optimizer=lion", ["adam", "adamw", "muon", "sgd"]),
     ],
 )

@@ -14,6 +14,7 @@ from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.step_time import StepTime
 from lockstep.callbacks.tf32 import TF32
+from lockstep.callbacks.token_throughput import TokenThroughput
 from lockstep.callbacks.watchdog import Watchdog
 
 __all__ = [
@@ -33,5 +34,6 @@ __all__ = [
     "Progress",
     "StepTime",
     "Throughput",
+    "TokenThroughput",
     "Watchdog",
 ]

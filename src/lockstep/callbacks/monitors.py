@@ -69,9 +69,12 @@ class Throughput(Callback):
         self._step_times.append(seconds / (trainer.global_step - self._step))
         measured = {"throughput/step_time": self._step_times[-1]}
         if self._samples:
-            measured["throughput/samples_per_second"] = self._samples * trainer.world_size / seconds
+            measured |= self.rates(trainer, pl_module, self._samples * trainer.world_size / seconds)
         log_metrics(trainer, measured)
         self._restart(trainer.global_step)
+
+    def rates(self, trainer: Trainer, model: LightningModule, samples_per_second: float) -> dict[str, float]:
+        return {"throughput/samples_per_second": samples_per_second}
 
     def facts(self) -> dict[str, float]:
         return {"seconds_per_step": statistics.median(self._step_times[1:])} if len(self._step_times) > 1 else {}

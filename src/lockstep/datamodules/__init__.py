@@ -7,6 +7,7 @@ from lockstep.datamodules.hf_dataset import HFDataset
 from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.datamodules.random_regression import RandomRegression
 from lockstep.datamodules.synthetic_images import SyntheticImages
+from lockstep.datamodules.text import Text
 from lockstep.datamodules.torchvision_images import TorchvisionImages
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "RandomRegression",
     "Splits",
     "SyntheticImages",
+    "Text",
     "TorchvisionImages",
 ]

@@ -4,15 +4,13 @@ The file is named after all that its pixels depend on, so it is never out of dat
 whole, so that one which was interrupted is not taken for it.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.atomic_files import remove_partial_files, replacing
+from lockstep.atomic_files import alone_in, replacing
 from lockstep.config.plan import visible_cores
 from lockstep.console import first_of
 from lockstep.datamodules import images as decoding
@@ -77,7 +75,7 @@ def cached(
     if not _is_whole(path, size):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with _alone_in(folder):
+            with alone_in(folder):
                 if not _is_whole(path, size):
                     _write(path, root, paths, shape, visible_cores() if workers is None else workers)
         except OSError as error:
@@ -99,19 +97,6 @@ def _key(root: str | Path, paths: Sequence[str], shape: Sequence[int]) -> str:
 
 def _is_whole(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """By a POSIX record lock (fcntl(2)), which data workers do not inherit: it ends with the process that holds it."""
-    with (folder / "lock").open("a") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX)
-        except OSError as error:
-            log.warning(f"{folder}: this file system has no locks ({error}); other processes may write the same file")
-        else:
-            remove_partial_files(folder)
-        yield
 
 
 def _write(path: Path, root: str | Path, paths: Sequence[str], shape: Sequence[int], workers: int) -> None:

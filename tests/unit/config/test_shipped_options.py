@@ -16,9 +16,11 @@ from lockstep.config.plan import Plan
 CONF = Path(__file__).parents[3] / "conf"
 CHOSEN_TOGETHER = ("model", "model/optimizer", "model/lr_scheduler", "datamodule", "trainer", "callbacks", "logger", "profiler")
 CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
-ABSTRACT = ("model=classifier", "model=regressor", "datamodule=base")  # the files beside them build on these
+# The files beside them build on these.
+ABSTRACT = ("model=classifier", "model=language_model", "model=regressor", "datamodule=base")
 # What an option needs beside itself to make sense.
 COMPANIONS = {
+    **{f"model={name}": ["optimized_metric=val/loss", "optimized_mode=min"] for name in ("gpt", "gpt_nano", "gpt_small")},
     "model=linear": ["optimized_metric=val/loss", "optimized_mode=min"],
     "datamodule=hf_dataset": ["datamodule.data_dir=.", "datamodule.inputs=x"],
     "datamodule=image_folder": ["datamodule.data_dir=."],
@@ -57,7 +59,7 @@ def targets_of(node: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     ("option", "missing"),
-    [("model=classifier", "model.net"), ("model=regressor", "model.net"), ("datamodule=base", "datamodule._target_")],
+    [("model=language_model", "model.net"), ("model=regressor", "model.net"), ("datamodule=base", "datamodule._target_")],
 )
 def test_an_abstract_option_alone_is_refused(option: str, missing: str, compose: Callable[..., DictConfig]) -> None:
     assert refusal(compose(option)) == f"{missing}=???: a value is required"

@@ -1,0 +1,137 @@
+"""Text files, or the sources of Python's standard library, in windows of tokens."""
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
+from lockstep.datamodules.tokens import Windows, token_file
+from lockstep.datamodules.vocabulary import vocabulary
+from lockstep.errors import config_error
+
+# Of the standard library: what is installed beside it, tests, an editor, and tables and texts that programs have written.
+LEFT_OUT = {
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "turtledemo",
+    "lib2to3",
+    "encodings",
+    "pydoc_data",
+}
+
+
+class Text(DataModule):
+    """Files in the order of their paths, packed one after the other, each a document of its own.
+
+    The files of the test split are chosen by a hash of their names, which holds for any seed and however many others there are;
+    those of the validation split by a hash of the seed and the names.
+
+    Args:
+        paths: files, and folders, which are searched through; null is the sources of this Python's standard library.
+        suffixes: of the files of a folder.
+        context: tokens of a window, which is a sample.
+        overlap: tokens that a window of validation and test has from the one before, so that those it is evaluated on are not
+            without a context.
+        tokenizer: a JSON file of the library `tokenizers`; null for bytes.
+        separator: the text of the tokenizer's token before a document; null is one more token, after all of them.
+        cache_dir: the folder for the files of tokens.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str] | None = None,
+        suffixes: Sequence[str] = (".txt", ".md", ".py"),
+        context: int = 256,
+        overlap: int = 0,
+        tokenizer: str | None = None,
+        separator: str | None = None,
+        test_fraction: float = 0.05,
+        cache_dir: str = "data/tokens",
+        **loading: Any,
+    ) -> None:
+        super().__init__(**loading)
+        if overlap >= context:
+            raise config_error("datamodule.overlap", overlap, f"accepted is less than datamodule.context={context}")
+        if self.standardize:
+            raise config_error("datamodule.standardize", "true", "tokens are no numbers to scale; accepted is false")
+        self.paths, self.suffixes, self.test_fraction = paths, tuple(suffixes), test_fraction
+        self.context, self.overlap, self.cache_dir = context, overlap, Path(cache_dir)
+        self.vocabulary = vocabulary(tokenizer, separator)
+        self.has_test = test_fraction > 0
+        self.spec = DataSpec((context,), self.vocabulary.size)
+
+    @property
+    def token_bytes(self) -> Tensor:
+        """How many bytes of text each token stands for."""
+        return self.vocabulary.token_bytes
+
+    def prepare_data(self) -> None:
+        self.load()
+
+    def load(self) -> Splits:
+        return Splits(**{name: self._windows(name, files) for name, files in self.files().items()})
+
+    def files(self) -> dict[str, list[Path]]:
+        """Of train, val and test. Raises ConfigError where one that is asked for, or train, would be empty."""
+        named = standard_library() if self.paths is None else _found(self.paths, self.suffixes)
+        files: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
+        for name, path in named.items():
+            files[self._split_of(name)].append(path)
+        is_asked_for = {"val": self.folds is not None or self.val_fraction > 0, "test": self.has_test, "train": True}
+        for split in (split for split, asked in is_asked_for.items() if asked and not files[split]):
+            accepted = f"of {len(named)} files none is for {split}; accepted are more files, or fractions of 0 for val and test"
+            raise config_error("datamodule.paths", self.paths, accepted)
+        return files
+
+    def _split_of(self, name: str) -> str:
+        if _fraction(name) < self.test_fraction:
+            return "test"
+        share = _fraction(f"{self.seed} {name}")
+        is_val = share < self.val_fraction if self.folds is None else int(share * self.folds) == self.fold
+        return "val" if is_val else "train"
+
+    def _windows(self, split: str, files: list[Path]) -> Windows | None:
+        if not files:
+            return None
+        path = token_file(split, files, self.vocabulary, self.cache_dir)
+        return Windows(path, self.vocabulary, self.context, 0 if split == "train" else self.overlap)
+
+
+def standard_library() -> dict[str, Path]:
+    """The Python sources of this interpreter's standard library by their paths within it, sorted by these."""
+    return _below(Path(sysconfig.get_path("stdlib")), (".py",), LEFT_OUT)
+
+
+def _found(paths: Sequence[str], suffixes: tuple[str, ...]) -> dict[str, Path]:
+    named: dict[str, Path] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise config_error("datamodule.paths", path, f"no such file or folder: {path.absolute()}; accepted are text files")
+        found = {path.name: path} if path.is_file() else _below(path, suffixes)
+        if not found:
+            wanted = ", ".join(suffixes)
+            raise config_error("datamodule.paths", path, f"has no {wanted} in it; others are found by datamodule.suffixes=[...]")
+        named |= {(name if name not in named else str(found[name])): found[name] for name in found}
+    return named
+
+
+def _below(folder: Path, suffixes: tuple[str, ...], left_out: Collection[str] = ()) -> dict[str, Path]:
+    """The files in a folder and those within it, but for some of these, by their paths below it."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = set(folders) - set(left_out)
+        found += [Path(parent, name) for name in names if name.endswith(suffixes)]
+    return {path.relative_to(folder).as_posix(): path for path in sorted(found)}
+
+
+def _fraction(name: str) -> float:
+    """From 0 to 1, by the name alone."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6]) / 2**48

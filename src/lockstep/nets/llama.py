@@ -1,0 +1,71 @@
+"""A GPT's weights as Hugging Face lays out those of Llama, and back: the names differ by a prefix, the numbers not at all.
+
+Llama has no documents within a row: there is the same where a row is one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from lockstep.errors import config_error
+from lockstep.nets.gpt import GPT, Attention, Block, SwiGLU
+
+_PREFIX = "model."  # of LlamaForCausalLM
+# What a GPT has no other value of.
+_FIXED = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False}
+
+
+def to_llama(net: GPT) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of model.safetensors, and what stands in config.json."""
+    block = net.layers[0]
+    assert isinstance(block, Block)
+    attention, mlp = block.self_attn, block.mlp
+    assert isinstance(attention, Attention)
+    assert isinstance(mlp, SwiGLU)
+    config = _FIXED | {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": net.embed_tokens.num_embeddings,
+        "hidden_size": net.embed_tokens.embedding_dim,
+        "intermediate_size": mlp.up_proj.out_features,
+        "num_hidden_layers": len(net.layers),
+        "num_attention_heads": attention.heads,
+        "num_key_value_heads": attention.kv_heads,
+        "head_dim": net.head_width,
+        "max_position_embeddings": net.context,
+        "rope_theta": net.rope_base,
+        "rms_norm_eps": net.norm.eps,
+        "bos_token_id": net.separator,
+        "eos_token_id": net.separator,
+    }
+    return {_PREFIX + name: tensor for name, tensor in net.state_dict().items()}, config
+
+
+def from_llama(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A GPT's state, and the arguments it is made with, input_shape and num_outputs among them.
+
+    Raises ConfigError for what a GPT has not: another kind of model, a head of its own, scaled rotary positions.
+    """
+    absent: dict[str, Any] = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "tie_word_embeddings": False}
+    for name, needed in _FIXED.items():
+        if (found := config.get(name, absent.get(name))) != needed:
+            raise config_error(f"config.json {name}", found, f"accepted is {needed}")
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        raise config_error("config.json rope_type", kind, "accepted is default")
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    if (head_dim := config.get("head_dim") or width // heads) * heads != width:
+        raise config_error("config.json head_dim", head_dim, f"accepted is {width // heads}, the width by the heads")
+    arguments = {
+        "input_shape": [config["max_position_embeddings"]],
+        "num_outputs": config["vocab_size"],
+        "width": width,
+        "depth": config["num_hidden_layers"],
+        "heads": heads,
+        "mlp_width": config["intermediate_size"],
+        "kv_heads": config.get("num_key_value_heads", heads),
+        "separator": config.get("bos_token_id"),
+        "rope_base": rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
+        "norm_eps": config.get("rms_norm_eps", 1e-6),
+    }
+    return {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name != "lm_head.weight"}, arguments
