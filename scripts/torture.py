@@ -142,6 +142,9 @@ datamodule.augment.crop         datamodule=synthetic_images datamodule.augment.c
 datamodule.augment              +datamodule.augment.zoom=2
 datamodule.global_batch_size    datamodule.global_batch_size=49 trainer.devices=2
 datamodule.batch_size           datamodule.batch_size=5000
+datamodule.batch_size           datamodule.batch_size=auto
+datamodule.batch_size           datamodule.batch_size=most
+datamodule.global_batch_size    datamodule.batch_size=auto datamodule.global_batch_size=64
 datamodule.fold                 datamodule.folds=3 datamodule.fold=3
 datamodule._target_             datamodule._target_=lightning.LightningDataModule
 callbacks.best_checkpoint.mode  callbacks.best_checkpoint.mode=up

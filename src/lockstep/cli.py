@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hydra._internal.hydra import Hydra
@@ -14,6 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from lockstep import console
+from lockstep.batch_size import FLAG, find_batch_size, try_batch
 from lockstep.config.hydra_errors import explain
 from lockstep.config.overrides import null_groups_left_out
 from lockstep.errors import ConfigError, ExitCode
@@ -34,6 +36,9 @@ def start(main: Callable[[], Any]) -> None:
     console.survive_lost_output()
     follow_parent()
     try:
+        if len(sys.argv) == 2 and sys.argv[1].startswith(FLAG):
+            try_batch(Path(sys.argv[1].removeprefix(FLAG)))
+            return
         arguments = command_to_continue(null_groups_left_out(sys.argv[1:]))
         if arguments is None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
@@ -94,4 +99,5 @@ class ValidateConfig(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         HydraConfig.instance().set_config(config)  # which ${hydra:...} asks
         with refusing():
+            find_batch_size(config)
             Prepared.prepare(config)

@@ -9,6 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import shown
+from lockstep.config.plan import AUTO
 from lockstep.config.rules import RULES
 from lockstep.errors import config_error
 
@@ -31,6 +32,7 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     for key, accepts in RULES.items():
         if _has(cfg, key) and not accepts.test(value := OmegaConf.select(cfg, key)):
             raise config_error(key, shown(value), accepts.words)
+    _check_batch(cfg)
     _check_workers(cfg)
     _check_augmentation(cfg)
     _check_validation_interval(cfg)
@@ -85,6 +87,13 @@ def _check_targets(cfg: DictConfig) -> None:
     for key in _groups(cfg):
         if not isinstance(target := OmegaConf.select(cfg, f"{key}._target_"), str):
             raise config_error(f"{key}._target_", shown(target), "accepted is the full name of a class, lockstep.nets.CNN say")
+
+
+def _check_batch(cfg: DictConfig) -> None:
+    given = OmegaConf.select(cfg, "datamodule.global_batch_size")
+    if OmegaConf.select(cfg, "datamodule.batch_size") == AUTO and given is not None:
+        accepted = "says what datamodule.batch_size=auto is to find; accepted is one of the two"
+        raise config_error("datamodule.global_batch_size", given, accepted)
 
 
 def _check_workers(cfg: DictConfig) -> None:

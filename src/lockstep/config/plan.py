@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import config_error
 
+AUTO = "auto"  # datamodule.batch_size: to be found before the run begins
 # Present where a driver is: NVIDIA, NVIDIA under WSL, AMD.
 _DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
@@ -132,6 +133,8 @@ def _batch_size(cfg: DictConfig, shares: int) -> int:
     wanted = OmegaConf.select(cfg, "datamodule.global_batch_size")
     if wanted is None and "batch_size" not in cfg.datamodule:
         raise config_error("datamodule.batch_size", "???", "a value is required, in samples per process")
+    if OmegaConf.select(cfg, "datamodule.batch_size") == AUTO:
+        raise config_error("datamodule.batch_size", AUTO, "is found by train.py alone; accepted here is a number")
     if wanted is None:
         return cfg.datamodule.batch_size
     if wanted % shares:

@@ -94,6 +94,7 @@ RULES: dict[str, Rule] = {
     "max_restarts": integer(0),
     "max_processes_per_core": integer(1),
     "fresh_processes": YES_NO,
+    "memory_per_process": above(0).or_null(),
     "ckpt_path": TEXT.or_null(),
     "init_from": TEXT.or_null(),
     "optimized_metric": TEXT,
@@ -130,7 +131,9 @@ RULES: dict[str, Rule] = {
     "trainer.strategy.bucket_cap_mb": number(0.001),
     "datamodule.dataset": TEXT,
     "datamodule.data_dir": TEXT,
-    "datamodule.batch_size": integer(1),
+    "datamodule.batch_size": Rule(
+        "accepted is an integer of at least 1, or auto", lambda v: v == "auto" or (_is_int(v) and v >= 1)
+    ),
     "datamodule.global_batch_size": integer(1).or_null(),
     "datamodule.drop_last": YES_NO,
     "datamodule.shuffle": YES_NO,

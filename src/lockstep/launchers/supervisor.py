@@ -34,13 +34,15 @@ def supervise(
     stop_deadline: float = float("inf"),
     *,
     fresh: bool = True,
+    quiet: bool = False,
 ) -> Outcome:
     """Runs `command` as `world_size` ranks on this machine until all have ended; leaves no process behind.
     `restarts` is how often that has been tried before. Ranks that are asked to stop end themselves within `stop_deadline`
     seconds; those that can't, because they are suspended, say, are ended soon after. Not `fresh` are ranks that a server forks
     which has imported torch.
 
-    Rank zero shares this terminal; the output of rank k is appended to `log` with `.rank{k}` before the suffix.
+    Rank zero shares this terminal, unless it is to be `quiet`; the output of rank k is appended to `log` with `.rank{k}` before
+    the suffix.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, pipe() as (reader, _):
         environment = _environment(world_size, port) | {ERROR_DIR: errors, RESTARTS: str(restarts)}
@@ -48,7 +50,7 @@ def supervise(
         with STOP_SIGNALS.noted() as received:
             try:
                 for rank in range(world_size):
-                    ranks.append(_start(command, rank, environment, reader, log, fresh))  # noqa: PERF401  ended even if one fails to start
+                    ranks.append(_start(command, rank, environment, reader, log, fresh, quiet))  # noqa: PERF401  ended even if one fails to start
                 return _watch(ranks, received, Path(errors), stop_deadline)
             finally:
                 _end(ranks)
@@ -91,9 +93,11 @@ def use_loopback(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
 
-def _start(command: list[str], rank: int, environment: dict[str, str], reader: int, log: Path, fresh: bool) -> Process:
+def _start(
+    command: list[str], rank: int, environment: dict[str, str], reader: int, log: Path, fresh: bool, quiet: bool
+) -> Process:
     environment = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-    with log.with_suffix(f".rank{rank}{log.suffix}").open("ab") if rank else contextlib.nullcontext() as output:
+    with log.with_suffix(f".rank{rank}{log.suffix}").open("ab") if rank or quiet else contextlib.nullcontext() as output:
         return PROCESSES.start(command, environment, (PARENT_PIPE, reader), output, output, fresh=fresh)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lockstep.atomic_files import read_json
 from lockstep.config.overrides import key_of, last_of_each, quote, split_flags, unquote
+from lockstep.config.plan import AUTO
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import absolute
@@ -37,7 +38,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     if wanted == "last" and rank is not None:
         raise config_error("resume", wanted, f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory")
     run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else absolute(Path(wanted).expanduser())
-    new = [item for item in overrides if key_of(item) not in OF_ONE_START]
+    new = [item for item in overrides if key_of(item) not in OF_ONE_START and not _asks_for_a_search(item)]
     if any(key_of(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
     saved = _identity_of(run_dir, wanted)
@@ -53,6 +54,11 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         known.append(f"datamodule.global_batch_size={saved.global_batch_size}")  # whatever the number of processes
     where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
     return [*saved.flags, *flags, *last_of_each([*known, *new]), *where]
+
+
+def _asks_for_a_search(override: str) -> bool:
+    """A batch size that was found is kept: the run has been trained with it."""
+    return key_of(override) == "datamodule.batch_size" and unquote(override.partition("=")[2]) == AUTO
 
 
 def _identity_of(run_dir: Path, wanted: str) -> Identity:

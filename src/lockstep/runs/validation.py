@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Self
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lockstep import console
 from lockstep.config.checks import check
 from lockstep.config.hydra_errors import explain
-from lockstep.config.plan import Plan
+from lockstep.config.plan import AUTO, Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
@@ -42,13 +43,36 @@ class Prepared:
         return cls._by_hydra
 
 
-def validated(config: DictConfig) -> tuple[DictConfig, Plan]:
-    """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so."""
+def validated(config: DictConfig, searched: bool = False) -> tuple[DictConfig, Plan]:
+    """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
+
+    `searched`: datamodule.batch_size may be auto; the plan is then that of one sample.
+    """
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     check(cfg, OmegaConf.select(config, "hydra.runtime.choices") or ())
-    plan = Plan.of(cfg)
+    is_auto = searched and is_searched(cfg)
+    plan = Plan.of(OmegaConf.merge(cfg, {"datamodule": {"batch_size": 1}}) if is_auto else cfg)  # pyright: ignore[reportArgumentType]
     _check_launch(plan)
+    if is_auto:
+        _check_search(plan, OmegaConf.select(cfg, "memory_per_process"))
     return cfg, plan
+
+
+def is_searched(cfg: DictConfig) -> bool:
+    """Is the batch size to be found?"""
+    return OmegaConf.select(cfg, "datamodule.batch_size") == AUTO
+
+
+def _check_search(plan: Plan, limit: float | None) -> None:
+    rank = this_rank()
+    if rank is not None:
+        why = f"needs fresh processes for every size, which {rank.started_by} does not start; accepted under it is a number"
+        raise config_error("datamodule.batch_size", AUTO, why)
+    if plan.accelerator == "mps" or (plan.accelerator == "cpu" and not Path("/proc/self/status").is_file()):
+        raise config_error("datamodule.batch_size", AUTO, "is for GPUs, and CPUs under Linux; accepted here is a number")
+    if plan.accelerator == "cpu" and limit is None:
+        why = "a CPU has no memory of its own to fill; accepted is a number, or memory_per_process=GIB beside auto"
+        raise config_error("datamodule.batch_size", AUTO, why)
 
 
 def _check_launch(plan: Plan) -> None:

@@ -19,7 +19,7 @@ from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.hparams import hyperparameters
 from lockstep.runs.record import git_commit
-from lockstep.runs.validation import validated
+from lockstep.runs.validation import is_searched, validated
 from lockstep.sweeps.job_directory import FAILED, INTERRUPTED, WAITING
 from lockstep.sweeps.jobs import Job, config_of, directory_name, identity, pool_of
 from lockstep.sweeps.live_table import LiveTable
@@ -94,6 +94,8 @@ class Sweep:
         directory = self.manifest.place_of(key) or self.directory / directory_name(swept, key)
         pool, width = pool_of(plan)
         facts = plan.facts() | {"seed": cfg.seed, "precision": cfg.trainer.precision}
+        if is_searched(cfg):  # by the job; its record says what was found
+            facts |= {"global_batch_size": None, "lr": None}
         job = self.jobs[key] = Job(
             key=key,
             overrides=tuple(overrides),
@@ -124,7 +126,7 @@ class Sweep:
         full: Any = self.loader.load_sweep_config(self.config, overrides)
         HydraConfig.instance().set_config(full)
         try:
-            cfg, plan = validated(full)
+            cfg, plan = validated(full, searched=True)
         finally:
             HydraConfig.instance().set_config(self.config)
         if plan.device_ids is not None:

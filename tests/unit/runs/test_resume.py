@@ -206,3 +206,10 @@ def test_the_last_one_is_no_job_of_a_sweep_and_a_torn_status_does_not_hide_it(
     disk = run_in(tmp_path / ".disk" / "newer")
     (tmp_path / "logs" / "task" / "linked").symlink_to(disk)
     assert last(tmp_path) == "logs/task/linked"
+
+
+@pytest.mark.parametrize("asked", ["datamodule.batch_size=auto", "datamodule.batch_size='auto'"])
+def test_a_batch_size_that_was_found_is_not_searched_for_again(asked: str, tmp_path: Path) -> None:
+    """A sweep continues a job with the overrides of its grid."""
+    run = run_in(tmp_path / "run", overrides=[*FIRST, "datamodule.batch_size=24"], size=48)
+    assert overrides_of(command_to_continue([*FIRST, asked, f"resume={run}"])) == [*FIRST, "datamodule.batch_size=24"]

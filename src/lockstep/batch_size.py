@@ -1,0 +1,165 @@
+"""`datamodule.batch_size=auto`: the largest batch per process that fits the device, found before a run begins.
+
+Each size is tried by a few optimizer steps of fresh ranks in a folder that is thrown away: on all of them together, so that they
+agree, and one that is out of memory leaves nothing behind for the next.
+"""
+
+import math
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+
+from lockstep.atomic_files import read_json, write_json
+from lockstep.config.overrides import key_of
+from lockstep.config.plan import AUTO, Plan
+from lockstep.console import say
+from lockstep.errors import ConfigError, ExitCode, NamedFailure, config_error
+from lockstep.launchers.environment import is_rank_zero, this_rank
+from lockstep.launchers.rank import leave_process_group
+from lockstep.launchers.supervisor import supervise
+from lockstep.runs.run import Run
+from lockstep.runs.validation import Prepared, is_searched, validated
+
+KEY = "datamodule.batch_size"
+FLAG = "--try-batch="  # a rank's only argument: the config to try
+FIRST = 16  # samples that are tried first
+STEPS = 3  # optimizer steps of a try: from the second on, the optimizer has its state
+CLOSE = 16  # found is the largest size but for a part in so many
+SPARE = 0.1  # of a GPU's memory: steps of a longer training are not all alike
+FULL = "out of memory"
+# What the search does without: it takes no memory on the device, or judges what is trained.
+_TAKEN_OUT = ("guards.checkpoint", "guards.nonfinite", "callbacks.best_checkpoint", "callbacks.early_stopping")
+
+
+def find_batch_size(config: DictConfig) -> None:
+    """Where it is auto, sets it in what Hydra has composed and in the overrides that this was composed of, so that it is recorded
+    and passed on like a number that was given.
+
+    Raises ConfigError where it can't be searched for, SystemExit where a try fails otherwise than for want of memory.
+    """
+    if not is_searched(config):
+        return
+    cfg, plan = validated(config, searched=True)
+    with tempfile.TemporaryDirectory(prefix="lockstep-batch-") as folder:
+        size, too_large = largest_that_fits(lambda size: _tried(cfg, plan, size, Path(folder)))
+    if not size:
+        raise config_error(KEY, AUTO, "not even one sample per process fits; accepted is a smaller model, or more memory")
+    limit = cfg.memory_per_process
+    within = f"{SPARE:.0%} of the device's memory is left spare" if limit is None else f"of {limit:g} GiB of memory each"
+    why = f"{too_large} do not fit" if too_large else "an epoch has no more than one such step"
+    print(f"{KEY}={AUTO}: {size} per process; {why}; {within}", flush=True)
+    with read_write(config), open_dict(config), read_write(config.hydra):
+        config.datamodule.batch_size = size
+        overrides: list[str] = list(config.hydra.overrides.task)
+        kept = [override for override in overrides if key_of(override) != KEY]
+        config.hydra.overrides.task = [*kept, f"{KEY}={size}"]
+
+
+def largest_that_fits(tried: Callable[[int], float | None]) -> tuple[int, int | None]:
+    """The largest size that fits, but for one part in CLOSE, and the smallest seen that does not: by doubling, then by halving
+    the distance. 0 where none fits; None where there are no more samples.
+
+    `tried` returns the most samples that a process can have in a step, None where the size does not fit.
+    """
+    fits, too_large, most, size = 0, None, 0.0, FIRST
+    while True:
+        if (samples := tried(size)) is None:
+            too_large = size
+        else:
+            fits, most = size, max(most, samples)
+        if too_large is None and fits >= most:
+            return fits, None
+        if too_large is not None and too_large - fits <= max(1, fits // CLOSE):
+            return fits, too_large
+        size = (fits + too_large) // 2 if too_large is not None else int(min(2 * fits, most))
+
+
+def _tried(cfg: DictConfig, plan: Plan, size: int, folder: Path) -> float | None:
+    """Fresh ranks with that size; see `largest_that_fits`."""
+    place = folder / str(size)
+    place.mkdir()
+    file = place / "config.yaml"
+    OmegaConf.save(_shortened(cfg, size, place), file, resolve=True)
+    command = [sys.executable, str(Path(sys.argv[0]).absolute()), f"{FLAG}{file}"]
+    outcome = supervise(command, plan.world_size, place / "train.log", fresh=cfg.fresh_processes, quiet=True)
+    is_full = outcome.reason is not None and outcome.reason.endswith(FULL)
+    if not outcome.code or is_full:
+        print(f"{KEY}={size}: {FULL if is_full else 'fits'}", flush=True)
+        return None if is_full else (read_json(place / "tried.json") or {}).get("most") or math.inf
+    if outcome.code == ExitCode.REFUSED:
+        raise ConfigError(outcome.reason or "")
+    if outcome.traceback:
+        print(outcome.traceback, file=sys.stderr)
+    say(f"{KEY}={AUTO}: with {size} samples a try ended otherwise than for want of memory: {outcome.reason}")
+    raise SystemExit(outcome.code)
+
+
+def _shortened(cfg: DictConfig, size: int, place: Path) -> DictConfig:
+    """The run of a few steps that has a run's memory on the device, validation's too, and leaves nothing outside `place`."""
+    short: Any = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))  # pyright: ignore[reportArgumentType]
+    short.run_dir, short.datamodule.batch_size, short.test = str(place), size, False
+    short.ckpt_path = short.init_from = short.resume = None
+    short.logger = {"csv": {"_target_": "lockstep.trainer.loggers.CSVLogger", "save_dir": str(place)}}
+    steps = {"max_steps": STEPS, "max_epochs": -1, "limit_train_batches": STEPS * cfg.trainer.accumulate_grad_batches}
+    validation = {"num_sanity_val_steps": 1, "limit_val_batches": int(short.trainer.get("limit_val_batches") != 0)}
+    short.trainer.update({**steps, **validation, "enable_progress_bar": False})
+    for key in _TAKEN_OUT:
+        if OmegaConf.select(short, key) is not None:
+            OmegaConf.update(short, key, None)
+    return short
+
+
+def try_batch(file: Path) -> None:
+    """In a rank: the run of that config. It ends by a NamedFailure that says FULL where there is not enough memory."""
+    cfg: Any = OmegaConf.load(file)
+    with Run(cfg, Prepared(Plan.of(cfg))) as run:
+        from lockstep.build import build  # torch and Lightning
+
+        _limit_memory(run.plan, cfg.memory_per_process)
+        try:
+            datamodule, model, trainer = build(cfg, run.plan)
+            trainer.fit(model, datamodule)
+        except Exception as error:
+            if _is_out_of_memory(error):
+                raise NamedFailure(FULL) from error
+            raise
+        if is_rank_zero():
+            write_json(file.with_name("tried.json"), {"most": _most_samples(trainer, cfg.datamodule.batch_size)})
+        leave_process_group(together=True)
+
+
+def _limit_memory(plan: Plan, limit: float | None) -> None:
+    """Of this process: `limit` in GiB, beyond what a process on CPUs has when it begins; null leaves SPARE of a GPU."""
+    if plan.accelerator == "cpu":
+        assert limit is not None, "asked of the config when the search began"
+        import resource
+
+        now = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData:"))
+        resource.setrlimit(resource.RLIMIT_DATA, (int(now.split()[1]) * 1024 + int(limit * 2**30), -1))
+        return
+    import torch
+
+    rank = this_rank()
+    local = rank.local_rank if rank else 0
+    device = plan.device_ids[local] if plan.device_ids else local
+    part = 1 - SPARE if limit is None else min(1.0, limit * 2**30 / torch.cuda.get_device_properties(device).total_memory)
+    torch.cuda.set_per_process_memory_fraction(part, device)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    import torch
+    from lightning.pytorch.utilities.memory import is_oom_error
+
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or is_oom_error(error) or "std::bad_alloc" in str(error)
+
+
+def _most_samples(trainer: Any, size: int) -> float | None:
+    """Of one process in one batch: as many as it has in an epoch; None where an epoch has no length."""
+    try:
+        return len(trainer.train_dataloader) // trainer.accumulate_grad_batches * size
+    except TypeError:
+        return None
