@@ -68,7 +68,7 @@ def answer(measured: Measurements, series: Series | None, fit: Fit | None) -> st
     if series is None:
         return f"None of {count(len(measured.rows), 'job')} has finished with a result: nothing can be said yet."
     best = chosen(series, measured.maximize)
-    at = count(best.devices, "device") + ("" if best.lr is None else f" at lr {best.lr:g}")
+    at = f"Take {count(best.devices, 'device')}" + ("" if best.lr is None else f" at lr {best.lr:g}")
     value = f"{measured.metric} {best.metric.mean:.4g}"
     if series.kind == SINGLE:
         rates = len({row.lr for row in best.rows})

@@ -13,7 +13,7 @@ from lockstep.reports.communication import Fit, Timing
 from lockstep.reports.measurements import Measurement, Measurements
 from lockstep.reports.prediction import Network, Setting
 from lockstep.reports.rates import Rule
-from lockstep.reports.scaling import STRONG, Arrival, Series
+from lockstep.reports.scaling import STRONG, Arrival, Point, Series
 
 NODE = 8  # devices
 NODE_BANDWIDTH = 12.5e9  # bytes per second: 100 Gbit/s
@@ -62,6 +62,11 @@ class Findings:
     def answer(self) -> str:
         busy = " Measured on a machine that was busy." if self.starved else ""
         return choice.answer(self.measured, self.series, self.fit) + busy
+
+    @cached_property
+    def chosen(self) -> Point | None:
+        """What the answer says to take."""
+        return choice.chosen(self.series, self.measured.maximize) if self.series else None
 
     @cached_property
     def crowded(self) -> list[Measurement]:
@@ -155,9 +160,16 @@ class Findings:
         return found
 
     @cached_property
-    def memory(self) -> dict[int, float]:
-        """By number of devices the mean peak of rank zero's, in GiB."""
-        return _means(self.series, lambda record: record.get("device_memory_gib"))
+    def memory(self) -> dict[int, tuple[float, float]]:
+        """By number of devices the smallest and the largest of the ranks' peaks, in GiB, of the job that took most: on CPUs those
+        of the processes, else those of the devices."""
+        found = {}
+        for point in self.series.points if self.series else ():
+            jobs = [row.record["memory_gib_of_ranks"] for row in point.rows if row.record.get("memory_gib_of_ranks")]
+            if jobs:
+                most = max(jobs, key=max)
+                found[point.devices] = (min(most), max(most))
+        return found
 
 
 def _means(series: Series | None, value: Any) -> dict[int, float]:

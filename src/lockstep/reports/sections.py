@@ -8,7 +8,7 @@ from lockstep.reports.estimates import Estimate, estimate
 from lockstep.reports.findings import Findings
 from lockstep.reports.model_sections import batch, communication
 from lockstep.reports.origin import missing, origin
-from lockstep.reports.scaling import Series, paired_changes
+from lockstep.reports.scaling import Point, Series, paired_changes
 
 
 def document(found: Findings) -> Document:
@@ -31,7 +31,7 @@ def scaling(found: Findings) -> Iterator[Block]:
         yield Picture("scaling", "Samples per second and efficiency by number of devices, with the ideal line")
     for series in found.all_series:
         yield Heading(series.name.capitalize())
-        yield _table(series, measured.metric)
+        yield _table(series, measured.metric, found.chosen)
     if found.series and len(found.series.points) > 1:
         yield Text(
             "More devices are taken as long as nothing of the metric is lost and twice as many give at least "
@@ -46,11 +46,11 @@ def scaling(found: Findings) -> Iterator[Block]:
         yield Table(("devices", "lr that is first there", "seconds", "device-hours"), rows)
 
 
-def _table(series: Series, metric: str) -> Table:
+def _table(series: Series, metric: str, chosen: Point | None) -> Table:
     columns = ("devices", "global batch", "jobs", "samples/s", "speed-up", "efficiency", "ms per step", "device-hours a job")
     rows = [
         [
-            str(point.devices),
+            f"{point.devices}{' (taken)' if point is chosen else ''}",
             str(point.global_batch),
             str(len(point.rows)),
             shown(point.throughput, ",.0f"),
@@ -115,8 +115,11 @@ def time(found: Findings) -> Iterator[Block]:
         names = list(dict.fromkeys(name for parts in found.time_shares.values() for name in parts))
         rows = [[str(n), *(f"{parts.get(name, 0):.0%}" for name in names)] for n, parts in found.time_shares.items()]
         yield Table(("devices", *names), rows)
-    if found.memory:
-        yield Table(("devices", "peak memory of the first, GiB"), [[str(n), f"{peak:.3g}"] for n, peak in found.memory.items()])
+    if rows := [*found.memory.items()]:
+        yield Heading("Memory")
+        kind = "process" if found.is_on_cpu else "device"
+        columns = ("devices", f"peak of a {kind}, GiB: most", "least", "balance over the ranks")
+        yield Table(columns, [[str(n), f"{most:.3g}", f"{least:.3g}", f"{least / most:.0%}"] for n, (least, most) in rows])
 
 
 def shown(value: Estimate, form: str) -> str:

@@ -1,6 +1,8 @@
-"""report.html, report.md and the pictures of a sweep, in its directory."""
+"""report.html, report.md and the pictures of a sweep, in its directory; the pictures in TensorBoard too."""
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -10,6 +12,7 @@ from lockstep.reports import measurements, pictures
 from lockstep.reports.document import Picture, to_html, to_markdown
 from lockstep.reports.findings import Assumed, Findings
 from lockstep.reports.sections import document
+from lockstep.reports.tensorboard import write_events
 
 FOLDER = "report"  # of the sweep's directory
 
@@ -23,6 +26,9 @@ def write_report(sweep_dir: Path, only: Sequence[str] = (), assumed: Assumed | N
     drawn = {name: pictures.save(drawing(name, found), folder, name) for name in names}
     replace_text(folder / "report.md", to_markdown(page))
     replace_text(folder / "report.html", to_html(page, drawn))
+    with contextlib.suppress(ImportError):  # without TensorBoard there is nothing to look at it with
+        words = [block for block in page.blocks if not isinstance(block, Picture)]
+        write_events(folder, to_markdown(replace(page, blocks=words)), names)
     return page.answer, folder / "report.html"
 
 

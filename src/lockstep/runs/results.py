@@ -1,5 +1,7 @@
 """What came out of a run, gathered from the trainer for its record and its loggers."""
 
+import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,7 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "precision": trainer.precision,
         "device_name": torch.cuda.get_device_name(model.device) if is_gpu else "cpu",
         "device_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if is_gpu else None,
+        "memory_gib_of_ranks": _of_ranks(trainer, _peak_memory(model.device) / 2**30),
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
     } | _found_by_callbacks(trainer)
@@ -64,6 +67,21 @@ def _found_by_callbacks(trainer: Any) -> dict[str, Any]:
     """What those return that have a method `facts`."""
     found = [callback.facts() for callback in trainer.callbacks if hasattr(callback, "facts")]
     return {name: value for facts in found for name, value in facts.items()}
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Bytes: of the GPU; elsewhere of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _of_ranks(trainer: Trainer, value: float) -> list[float]:
+    """Each one's, in their order."""
+    own = torch.zeros(trainer.world_size, device=trainer.strategy.root_device)
+    own[trainer.global_rank] = value
+    ranks: Any = trainer.strategy.reduce(own, reduce_op="sum")
+    return ranks.tolist()
 
 
 def _total(trainer: Trainer, count: int) -> int:

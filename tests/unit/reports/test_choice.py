@@ -25,7 +25,7 @@ def test_the_most_devices_that_pay_are_taken_and_the_next_count_is_compared(tmp_
     cells = [cell(n, lr, step=step, metric=0.95 + lr) for n, step in IDEAL.items() for lr in (0.01, 0.003)]
     cells += [cell(8, lr, step=0.0180, metric=0.95 + lr) for lr in (0.01, 0.003)]
     assert answer(tmp_path, cells) == (
-        "4 devices at lr 0.01: 3.7x one device at the same val/acc (0.96, one device 0.96); "
+        "Take 4 devices at lr 0.01: 3.7x one device at the same val/acc (0.96, one device 0.96); "
         "8 give 1.2x the speed and cost 1.7x the device-hours."
     )
 
@@ -33,7 +33,7 @@ def test_the_most_devices_that_pay_are_taken_and_the_next_count_is_compared(tmp_
 def test_a_count_that_was_not_measured_is_predicted(tmp_path: Path) -> None:
     """A range, where one can't tell whether latency or bandwidth is short."""
     line = answer(tmp_path, [cell(1, step=0.01), cell(2, step=0.013)])
-    assert line.startswith("2 devices at lr 0.1: 1.5x one device at the same val/acc (0.9, one device 0.9); 4 would give 1.")
+    assert line.startswith("Take 2 devices at lr 0.1: 1.5x one device at the same val/acc (0.9, one device 0.9); 4 would give 1.")
     assert "x to 1." in line
     assert line.endswith("x the device-hours (predicted).")
 
@@ -41,14 +41,14 @@ def test_a_count_that_was_not_measured_is_predicted(tmp_path: Path) -> None:
 def test_devices_that_cost_accuracy_are_not_taken(tmp_path: Path) -> None:
     cells = [cell(1, metric=0.95, step=0.010), cell(2, metric=0.85, step=0.0101)]
     assert answer(tmp_path, cells) == (
-        "1 device at lr 0.1: val/acc 0.95, and more devices are not worth it; 2 give 2x the speed and lose 0.1 of val/acc."
+        "Take 1 device at lr 0.1: val/acc 0.95, and more devices are not worth it; 2 give 2x the speed and lose 0.1 of val/acc."
     )
 
 
 def test_less_of_a_loss_is_better(tmp_path: Path) -> None:
     cells = [cell(1, lr, metric=lr, step=0.010) for lr in (0.3, 0.2)] + [cell(2, 0.2, metric=0.15, step=0.0101)]
     assert answer(tmp_path, cells, "min").startswith(
-        "2 devices at lr 0.2: 2x one device at a better val/acc (0.15, one device 0.2)"
+        "Take 2 devices at lr 0.2: 2x one device at a better val/acc (0.15, one device 0.2)"
     )
 
 
@@ -56,9 +56,9 @@ def test_what_repeats_show_to_be_chance_is_no_loss(tmp_path: Path) -> None:
     """Means of 0.90 and 0.88, where runs differ by 0.1."""
     cells = [cell(1, seed=seed, metric=0.85 + 0.05 * seed, step=0.010) for seed in range(3)]
     cells += [cell(2, seed=seed, metric=0.83 + 0.05 * seed, step=0.0101) for seed in range(3)]
-    assert answer(tmp_path / "noisy", cells).startswith("2 devices")
+    assert answer(tmp_path / "noisy", cells).startswith("Take 2 devices")
     sure = [one | {"metric": 0.9 - 0.02 * (one["devices"] == 2) + 0.001 * one["seed"]} for one in cells]
-    assert answer(tmp_path / "sure", sure).startswith("1 device at")
+    assert answer(tmp_path / "sure", sure).startswith("Take 1 device at")
 
 
 def test_devices_that_add_no_speed_are_not_taken(tmp_path: Path) -> None:
@@ -69,8 +69,8 @@ def test_devices_that_add_no_speed_are_not_taken(tmp_path: Path) -> None:
 def test_one_count_and_none(tmp_path: Path) -> None:
     one = answer(tmp_path / "one", [cell(2, lr, metric=lr) for lr in (0.5, 0.6)] + [cell(4, status="failed", reason="boom")])
     assert one == (
-        "2 devices at lr 0.6, the best of 2 rates: val/acc 0.6. Only one number of devices has results, so nothing is known of "
-        "speed-up."
+        "Take 2 devices at lr 0.6, the best of 2 rates: val/acc 0.6. Only one number of devices has results, so nothing is known "
+        "of speed-up."
     )
     none = answer(tmp_path / "none", [cell(2, status="failed", reason="boom"), cell(4, status="waiting")])
     assert none == "None of 2 jobs has finished with a result: nothing can be said yet."

@@ -30,7 +30,7 @@ def whole() -> list[dict[str, Any]]:
             metric=0.9 + lr,
             step_time=SHARES,
             noise_scale_mean=320.0,
-            device_memory_gib=2.5,
+            memory_gib_of_ranks=[2.5] * (n - 1) + [2.0],
             history=[{"epoch": 1, "seconds": 10.0 / n, "metrics": {"val/acc": 0.9 + lr}}],
         )
         for n, step in ((1, 0.010), (2, 0.012), (4, 0.0135))
@@ -59,6 +59,7 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
         "Time to val/acc 0.91",
         "Learning rates",
         "Where a step's time goes",
+        "Memory",
         "A model of communication",
         "Predicted efficiency",
         "What would move it: 64 devices, limited by latency or bandwidth",
@@ -69,7 +70,8 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
     assert "5 of 6 jobs have finished" in text
     assert "| 4 | 128 | 1 | 9,481 | 2.96 | 74% | 13.5 |" in text
     assert "| 2 | 10% | 30% | 40% | 20% |" in text
-    assert "| 2 | 2.5 |" in text
+    assert "| 1 | 2 | 2 | 100% |" in text
+    assert "| 2 | 2.5 | 2 | 80% |" in text
     assert "At 32 samples per device that is 10 devices" in text
     assert "diverged (rank 0: at step 3 the loss is nan, of samples 7)" in text
     for origin in ("0123456789abcdef", "NVIDIA H100", "torch 2.15.0", "node1, 64 cores"):
@@ -137,7 +139,7 @@ def test_a_sweep_that_was_extended_has_one_report_of_all(tmp_path: Path) -> None
     page(tmp_path, [cell(1), cell(2)])
     text = page(tmp_path, [cell(4, step=0.011)])
     assert "3 of 3 jobs" in text
-    assert "4 devices at lr 0.1: 3.6x one device" in text
+    assert "Take 4 devices at lr 0.1: 3.6x one device" in text
 
 
 def test_what_is_assumed_moves_the_predictions(tmp_path: Path) -> None:
