@@ -12,6 +12,7 @@ from ranks import in_ranks
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.outcome import Outcome
+from lockstep.reports.findings import read_all_reduce
 
 PLANTED = allreduce.Ring(latency=20e-6, latency_error=0.0, bandwidth=2e9, bandwidth_error=0.0)
 
@@ -81,3 +82,16 @@ def test_processes_that_fail_are_said_in_one_line(monkeypatch: pytest.MonkeyPatc
         allreduce.in_processes(2, "gloo", 1.0)
     assert left.value.code == 1
     assert capsys.readouterr().err == "Not measured over 2 processes: rank 1 was killed by SIGKILL\n"
+
+
+def test_what_it_writes_is_what_a_report_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "allreduce.json"
+    monkeypatch.setattr(sys, "argv", ["allreduce.py", "--processes", "2", "4", "--json", str(file)])
+    monkeypatch.setattr(allreduce, "checked", lambda _: "gloo")
+    monkeypatch.setattr(allreduce, "in_processes", lambda count, *_: noisy(count, 0.05))
+    allreduce.main()
+    assert read_all_reduce(file) == {"latency": pytest.approx(20e-6, rel=0.1), "bandwidth": pytest.approx(2e9, rel=0.1)}
+    monkeypatch.setattr(sys, "argv", ["allreduce.py", "--json", str(file)])
+    monkeypatch.setattr(allreduce, "in_processes", lambda *_: [1e-3 - 1e-6 * i for i in range(len(allreduce.SIZES))])
+    allreduce.main()
+    assert [*read_all_reduce(file)] == ["latency"]  # a bandwidth that does not show is none
