@@ -147,11 +147,12 @@ def time_shares(shares: Mapping[int, Mapping[str, float]]) -> Figure:
     """Where a step's time goes, by number of devices."""
     figure, (axis,) = _axes(width=7, height=1.2 + 0.45 * len(shares))
     names = list(dict.fromkeys(name for parts in shares.values() for name in parts))
-    labels, left = [str(devices) for devices in shares], numpy.zeros(len(shares))
+    places, left = numpy.arange(len(shares)), numpy.zeros(len(shares))
     for name, color in zip(names, [BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY] * len(names), strict=False):
         widths = numpy.array([100 * parts.get(name, 0.0) for parts in shares.values()])
-        axis.barh(labels, widths, left=left, color=color, label=name, edgecolor="white")
+        axis.barh(places, widths, left=left, color=color, label=name, edgecolor="white")
         left += widths
+    axis.set_yticks(places, list(map(str, shares)))
     axis.invert_yaxis()
     axis.set(xlabel="% of a step", ylabel="devices", xlim=(0, 100))
     figure.legend(loc="outside right center", frameon=False)
