@@ -8,6 +8,7 @@ The result is kept as RUN_DIR/evaluations/ID/metrics.json.
 
 import argparse
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -56,8 +57,9 @@ def _evaluation_of(run_dir: Path, overrides: list[str]) -> DictConfig:
     cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name == "progress"}
     cfg.logger, cfg.ckpt_path = {}, None
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
-    cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
-    cfg.optimized_metric = f"test/{cfg.optimized_metric.partition('/')[2]}"
+    if "global_batch_size" in cfg.datamodule:
+        cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
+    cfg.optimized_metric = re.sub(r"^(train|val|validation)(?=[/_.])", "test", cfg.optimized_metric)
     return cfg
 
 

@@ -4,7 +4,7 @@
     python scripts/export.py RUN_DIR --checkpoint last --to weights.safetensors
 
 The file holds the tensors under the model's own names, and as its metadata ("model_config", JSON) the config the model is built
-from. In Python:
+from, or the hyperparameters that a LightningModule of your own has saved. In Python:
 
     from safetensors import safe_open
     with safe_open("best.safetensors", framework="pt") as file:
@@ -37,7 +37,9 @@ def main() -> None:
     checkpoint = read_checkpoint("checkpoint", source)
     # copies: two names of one tensor are two tensors in the file
     weights = {name: tensor.clone().contiguous() for name, tensor in checkpoint["state_dict"].items()}
-    about = {"model_config": json.dumps(checkpoint["hyper_parameters"]), "metrics": json.dumps(checkpoint.get("metrics", {}))}
+    model_config = checkpoint.get("hyper_parameters", {})
+    about = {"model_config": json.dumps(model_config, default=str)}
+    about["metrics"] = json.dumps(checkpoint.get("metrics", {}))
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     save_file(weights, partial, metadata=about | {"format": "pt", "source": str(source)})

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,21 @@ from lightning.fabric.plugins.environments import ClusterEnvironment, LightningE
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lockstep.callbacks import LastCheckpoint
+from lockstep.callbacks import LastCheckpoint, PlainLightning
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.arguments import Arguments
 from lockstep.config.construct import Factory, construct
 from lockstep.config.plan import Plan
 from lockstep.config.targets import IN_A_CHECKPOINT
-from lockstep.datamodules.base import DataSpec
+from lockstep.datamodules.base import DataModule
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
+from lockstep.models.from_config import build_model, plain_spec
+from lockstep.models.task import Task
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.epoch_loop import shorten_steps
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
@@ -39,18 +42,24 @@ _NOT_OURS = (
     r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
 )
 
+_NOT_A_TASK_S = (
+    "does not say what it is built of; accepted is a checkpoint of a lockstep.models.Task. "
+    "That of another LightningModule is read by its load_from_checkpoint"
+)
+
 
 def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningModule, Trainer]:
     """The three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
     _quieten_lightning()
     datamodule = _datamodule(_plain(cfg, "datamodule"))
-    if cfg.test and not getattr(datamodule, "has_test", True):
-        raise config_error("test", "true", "this data has no test split; accepted is test=false")
     seed_everything(cfg.seed, workers=True, verbose=False)
-    model_config = {"model": _plain(cfg, "model"), "spec": _plain_spec(datamodule.spec)}
-    model = build_model(model_config, lr=plan.lr)
+    model = build_model({"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}, lr=plan.lr)
+    if cfg.test:
+        _check_test(model, datamodule)
     step = None if cfg.ckpt_path is None else _step_of_continued(cfg, model)
     trainer = build_trainer(cfg, plan, step)
+    if not (isinstance(model, Task) and isinstance(datamodule, DataModule)):
+        trainer.callbacks.append(PlainLightning(cfg.seed))  # pyright: ignore[reportAttributeAccessIssue]
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
@@ -68,37 +77,20 @@ def _quieten_lightning() -> None:
         warnings.filterwarnings("ignore", message=message)
 
 
-def _datamodule(node: Any) -> Any:
+def _datamodule(node: Any) -> LightningDataModule:
     datamodule = construct("datamodule", node)
-    if not isinstance(datamodule, LightningDataModule) or not isinstance(getattr(datamodule, "spec", None), DataSpec):
-        needs = "has no `spec`, the shape of its inputs and the number of outputs; accepted is a lockstep.datamodules.DataModule"
-        raise config_error("datamodule._target_", node["_target_"], needs)
+    if not isinstance(datamodule, LightningDataModule):
+        raise config_error("datamodule._target_", node["_target_"], "accepted is a LightningDataModule")
     return datamodule
 
 
-def build_model(model_config: dict[str, Any], lr: float | None = None, allow: Sequence[str] | None = None) -> LightningModule:
-    """From plain containers: {"model": a composed model group, "spec": the fields of a DataSpec}. `allow`: see `resolve`."""
-    spec, parts = _spec(model_config["spec"]), dict(model_config["model"])
-    if "net" not in parts:
-        raise config_error("model._target_", parts.get("_target_"), "needs a model.net; accepted is a lockstep.models.Task")
-    if lr is not None:
-        parts["optimizer"] = parts["optimizer"] | {"lr": lr}
-    given = {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs}
-    net = construct("model.net", parts.pop("net"), given, allow=allow)
-    given = {"net": net, "spec": spec, "model_config": model_config}
-    if parts.get("torchmetrics") is not None:
-        given["torchmetrics"] = _metrics(parts.pop("torchmetrics"), spec.num_outputs, allow)
-    return construct("model", parts, given, allow=allow)
-
-
-def _metrics(nodes: dict[str, Any], num_classes: int, allow: Sequence[str] | None) -> dict[str, Any]:
-    """torchmetrics of the model, told the number of classes where they ask for it."""
-    metrics = {}
-    for name, node in nodes.items():
-        factory = Factory(f"model.torchmetrics.{name}", node, allow)
-        asks = "num_classes" in factory.arguments.own and "num_classes" not in factory.values
-        metrics[name] = factory.construct({"num_classes": num_classes} if asks else {})
-    return metrics
+def _check_test(model: LightningModule, datamodule: LightningDataModule) -> None:
+    """Before training, which would end with it."""
+    if not getattr(datamodule, "has_test", True):
+        raise config_error("test", "true", "this data has no test split; accepted is test=false")
+    for part, hook in ((model, "test_step"), (datamodule, "test_dataloader")):
+        if not is_overridden(hook, part):
+            raise config_error("test", "true", f"{type(part).__name__} has no {hook}; accepted is test=false")
 
 
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:
@@ -136,7 +128,7 @@ def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
     path = Path(checkpoint)
     model_config = read_checkpoint("checkpoint", path).get("hyper_parameters")
     if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
-        raise config_error("checkpoint", path, "does not say what it is built of; accepted is a checkpoint of this package's")
+        raise config_error("checkpoint", path, _NOT_A_TASK_S)
     try:
         model = build_model(model_config, allow=(*IN_A_CHECKPOINT, *allow))
     except ConfigError as error:
@@ -159,14 +151,20 @@ def _step_of_continued(cfg: DictConfig, model: nn.Module) -> int | None:
     epoch, epochs = checkpoint.get("epoch", 0), cfg.trainer.max_epochs
     if 0 < (epochs or -1) < epoch:
         raise config_error("trainer.max_epochs", epochs, f"{cfg.ckpt_path} is of epoch {epoch}; accepted is as many, or -1")
-    saved = (checkpoint.get("hyper_parameters") or {}).get("model") or {}
-    theirs, ours = ((model.get("optimizer") or {}).get("_target_") for model in (saved, cfg.model))
+    saved = (checkpoint.get("hyper_parameters") or {}).get("model")
+    theirs, ours = map(_optimizer_of, (saved, cfg.model))
     if theirs is not None and theirs != ours:
         accepted = (
             f"ckpt_path={cfg.ckpt_path} holds the state of another; accepted is {theirs}, or init_from instead of ckpt_path"
         )
         raise config_error("model.optimizer._target_", ours, accepted)
     return checkpoint.get("global_step")
+
+
+def _optimizer_of(model: Any) -> Any:
+    """Of a model group its optimizer's target; None for what has none."""
+    optimizer = model.get("optimizer") if isinstance(model, Mapping) else None
+    return optimizer.get("_target_") if isinstance(optimizer, Mapping) else None
 
 
 def _fitting(model: nn.Module, key: str, path: Path) -> dict[str, Any]:
@@ -219,13 +217,3 @@ def _cluster_environment() -> ClusterEnvironment:
     if rank is not None and rank.started_by == "slurm":
         return SLURMEnvironment(auto_requeue=False)
     return TorchElasticEnvironment() if rank is not None and rank.started_by == "torchrun" else LightningEnvironment()
-
-
-def _plain_spec(spec: DataSpec) -> dict[str, Any]:
-    names = None if spec.class_names is None else list(spec.class_names)
-    return {"input_shape": list(spec.input_shape), "num_outputs": spec.num_outputs, "class_names": names}
-
-
-def _spec(fields: dict[str, Any]) -> DataSpec:
-    names = fields["class_names"]
-    return DataSpec(tuple(fields["input_shape"]), fields["num_outputs"], None if names is None else tuple(names))

@@ -187,6 +187,7 @@ def test_two_causes_at_once_are_both_named(compared: Compared) -> None:
 
 def odd(module: str, *overrides: str, data: str = "Rows", steps: int = 2) -> tuple[str, ...]:
     targets = (f"model._target_=planted_{module}", f"datamodule._target_=planted_data.{data}")
+    targets += () if data == "TestRows" else ("test=false",)
     return (*targets, f"parity.steps={steps}", *overrides)
 
 

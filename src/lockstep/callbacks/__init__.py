@@ -9,6 +9,7 @@ from lockstep.callbacks.monitors import LearningRate, Throughput
 from lockstep.callbacks.noise_scale import NoiseScale
 from lockstep.callbacks.nonfinite import NonFinite
 from lockstep.callbacks.pictures import Pictures
+from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness
@@ -30,6 +31,7 @@ __all__ = [
     "NoiseScale",
     "NonFinite",
     "Pictures",
+    "PlainLightning",
     "Preemption",
     "Progress",
     "StepTime",

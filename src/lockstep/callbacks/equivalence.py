@@ -11,7 +11,6 @@ from torch.nn.modules.dropout import _DropoutNd
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
-from lockstep.models.task import Task
 from lockstep.nets.dropout import Dropout
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 
@@ -41,11 +40,6 @@ def _causes(trainer: Any, model: LightningModule) -> Iterator[str]:
     yield from _of_norms(model)
     yield from _of_noise(trainer, model)
     yield from _of_data(trainer, getattr(trainer, "datamodule", None))
-    if not isinstance(model, Task):
-        yield (
-            f"{type(model).__name__} is no lockstep.models.Task: unless its losses and metrics are sums over samples, "
-            "a process with fewer of them counts as much"
-        )
     if "16" in str(trainer.precision):
         yield f"trainer.precision={trainer.precision}: equal but for its rounding, which training makes larger"
 
@@ -87,13 +81,7 @@ def _draws(layer: nn.Module) -> bool:
 
 
 def _of_data(trainer: Any, datamodule: Any) -> Iterator[str]:
-    if not isinstance(datamodule, DataModule):
-        name = "the data" if datamodule is None else type(datamodule).__name__
-        yield (
-            f"{name} is no lockstep.datamodules.DataModule: Lightning's sampler repeats samples where they "
-            "do not divide, and takes them in another order than one process"
-        )
-    elif datamodule.global_batch_size is None:
+    if isinstance(datamodule, DataModule) and datamodule.global_batch_size is None:
         order = datamodule.order_facts()
         yield (
             f"datamodule.batch_size={datamodule.batch_size} is of each process: a step has {order['global_batch_size']} samples, "

@@ -14,8 +14,9 @@ _DROPOUT = 1000  # the stream of the first layer's bits; augmentation has those 
 
 
 class CounterBasedRandomness(Callback):
-    """Seeds the generators of torch, numpy and Python from (seed, epoch, batch, rank) at every training batch, and tells
-    each lockstep.nets.Dropout the batch's samples, if it says which they are: `batch.ids`.
+    """Seeds the generators of torch, numpy and Python from (seed, epoch, batch, rank) at every training batch, and before the
+    first, from which data workers take their seeds; tells each lockstep.nets.Dropout the batch's samples, if it says which they
+    are: `batch.ids`.
 
     Ranks draw differently, but for that dropout, and what a batch draws does not depend on what was drawn before it.
     """
@@ -27,13 +28,20 @@ class CounterBasedRandomness(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._dropouts = [layer for layer in pl_module.modules() if isinstance(layer, Dropout) and layer.p > 0]
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def count(self, trainer: Trainer, batch_idx: int, on_gpu: bool = False) -> None:
+        """Seeds the generators for a batch of the current epoch, -1 for what comes before the first."""
         seed = seed_of(self.seed, trainer.current_epoch, batch_idx, trainer.global_rank)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, at every batch
-        if pl_module.device.type == "cuda":
+        if on_gpu:
             torch.cuda.manual_seed(seed)
         random.seed(seed)
         numpy.random.seed(seed % 2**32)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.count(trainer, -1)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.count(trainer, batch_idx, pl_module.device.type == "cuda")
         if (ids := getattr(batch, "ids", None)) is not None:
             for layer, dropout in enumerate(self._dropouts):
                 dropout.count(random_bits(self.seed, trainer.current_epoch, ids, _DROPOUT + layer))

@@ -14,6 +14,8 @@ AUTO = "auto"  # datamodule.batch_size: to be found before the run begins
 # Present where a driver is: NVIDIA, NVIDIA under WSL, AMD.
 _DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
+RATES = ("model.optimizer.lr", "model.lr", "model.learning_rate")  # the learning rate: a Task's, or a LightningModule's own
+
 
 def visible_gpus() -> int:
     """How many GPUs CUDA_VISIBLE_DEVICES leaves, counted without creating a CUDA context."""
@@ -148,7 +150,8 @@ def _batch_size(cfg: DictConfig, shares: int) -> int:
 
 def _learning_rate(cfg: DictConfig, global_batch_size: int) -> float | None:
     """Linear: Goyal et al. 2017, arXiv:1706.02677. Square root: Krizhevsky 2014, arXiv:1404.5997."""
-    lr = OmegaConf.select(cfg, "model.optimizer.lr")
+    found = (OmegaConf.select(cfg, key) for key in RATES)
+    lr = next((value for value in found if isinstance(value, int | float)), None)
     if lr is None:
         return None
     ratio = global_batch_size / cfg.base_batch_size

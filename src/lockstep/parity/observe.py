@@ -4,9 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from lightning import LightningModule
 from lightning.pytorch.callbacks import Checkpoint, DeviceStatsMonitor, EarlyStopping, LearningRateMonitor, ProgressBar
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build
@@ -35,10 +33,9 @@ def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], report: Report) -
     roles: Any = {"lead": Leader, "follow": Follower, "finish": Finisher}
     recorder = roles[role](Exchange(*where), cfg.interventions, report)
     trainer.callbacks = [*(callback for callback in trainer.callbacks if not isinstance(callback, _UNWANTED)), recorder]
-    has_test = is_overridden("test_step", model, LightningModule) and is_overridden("test_dataloader", datamodule)
     with applied(cfg.interventions, model):
         trainer.fit(model, datamodule)
-        if role != "finish" and OmegaConf.select(cfg, "test") and has_test:
+        if role != "finish" and OmegaConf.select(cfg, "test"):
             trainer.test(model, datamodule, verbose=False)
     recorder.closes()
     facts = {

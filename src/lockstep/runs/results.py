@@ -24,13 +24,18 @@ def best_checkpoint(trainer: Any) -> Path | None:
     return next((Path(path) for path in paths if path and Path(path).is_file()), None)
 
 
+def accountant(trainer: Any) -> Any:
+    """What counts samples, times and metrics: the model, or the callback that does so in the place of one that does not."""
+    return next((callback for callback in trainer.callbacks if hasattr(callback, "samples_trained")), trainer.lightning_module)
+
+
 def metrics_of(trainer: Trainer) -> dict[str, float]:
     """The metrics of the checkpoint to use: training and validation as of when the best one was saved, then the test.
 
     Without a best checkpoint they are the last ones. In float64 where the model keeps them so.
     """
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    metrics |= getattr(trainer.lightning_module, "results", {})
+    metrics |= getattr(accountant(trainer), "results", {})
     if (best := best_checkpoint(trainer)) is not None:
         metrics |= read_checkpoint("best checkpoint", best).get("metrics", {})
     return metrics
@@ -40,12 +45,13 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
     """Sizes, times and devices, and what callbacks have found; called on every rank, for samples are counted over all of them."""
     model: Any = trainer.lightning_module
     datamodule: Any = getattr(trainer, "datamodule", None)
-    samples_trained = _total(trainer, getattr(model, "samples_trained", 0))
-    train_time = getattr(model, "train_time", 0.0)
+    counted = accountant(trainer)
+    samples_trained = _total(trainer, getattr(counted, "samples_trained", 0))
+    train_time = getattr(counted, "train_time", 0.0)
     is_gpu = model.device.type == "cuda"
     return {
         "train_time": train_time,
-        "train_cpu_time": getattr(model, "train_cpu_time", 0.0),
+        "train_cpu_time": getattr(counted, "train_cpu_time", 0.0),
         "samples_per_second": samples_trained / train_time if train_time else 0.0,
         "samples_trained": samples_trained,
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),

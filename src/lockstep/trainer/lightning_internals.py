@@ -4,9 +4,13 @@ tests/unit/trainer/test_lightning_internals.py fails when one of them is gone or
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from lightning import LightningModule, Trainer
+from lightning.fabric.utilities.data import _set_sampler_epoch
+from lightning.pytorch.utilities.data import _update_dataloader
+from torch.utils.data import DataLoader, Sampler
 
 # Importing Lightning sets this, so that asking for GPUs leaves a process that can still be forked. torch's optimizers ask in
 # every step, and by this way each time load the NVML library.
@@ -51,3 +55,34 @@ def end_restart(trainer: Trainer) -> None:
 def is_attached(module: LightningModule) -> bool:
     """Has it a trainer? The public `trainer` raises where it has none, as when a checkpoint is loaded without."""
     return module._trainer is not None
+
+
+def batches_passed(trainer: Trainer) -> int:
+    """Of the epoch that training goes on within, the batches that it has trained on; 0 where it begins an epoch."""
+    loop: Any = trainer.fit_loop
+    epoch = loop.epoch_progress.current
+    return loop.epoch_loop.batch_progress.current.completed if epoch.started > epoch.completed else 0
+
+
+def begin_batches_again(trainer: Trainer, before: Callable[[int], None]) -> None:
+    """Loads the epoch's batches from the first on, and passes over those that were trained on.
+
+    The fit loop makes the iterator before it knows the epoch, and goes on with it in the first epoch after a resumption: data
+    workers have begun to load another epoch by then (Lightning issue 21938), and what was trained on is trained on again (19764).
+    `before` is called with -1 before the first batch, then with the number of each that is passed over.
+    """
+    loop: Any = trainer.fit_loop
+    passed = batches_passed(trainer)
+    for loader in loop._combined_loader.flattened:
+        _set_sampler_epoch(loader, trainer.current_epoch)
+    before(-1)
+    batches = iter(loop._data_fetcher)
+    for batch in range(passed):
+        next(batches, None)
+        before(batch)
+    batches.fetched = 0  # the loop of the epoch adds them itself
+
+
+def with_sampler(loader: DataLoader[Any], sampler: Sampler[Any]) -> DataLoader[Any]:
+    """The same loader otherwise, as Lightning makes it when it gives a loader a DistributedSampler."""
+    return _update_dataloader(loader, sampler)

@@ -81,9 +81,3 @@ def test_counted_dropout_without_its_counter_and_half_a_precision() -> None:
     assert any(cause.startswith("noise") for cause in causes(net=net))
     assert not any(cause.startswith("noise") for cause in causes(net=net, callbacks=[CounterBasedRandomness(0)]))
     assert any(cause.startswith("trainer.precision=bf16-mixed") for cause in causes(precision="bf16-mixed"))
-
-
-def test_code_that_is_not_lockstep_s() -> None:
-    said = "\n".join(causes())
-    assert "LightningModule is no lockstep.models.Task" in said
-    assert "no lockstep.datamodules.DataModule" in said

@@ -1,0 +1,87 @@
+"""From a composed model group to a model, and back to what a checkpoint says of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning import LightningDataModule, LightningModule
+
+from lockstep.config.construct import Factory, construct
+from lockstep.config.targets import resolve
+from lockstep.datamodules.base import DataSpec
+from lockstep.errors import config_error
+from lockstep.models.task import Task
+
+
+def build_model(model_config: dict[str, Any], lr: float | None = None, allow: Sequence[str] | None = None) -> LightningModule:
+    """From plain containers: {"model": a composed model group, "spec": the fields of a DataSpec, None where the data has none}.
+    `allow`: see `resolve`.
+
+    What is no Task, a LightningModule of the user's own, is given the group's values and nothing else.
+    """
+    parts, spec = dict(model_config["model"]), _spec(model_config["spec"])
+    if lr is not None:
+        parts |= _with_rate(parts, lr)
+    if not _is_task(parts, allow):
+        return _own_module(parts, spec, allow)
+    if "net" not in parts:
+        raise config_error("model._target_", parts["_target_"], "needs a model.net")
+    if spec is None:
+        needs = "has a model.net, made for data with a `spec`, the shape of its inputs and the number of outputs"
+        raise config_error("model._target_", parts["_target_"], f"{needs}; accepted with it is a lockstep.datamodules.DataModule")
+    given = {"net": _net(parts.pop("net"), spec, allow), "spec": spec, "model_config": model_config}
+    if parts.get("torchmetrics") is not None:
+        given["torchmetrics"] = _metrics(parts.pop("torchmetrics"), spec.num_outputs, allow)
+    return construct("model", parts, given, allow=allow)
+
+
+def plain_spec(datamodule: LightningDataModule) -> dict[str, Any] | None:
+    """The fields of its DataSpec in plain containers; None where it has none."""
+    spec = getattr(datamodule, "spec", None)
+    if not isinstance(spec, DataSpec):
+        return None
+    names = None if spec.class_names is None else list(spec.class_names)
+    return {"input_shape": list(spec.input_shape), "num_outputs": spec.num_outputs, "class_names": names}
+
+
+def _spec(fields: dict[str, Any] | None) -> DataSpec | None:
+    if fields is None:
+        return None
+    names = fields["class_names"]
+    return DataSpec(tuple(fields["input_shape"]), fields["num_outputs"], None if names is None else tuple(names))
+
+
+def _is_task(parts: dict[str, Any], allow: Sequence[str] | None) -> bool:
+    target: Any = resolve("model", parts.get("_target_"), allow)
+    callee = getattr(target, "func", target)
+    return issubclass(callee, Task) if isinstance(callee, type) else "net" in parts
+
+
+def _own_module(parts: dict[str, Any], spec: DataSpec | None, allow: Sequence[str] | None) -> LightningModule:
+    if isinstance(net := parts.get("net"), dict) and "_target_" in net:
+        parts["net"] = _net(net, spec, allow)
+    model = construct("model", parts, allow=allow)
+    if not isinstance(model, LightningModule):
+        raise config_error("model._target_", parts["_target_"], "accepted is a LightningModule, a lockstep.models.Task say")
+    return model
+
+
+def _net(node: Any, spec: DataSpec | None, allow: Sequence[str] | None) -> Any:
+    shapes = {} if spec is None else {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs}
+    return construct("model.net", node, shapes, allow=allow)
+
+
+def _with_rate(parts: dict[str, Any], lr: float) -> dict[str, Any]:
+    """The argument that holds the learning rate, see lockstep.config.plan.RATES."""
+    if isinstance(parts.get("optimizer"), dict) and "lr" in parts["optimizer"]:
+        return {"optimizer": parts["optimizer"] | {"lr": lr}}
+    return {name: lr for name in ("lr", "learning_rate") if name in parts}
+
+
+def _metrics(nodes: dict[str, Any], num_classes: int, allow: Sequence[str] | None) -> dict[str, Any]:
+    """torchmetrics of the model, told the number of classes where they ask for it."""
+    metrics = {}
+    for name, node in nodes.items():
+        factory = Factory(f"model.torchmetrics.{name}", node, allow)
+        asks = "num_classes" in factory.arguments.own and "num_classes" not in factory.values
+        metrics[name] = factory.construct({"num_classes": num_classes} if asks else {})
+    return metrics

@@ -1,0 +1,162 @@
+"""Code that knows nothing of Lockstep, trained as it is, in the tests' own process."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fits import SMALL, KeepAll, composed, last
+from plain_lightning import DigitsData, LitClassifier
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, WeightedRandomSampler
+
+from lockstep.build import build, load_model
+from lockstep.callbacks.plain_lightning import PlainLightning, _ordered
+from lockstep.config.overrides import quote
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
+from lockstep.runs.results import facts_of
+
+MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'plain_conf'}]", "model=mine", "datamodule=mine")
+QUIET = tuple(override for override in SMALL if not override.startswith("datamodule"))
+METRIC = ("optimized_metric=val_acc",)
+
+
+def fitted(run_dir: Path, *overrides: str, keep: Path | None = None) -> Any:
+    """The trainer, after two epochs of 14 batches."""
+    run_dir.mkdir(exist_ok=True)
+    cfg = composed(*QUIET, "trainer.max_epochs=2", *MINE, *METRIC, *overrides, run_dir=run_dir)
+    datamodule, model, trainer = build(cfg, Plan.of(cfg))
+    trainer.callbacks[0:0] = [] if keep is None else [KeepAll(keep)]  # pyright: ignore
+    trainer.fit(model, datamodule, ckpt_path=cfg.ckpt_path)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of an undisturbed run and of its checkpoints by the number of batches before them, and its trainer."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, fitted(folder / "run", keep=folder)
+
+
+@pytest.mark.parametrize("batches", [14, 20], ids=["from the end of an epoch", "from within one"])
+def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
+    batches: int, whole: tuple[Path, Any], tmp_path: Path
+) -> None:
+    torch.rand(7)  # what other code has drawn does not matter
+    fitted(tmp_path / "run", f"ckpt_path={quote(str(whole[0] / f'{batches}.ckpt'))}")
+    ours, theirs = last(tmp_path / "run"), last(whole[0] / "run")
+    assert ours["global_step"] == theirs["global_step"] == 28
+    assert all(torch.equal(ours["state_dict"][name], tensor) for name, tensor in theirs["state_dict"].items())
+    momenta = [[state["momentum_buffer"] for state in c["optimizer_states"][0]["state"].values()] for c in (ours, theirs)]
+    assert all(map(torch.equal, *momenta))
+    assert ours["lr_schedulers"] == theirs["lr_schedulers"]
+
+
+def test_the_record_has_what_a_task_counts_and_the_hyperparameters_are_lightning_s(whole: tuple[Path, Any]) -> None:
+    facts = facts_of(whole[1])
+    assert (facts["samples_trained"], facts["steps"], facts["epochs"]) == (2800, 28, 2)
+    assert facts["train_time"] > 0
+    best = whole[0] / "run" / "checkpoints" / "best.ckpt"
+    assert LitClassifier.load_from_checkpoint(best).hparams["hidden"] == 16
+    with pytest.raises(ConfigError, match=r"accepted is a checkpoint of a lockstep\.models\.Task\. That of another"):
+        load_model(best)
+
+
+def test_what_can_not_be_kept_is_said_once_with_what_to_derive_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        fitted(tmp_path, "trainer.limit_train_batches=1", "trainer.max_epochs=1")
+    (said,) = [record.message for record in caplog.records if "plain Lightning" in record.message]
+    assert said.startswith("LitClassifier and DigitsData: plain Lightning. Not exact: of an epoch that is resumed within")
+    assert said.endswith("All of it is by lockstep.models.Task and lockstep.datamodules.DataModule")
+    assert not [record for record in caplog.records if record.message.startswith("Not as on one process")]
+
+
+def test_on_several_processes_the_causes_are_in_that_line_and_in_the_record(caplog: pytest.LogCaptureFixture) -> None:
+    trainer: Any = SimpleNamespace(world_size=2, datamodule=DigitsData())
+    plain = PlainLightning(seed=0)
+    with caplog.at_level(logging.INFO):
+        plain.on_fit_start(trainer, LitClassifier())
+    assert [cause.partition(":")[0] for cause in plain.causes] == [
+        "DigitsData is no lockstep.datamodules.DataModule",
+        "LitClassifier is no lockstep.models.Task",
+    ]
+    assert all(cause in caplog.text for cause in plain.causes)
+
+
+@pytest.mark.filterwarnings("ignore:Attribute 'net' is an instance of")
+def test_a_network_among_the_hyperparameters_is_left_out_of_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    net = "+model.net={_target_: torch.nn.Linear, in_features: 64, out_features: 10}"
+    with caplog.at_level(logging.INFO):
+        fitted(tmp_path, net, "trainer.limit_train_batches=1", "trainer.max_epochs=1")
+    kept = last(tmp_path)["hyper_parameters"]
+    assert kept == {"hidden": 16, "lr": 0.05, "dropout": 0.2}
+    assert len([record for record in caplog.records if record.message.endswith("not kept in checkpoints: net")]) == 1
+
+
+def test_two_optimizers_by_hand_with_the_time_of_a_step_measured(tmp_path: Path) -> None:
+    options = ("test=false", "optimized_metric=val_realness", "callbacks.step_time.every_n_steps=3")
+    options += ("guards.checkpoint.every_n_steps=null",)  # a batch with a checkpoint is not measured
+    adversary = ("~model.hidden", "~model.lr", "model._target_=plain_lightning.LitAdversary")
+    trainer = fitted(tmp_path, *adversary, *options, "trainer.max_epochs=1")
+    assert trainer.global_step == 28  # of two optimizers in 14 batches
+    assert {"generator_loss", "critic_loss", "val_realness"} <= trainer.callback_metrics.keys()
+    shares = facts_of(trainer)["step_time"]
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["backward"] > 0
+
+
+def test_the_rate_that_a_module_takes_is_scaled_and_a_test_it_lacks_is_refused(tmp_path: Path) -> None:
+    cfg = composed(*QUIET, *MINE, *METRIC, "lr_scaling=linear", "base_batch_size=50", run_dir=tmp_path)
+    assert build(cfg, Plan.of(cfg))[1].hparams["lr"] == 0.1
+    cfg.model = {"_target_": "plain_lightning.LitAdversary"}
+    with pytest.raises(ConfigError, match=r"^test=true: LitAdversary has no test_step; accepted is test=false$"):
+        build(cfg, Plan.of(cfg))
+
+
+def batches_of(world_size: int, epoch: int, **options: Any) -> list[list[int]]:
+    """The samples of each global batch of 4 of 13, over all ranks."""
+    ranks = []
+    for rank in range(world_size):
+        trainer = SimpleNamespace(world_size=world_size, global_rank=rank)
+        loader = _ordered(DataLoader(range(13), 4 // world_size, **options), trainer, seed=3)  # pyright: ignore
+        assert isinstance(loader.sampler, DistributedSampler)
+        loader.sampler.set_epoch(epoch)
+        ranks.append([batch.tolist() for batch in loader])
+    return [sorted(sample for batch in batches for sample in batch) for batches in zip(*ranks, strict=True)]
+
+
+def test_training_takes_the_same_global_batches_at_any_number_of_processes() -> None:
+    whole = batches_of(1, epoch=0, shuffle=True)
+    assert sorted(sample for batch in whole for sample in batch) == list(range(13))
+    assert batches_of(2, epoch=0, shuffle=True)[:3] == whole[:3]
+    assert batches_of(1, epoch=1, shuffle=True) != whole
+    assert batches_of(2, epoch=5, shuffle=False, drop_last=True) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+class Loader(DataLoader[Any]):
+    """One of the user's own."""
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(range(8), sampler=WeightedRandomSampler([1.0] * 8, 8)),  # pyright: ignore
+        DataLoader(range(8), sampler=RandomSampler(range(8), replacement=True)),  # pyright: ignore
+        DataLoader(range(8), batch_sampler=BatchSampler(RandomSampler(range(8)), 2, drop_last=False)),  # pyright: ignore
+        Loader(range(8)),  # pyright: ignore
+    ],
+    ids=["weighted", "with replacement", "batches of one's own", "a loader of one's own"],
+)
+def test_another_way_to_draw_samples_is_left_as_it_is(loader: Any) -> None:
+    assert _ordered(loader, SimpleNamespace(world_size=1, global_rank=0), seed=0) is loader
+
+
+def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:
+    cfg = composed(*QUIET, MINE[0], "datamodule=mine", run_dir=tmp_path)
+    with pytest.raises(ConfigError, match=r"^model._target_=lockstep.models.Classifier: has a model.net, made for data with a"):
+        build(cfg, Plan.of(cfg))
+    assert not hasattr(DigitsData(), "spec")
+    assert isinstance(LitClassifier().net, nn.Sequential)
