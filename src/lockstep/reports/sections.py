@@ -47,23 +47,23 @@ def scaling(found: Findings) -> Iterator[Block]:
 
 
 def _table(series: Series, metric: str, chosen: Point | None) -> Table:
-    columns = ("devices", "global batch", "jobs", "samples/s", "speed-up", "efficiency", "ms per step", "device-hours a job")
+    columns = ("devices", "best lr", f"{metric} at it", "samples/s", "speed-up", "efficiency", "ms per step")
     rows = [
         [
             f"{point.devices}{' (taken)' if point is chosen else ''}",
-            str(point.global_batch),
-            str(len(point.rows)),
+            _rate(point.lr),
+            shown(point.metric, ".4g"),
             shown(point.throughput, ",.0f"),
             shown(point.speedup, ".2f"),
             shown(point.efficiency, ".0%"),
             shown(point.step_seconds.scaled(1000), ".3g"),
             shown(point.hours, ".3g"),
-            _rate(point.lr),
-            shown(point.metric, ".4g"),
+            str(point.global_batch),
+            str(len(point.rows)),
         ]
         for point in series.points
     ]
-    return Table((*columns, "best lr", f"{metric} at it"), rows)
+    return Table((*columns, "device-hours a job", "global batch", "jobs"), rows)
 
 
 def learning_rate(found: Findings) -> Iterator[Block]:

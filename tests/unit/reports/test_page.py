@@ -68,7 +68,7 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
         "Where the numbers come from",
     ]
     assert "5 of 6 jobs have finished" in text
-    assert "| 4 | 128 | 1 | 9,481 | 2.96 | 74% | 13.5 |" in text
+    assert "| 4 | 0.01 | 0.91 | 9,481 | 2.96 | 74% | 13.5 | 0.04 | 128 | 1 |" in text
     assert "| 2 | 10% | 30% | 40% | 20% |" in text
     assert "| 1 | 2 | 2 | 100% |" in text
     assert "| 2 | 2.5 | 2 | 80% |" in text
