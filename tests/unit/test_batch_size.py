@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hydra
@@ -154,3 +155,19 @@ def test_ranks_of_another_launcher_are_not_started_anew(monkeypatch: pytest.Monk
     monkeypatch.setattr(validation, "this_rank", lambda: Rank("torchrun", 0, 0, 2, 1))
     with pytest.raises(ConfigError, match=r"^datamodule.batch_size=auto: .* torchrun does not start; accepted"):
         validated(compose(*AUTO, "memory_per_process=2"), searched=True)
+
+
+@pytest.mark.parametrize(("limit", "part"), [(None, 0.9), (20.0, 0.25), (100.0, 1.0)])
+def test_a_rank_on_a_gpu_may_fill_a_part_of_its_own_one(
+    limit: float | None, part: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(batch_size, "this_rank", lambda: Rank("parent", 1, 1, 2, 1))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 2**30))
+    seen = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: seen.append(given))
+    for ids, device in ((None, 1), ((2, 3), 3)):
+        plan = Plan("gpu", 2, ids, 1, 2, 16, 32, 1, None)
+        batch_size._limit_memory(plan, limit)
+        assert seen.pop() == (pytest.approx(part), device)
