@@ -1,0 +1,59 @@
+"""Makes a checkpoint of a model in Hugging Face's layout of Llama: a folder with config.json and model.safetensors.
+
+    python scripts/import_llama.py FOLDER weights.ckpt
+    python train.py model=gpt datamodule=text init_from=weights.ckpt model.net.width=... (as it prints)
+
+Accepted are Llamas whose head is their embedding, without scaled rotary positions. Nothing is downloaded.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from lockstep import console
+from lockstep.atomic_files import replacing
+from lockstep.cli import start
+from lockstep.errors import config_error
+from lockstep.runs.composition import compose
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("checkpoint", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from lockstep.build import build_model
+    from lockstep.nets.llama import from_llama
+
+    try:
+        config = json.loads((arguments.folder / "config.json").read_text())
+        tensors = load_file(arguments.folder / "model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        accepted = f"accepted is a folder with config.json and model.safetensors ({error})"
+        raise config_error("FOLDER", arguments.folder, accepted) from error
+    state, made_with = from_llama(tensors, config)
+    spec = {"input_shape": made_with.pop("input_shape"), "num_outputs": made_with.pop("num_outputs"), "class_names": None}
+    overrides = [f"model.net.{name}={'null' if value is None else value}" for name, value in made_with.items()]
+    cfg = compose("model=gpt", "datamodule=text", "optimized_metric=val/loss", "optimized_mode=min", *overrides)
+    model_config = {"model": OmegaConf.to_container(cfg.model, resolve=True), "spec": spec}
+    model: Any = build_model(model_config)
+    try:
+        model.net.load_state_dict(state)
+    except RuntimeError as error:
+        raise config_error("FOLDER", arguments.folder, f"its tensors are not those of its config.json ({error})") from error
+    with replacing(arguments.checkpoint, "wb") as file:
+        torch.save({"state_dict": model.state_dict(), "hyper_parameters": model_config}, file)
+    console.show_table([("checkpoint", str(arguments.checkpoint)), ("datamodule.context", str(spec["input_shape"][0]))])
+    console.say(" ".join(overrides))
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,104 @@
+"""Text from a trained language model, and its weights to Llama's layout and back, by the scripts."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import export
+import generate
+import import_llama
+import pytest
+import torch
+from fits import composed
+from omegaconf import OmegaConf
+
+from lockstep.build import build_model, load_model
+from lockstep.errors import ConfigError
+
+GPT = ("model=gpt_nano", "model.net.width=16", "model.net.depth=2", "datamodule=text", "datamodule.context=12")
+
+
+def written(run_dir: Path, overrides: tuple[str, ...], spec: dict[str, Any]) -> Path:
+    """A run of an untrained model."""
+    cfg = composed(*overrides, run_dir=run_dir)
+    (run_dir / ".hydra").mkdir(parents=True)
+    (run_dir / "checkpoints").mkdir()
+    OmegaConf.save(cfg, run_dir / ".hydra" / "config.yaml")
+    model_config = {"model": OmegaConf.to_container(cfg.model, resolve=True), "spec": {**spec, "class_names": None}}
+    torch.manual_seed(0)
+    state = build_model(model_config).state_dict()
+    torch.save({"state_dict": state, "hyper_parameters": model_config}, run_dir / "checkpoints" / "best.ckpt")
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("gpt") / "run", GPT, {"input_shape": [12], "num_outputs": 257})
+
+
+@pytest.fixture
+def said(run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What generate.py writes."""
+
+    def of(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["generate.py", str(run_dir), *arguments])
+        generate.main()
+        return capsys.readouterr().out
+
+    return of
+
+
+def test_it_goes_on_from_the_prompt_as_the_seed_says(said: Callable[..., str]) -> None:
+    first = said("naïve ", "--length", "20", "--seed", "1")
+    assert first.startswith("naïve ")
+    assert first.endswith("\n")
+    assert len(first) > len("naïve \n")
+    assert first == said("naïve ", "--length", "20", "--seed", "1") != said("naïve ", "--length", "20", "--seed", "2")
+    likeliest = said("--length", "5", "--temperature", "0")
+    assert likeliest == said("--length", "5", "--top-k", "1") == said("--length", "5", "--top-p", "1e-9")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "accepted"),
+    [
+        ("--length", "0", "an integer of at least 1"),
+        ("--temperature", "-1", "a number of at least 0"),
+        ("--top-k", "0", "an integer of at least 1, or null"),
+        ("--top-p", "0", "a number above 0 and up to 1"),
+        ("--seed", "-3", "an integer between 0 and 4294967295"),
+    ],
+)
+def test_what_can_not_be_is_one_line(said: Callable[..., str], option: str, value: str, accepted: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{option}={value}(\.0)?: accepted is {accepted}$"):
+        said("x", f"{option}={value}")
+
+
+def test_a_classifier_writes_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = written(tmp_path / "run", ("model=mlp",), {"input_shape": [1, 8, 8], "num_outputs": 10})
+    monkeypatch.setattr(sys, "argv", ["generate.py", str(other), "x"])
+    with pytest.raises(ConfigError, match=r"^RUN_DIR=.*: is of a Classifier; accepted is the run of a model=gpt$"):
+        generate.main()
+    monkeypatch.setattr(sys, "argv", ["export.py", str(other), "--layout", "llama"])
+    with pytest.raises(ConfigError, match=r"^--layout=llama: is for model=gpt, and .* is of a MLP; accepted is own$"):
+        export.main()
+
+
+def test_weights_go_to_llama_s_layout_and_come_back(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, back = tmp_path / "llama", tmp_path / "back.ckpt"
+    monkeypatch.setattr(sys, "argv", ["export.py", str(run_dir), "--layout", "llama", "--to", str(folder)])
+    export.main()
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
+    monkeypatch.setattr(sys, "argv", ["import_llama.py", str(folder), str(back)])
+    import_llama.main()
+    ours, theirs = (load_model(path) for path in (run_dir / "checkpoints" / "best.ckpt", back))
+    row = torch.arange(12)[None]
+    assert torch.equal(theirs(row), ours(row))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 7}))
+    with pytest.raises(ConfigError, match=r"^FOLDER=.*llama: its tensors are not those of its config.json \("):
+        import_llama.main()
+    (folder / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"^FOLDER=.*llama: accepted is a folder with config.json and model.safetensors \("):
+        import_llama.main()
