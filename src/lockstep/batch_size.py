@@ -94,7 +94,8 @@ def _tried(cfg: DictConfig, plan: Plan, size: int, folder: Path) -> float | None
         raise ConfigError(outcome.reason or "")
     if outcome.traceback:
         print(outcome.traceback, file=sys.stderr)
-    say(f"{KEY}={AUTO}: with {size} samples a try ended otherwise than for want of memory: {outcome.reason}")
+    how = "the search was" if outcome.code == ExitCode.PREEMPTED else f"with {size} samples a try failed, not for want of memory:"
+    say(f"{KEY}={AUTO}: {how} {outcome.reason}")
     raise SystemExit(outcome.code)
 
 

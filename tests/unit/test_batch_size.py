@@ -108,8 +108,12 @@ def test_a_try_is_the_run_in_short_and_leaves_nothing_elsewhere(room: dict[str, 
     [
         (Outcome(code=1, reason=f"rank 0: {FULL}"), ConfigError, "datamodule.batch_size=auto: not even one sample"),
         (Outcome(code=2, reason="datamodule=x: no such data"), ConfigError, "datamodule=x: no such data"),
-        (Outcome(code=1, reason="rank 1: KeyError: 'x'"), SystemExit, "otherwise than for want of memory: rank 1: KeyError"),
-        (Outcome(code=75, reason="interrupted by SIGINT"), SystemExit, "interrupted by SIGINT"),
+        (
+            Outcome(code=1, reason="rank 1: KeyError: 'x'"),
+            SystemExit,
+            "a try failed, not for want of memory: rank 1: KeyError",
+        ),
+        (Outcome(code=75, reason="interrupted by SIGINT"), SystemExit, "=auto: the search was interrupted by SIGINT"),
     ],
 )
 def test_another_failure_is_no_want_of_memory(
