@@ -13,7 +13,18 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF, PAGE = ROOT / "conf", ROOT / "docs" / "reference.md"
-GROUPS = ("model", "model/optimizer", "model/lr_scheduler", "datamodule", "trainer", "guards", "callbacks", "logger", "profiler")
+GROUPS = (
+    "model",
+    "model/optimizer",
+    "model/lr_scheduler",
+    "datamodule",
+    "trainer",
+    "trainer/communication",
+    "guards",
+    "callbacks",
+    "logger",
+    "profiler",
+)
 HEAD = """# Every key
 
 Made from `conf/` by `make reference`. Each table is a file; a key is overridden on the command line as `KEY=VALUE`, an option is

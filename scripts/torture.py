@@ -43,7 +43,7 @@ SHORT = ("debug=fast", "trainer=cpu", "trainer.max_steps=1", "trainer.enable_pro
 # Together these have every group's options; a key is tried in the first that has it.
 BASES: tuple[tuple[str, ...], ...] = (
     ("model=mlp", "logger=csv"),
-    ("logger=tensorboard",),
+    ("logger=tensorboard", "trainer/communication=local_sgd"),
     (
         *("model=cnn", "model/optimizer=sgd", "model/lr_scheduler=cosine", "callbacks=[default,early_stopping]"),
         *("datamodule=synthetic_images", "datamodule.length=256", "datamodule.val_length=64", "datamodule.test_length=64"),
@@ -52,14 +52,14 @@ BASES: tuple[tuple[str, ...], ...] = (
         *("model=linear", "model/lr_scheduler=plateau", "datamodule=random_regression", "callbacks=ema"),
         *("optimized_metric=val/loss", "optimized_mode=min"),
     ),
-    ("model=resnet18", "model/optimizer=adam", "model/lr_scheduler=one_cycle"),
+    ("model=resnet18", "model/optimizer=adam", "model/lr_scheduler=one_cycle", "trainer/communication=power_sgd"),
     ("model/lr_scheduler=step", "datamodule=image_folder", "datamodule.data_dir=pictures", "datamodule.batch_size=2"),
     *((("datamodule=hf_dataset", "datamodule.data_dir=pictures", "datamodule.inputs=image"),) if find_spec("datasets") else ()),
     (
         *("model=gpt_nano", "datamodule=text", "callbacks=tokens", "optimized_metric=val/loss", "optimized_mode=min"),
         *("datamodule.batch_size=2", "datamodule.context=16"),
     ),
-    ("logger=mlflow",),
+    ("logger=mlflow", "trainer/communication=fp16"),
     ("datamodule=mnist", "datamodule.data_dir=nodata"),
 )
 

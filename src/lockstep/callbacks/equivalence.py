@@ -39,6 +39,8 @@ class EquivalenceReport(Callback):
 def _causes(trainer: Any, model: LightningModule) -> Iterator[str]:
     yield from _of_norms(model)
     yield from _of_noise(trainer, model)
+    if (communication := getattr(trainer.strategy, "communication", None)) is not None:
+        yield f"trainer.strategy.communication: {communication.cause}"
     yield from _of_data(trainer, getattr(trainer, "datamodule", None))
     if "16" in str(trainer.precision):
         yield f"trainer.precision={trainer.precision}: equal but for its rounding, which training makes larger"

@@ -198,6 +198,8 @@ def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | No
         return f"{type(model).__name__} is no lockstep.models.Task, which says how a sample counts in the gradient"
     if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
         return f"with {type(trainer.strategy).__name__} a process does not have whole gradients"
+    if getattr(trainer.strategy, "communication", None) is not None:
+        return "with trainer.strategy.communication the gradient of a step is not the mean of its parts"
     if has_halves and any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
         return "a compiled net can't be passed backward twice; accepted is trainer.accumulate_grad_batches=2 or more processes"
     return None

@@ -35,6 +35,7 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     _check_batch(cfg)
     _check_workers(cfg)
     _check_augmentation(cfg)
+    _check_communication(cfg)
     _check_validation_interval(cfg)
     _check_folds(cfg)
     for key, metric in _monitored(cfg):
@@ -106,6 +107,18 @@ def _check_augmentation(cfg: DictConfig) -> None:
     for name, value in (OmegaConf.select(cfg, "datamodule.augment") or {}).items():
         if name not in names:
             raise config_error(f"datamodule.augment.{name}", shown(value), f"no such key; accepted are {', '.join(names)}")
+
+
+def _check_communication(cfg: DictConfig) -> None:
+    """What several processes can't do with steps of their own, or with what is carried from a scaled gradient to the next."""
+    target = str(OmegaConf.select(cfg, "trainer.strategy.communication._target_")).rpartition(".")[2]
+    precision = OmegaConf.select(cfg, "trainer.precision")
+    if target in ("PowerSGD", "LocalSGD") and precision in (16, "16-mixed"):
+        accepted = f"has a scaler of gradients, which does not go with {target}; accepted is bf16-mixed, 32-true"
+        raise config_error("trainer.precision", precision, accepted)
+    if target == "LocalSGD" and (ema := OmegaConf.select(cfg, "callbacks.ema")) is not None:
+        accepted = "each process would have a mean of its own; accepted without trainer/communication=local_sgd"
+        raise config_error("callbacks.ema", ema._target_, accepted)
 
 
 def _check_validation_interval(cfg: DictConfig) -> None:

@@ -129,6 +129,11 @@ RULES: dict[str, Rule] = {
     "trainer.strategy.find_unused_parameters": YES_NO,
     "trainer.strategy.static_graph": YES_NO,
     "trainer.strategy.bucket_cap_mb": number(0.001),
+    "trainer.strategy.communication.dtype": one_of("float16", "bfloat16"),
+    "trainer.strategy.communication.rank": integer(1),
+    "trainer.strategy.communication.start": integer(0),
+    "trainer.strategy.communication.period": integer(1),
+    "trainer.strategy.communication.seed": SEED,
     "datamodule.dataset": TEXT,
     "datamodule.data_dir": TEXT,
     "datamodule.batch_size": Rule(

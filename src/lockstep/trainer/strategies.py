@@ -7,27 +7,41 @@ from inspect import signature
 from typing import Any
 
 import torch.distributed
+from lightning import Trainer
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch.strategies import DDPStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
+from lockstep.trainer.communication import Communication, LocalSGD, Stateful
 
 
 class DDP(DDPStrategy):
     """Lightning's DDPStrategy with a timeout in seconds, that refuses a process group of another size than planned.
 
-    Keyword arguments go to torch.nn.parallel.DistributedDataParallel.
+    Keyword arguments go to torch.nn.parallel.DistributedDataParallel; `communication` is in the place of its all-reduce.
     """
 
-    def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, **ddp: Any) -> None:
+    def __init__(
+        self,
+        *,
+        world_size: int,
+        timeout: float,
+        process_group_backend: str | None,
+        communication: Communication | None = None,
+        **ddp: Any,
+    ) -> None:
+        if not isinstance(communication, Communication | None):
+            accepted = "accepted is null, or a group: trainer/communication=OPTION chooses one"
+            raise config_error("trainer.strategy.communication", communication, accepted)
         accepted = signature(DistributedDataParallel).parameters.keys() | signature(DDPStrategy).parameters.keys()
         for name in ddp.keys() - accepted:
             raise config_error(
                 f"trainer.strategy.{name}", ddp[name], f"no such argument; accepted are {', '.join(sorted(accepted))}"
             )
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
-        self.planned_world_size = world_size
+        self.planned_world_size, self.communication = world_size, communication
 
     def setup_environment(self) -> None:
         store = _store_on_loopback()
@@ -41,6 +55,42 @@ class DDP(DDPStrategy):
         if len(set(sizes.values())) > 1:
             words = ", ".join(f"{name} says {size}" for name, size in sizes.items())
             raise ConfigError(f"the world size is not one number: {words}")
+
+    def configure_ddp(self) -> None:
+        super().configure_ddp()
+        if self.communication is not None:
+            model: Any = self.model
+            self.communication.register(model)
+
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        super().setup_optimizers(trainer)
+        if isinstance(self.communication, LocalSGD):
+            for optimizer in self.optimizers:
+                self.communication.follow(optimizer)
+
+    def on_validation_start(self) -> None:
+        if isinstance(self.communication, LocalSGD) and self._is_fitting:
+            self.communication.meet()
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
+        if isinstance(self.communication, Stateful):
+            own = move_data_to_device(self.communication.save(checkpoint), torch.device("cpu"))
+            ranks = [None] * self.world_size if self.is_global_zero else None
+            torch.distributed.gather_object(own, ranks)
+            checkpoint["communication"] = ranks
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+        ranks = checkpoint.pop("communication", None)
+        if isinstance(self.communication, Stateful) and self._is_fitting and ranks is not None:
+            self.communication.load(checkpoint, ranks, self.global_rank, self.world_size)
+        return checkpoint
+
+    @property
+    def _is_fitting(self) -> bool:
+        model = self.lightning_module
+        return model is not None and model.trainer.state.fn == "fit"
 
 
 def _store_on_loopback() -> torch.distributed.TCPStore | None:

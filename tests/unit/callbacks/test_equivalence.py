@@ -17,7 +17,9 @@ def causes(**parts: Any) -> list[str]:
     """Of a plain module on two processes; `parts` are attributes of the trainer, `net` the module's."""
     module = LightningModule()
     module.net = parts.pop("net", nn.Identity())
-    trainer: Any = SimpleNamespace(**{"world_size": 2, "callbacks": [], "precision": "32-true", "datamodule": None} | parts)
+    trainer: Any = SimpleNamespace(
+        **{"world_size": 2, "callbacks": [], "strategy": None, "precision": "32-true", "datamodule": None} | parts
+    )
     report = EquivalenceReport()
     report.on_fit_start(trainer, module)
     return report.causes

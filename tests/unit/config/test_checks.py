@@ -231,3 +231,26 @@ def test_a_validation_that_never_comes_is_refused(shipped: DictConfig) -> None:
     message = refusal(changed(shipped, **{"trainer.check_val_every_n_epoch": 11}))
     assert message.startswith("trainer.check_val_every_n_epoch=11: optimized_metric=val/acc needs a validation")
     check(changed(shipped, **{"trainer.max_epochs": -1}))
+
+
+@pytest.mark.parametrize(
+    ("communication", "override", "line"),
+    [
+        (
+            "power_sgd",
+            "trainer.precision=16-mixed",
+            "trainer.precision=16-mixed: has a scaler of gradients, which does not go with",
+        ),
+        (
+            "local_sgd",
+            "trainer.precision=16-mixed",
+            "trainer.precision=16-mixed: has a scaler of gradients, which does not go with",
+        ),
+        ("local_sgd", "callbacks=ema", "callbacks.ema="),
+    ],
+)
+def test_what_does_not_go_with_a_communication_is_named(
+    communication: str, override: str, line: str, compose: Callable[..., DictConfig]
+) -> None:
+    assert refusal(compose(f"trainer/communication={communication}", override)).startswith(line)
+    check(compose("trainer/communication=fp16", override))

@@ -14,7 +14,17 @@ from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 
 CONF = Path(__file__).parents[3] / "conf"
-CHOSEN_TOGETHER = ("model", "model/optimizer", "model/lr_scheduler", "datamodule", "trainer", "callbacks", "logger", "profiler")
+CHOSEN_TOGETHER = (
+    "model",
+    "model/optimizer",
+    "model/lr_scheduler",
+    "datamodule",
+    "trainer",
+    "trainer/communication",
+    "callbacks",
+    "logger",
+    "profiler",
+)
 CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
 # The files beside them build on these.
 ABSTRACT = ("model=classifier", "model=language_model", "model=regressor", "datamodule=base")

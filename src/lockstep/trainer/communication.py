@@ -1,0 +1,218 @@
+"""Less to send than DDP's all-reduce of whole gradients: what conf/trainer/communication offers, for several processes.
+
+None of it gives the result of one process. Each is a communication hook of DDP, called with one bucket of gradients at a time;
+what it carries from step to step is kept for each rank in the checkpoint.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from lockstep.counter_rng import seed_of
+
+
+class Communication(ABC):
+    """How processes share what they have learned from their parts of a batch."""
+
+    @property
+    @abstractmethod
+    def cause(self) -> str:
+        """Why several processes do not give the result of one, in one line."""
+
+    @abstractmethod
+    def register(self, model: DistributedDataParallel) -> None:
+        """Before the first step, and after a checkpoint is loaded."""
+
+
+class Stateful(Communication):
+    """What carries something from step to step."""
+
+    @abstractmethod
+    def save(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """What this rank goes on from, as plain containers. A collective; may change the checkpoint, which is for all ranks."""
+
+    @abstractmethod
+    def load(self, checkpoint: dict[str, Any], ranks: Sequence[Any], rank: int, world_size: int) -> None:
+        """Of what `save` gave on each rank, of which there may be more or fewer now; may change the checkpoint to this rank's."""
+
+
+class HalfPrecision(Communication):
+    """Gradients are rounded, sent and added up in 16 bits, by torch's own hooks."""
+
+    def __init__(self, dtype: Literal["float16", "bfloat16"]) -> None:
+        self.dtype = dtype
+
+    @property
+    def cause(self) -> str:
+        return f"gradients are added up in {self.dtype}"
+
+    def register(self, model: DistributedDataParallel) -> None:
+        model.register_comm_hook(None, {"float16": fp16_compress_hook, "bfloat16": bf16_compress_hook}[self.dtype])
+
+
+class PowerSGD(Stateful):
+    """A matrix of gradients is sent as the two thin factors of an approximation, and what that misses is added to the next
+    step's gradient (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and 2).
+
+    torch's powerSGD_hook keeps its state by DDP's buckets, which in the first step after a resumption hold other parameters
+    than before; here it is kept by parameter, so that a resumed run goes on to the bit.
+
+    Args:
+        rank: columns of a factor. Where they have as many numbers as the matrix, that is sent itself.
+        start: steps before, in which gradients are sent whole.
+        seed: of the first guess at each right factor.
+    """
+
+    def __init__(self, rank: int = 2, start: int = 100, seed: int = 0) -> None:
+        self.rank, self.start, self.seed = rank, start, seed
+        self.steps = 0
+        self.errors: dict[str, Tensor] = {}  # by parameter: what was not sent yet, (rows, columns)
+        self.rights: dict[str, Tensor] = {}  # by parameter: the right factor of the latest step, (columns, rank)
+        self._names: dict[Tensor, str] = {}
+
+    @property
+    def cause(self) -> str:
+        return f"PowerSGD sends an approximation of rank {self.rank} of each matrix of gradients from step {self.start} on"
+
+    def register(self, model: DistributedDataParallel) -> None:
+        self._names = {parameter: name for name, parameter in model.module.named_parameters()}
+        device = next(iter(self._names)).device
+        for kept in (self.errors, self.rights):
+            kept |= {name: tensor.to(device) for name, tensor in kept.items()}
+        model.register_comm_hook(None, self._reduce)
+
+    def _reduce(self, _: object, bucket: GradBucket) -> Future[Tensor]:
+        """Waits for each of its all-reduces: over gloo two buckets at once could wait for each other's threads."""
+        if self.steps < self.start:
+            average([bucket.buffer()])
+        else:
+            self._send([(self._names[p], gradient) for p, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)])
+        self.steps += bucket.is_last()
+        return _done(bucket.buffer())
+
+    def _send(self, gradients: Sequence[tuple[str, Tensor]]) -> None:
+        matrices = {name: g.view(len(g), -1) for name, g in gradients if self._is_worth_it(g)}
+        for name, matrix in matrices.items():
+            if name in self.errors:
+                matrix += self.errors[name]
+        lefts = {name: matrix @ self._right(name, matrix) for name, matrix in matrices.items()}
+        average([*lefts.values(), *(gradient for name, gradient in gradients if name not in matrices)])
+        lefts = {name: _orthonormal(left) for name, left in lefts.items()}
+        rights = {name: matrix.T @ lefts[name] for name, matrix in matrices.items()}
+        average(rights.values())
+        for name, matrix in matrices.items():
+            sent = lefts[name] @ rights[name].T
+            is_sound = sent.isfinite().all()  # else the step is left out, or the run ends; on every rank
+            self._keep(self.errors, name, matrix - sent, is_sound)
+            self._keep(self.rights, name, rights[name], is_sound)
+            matrix.copy_(sent)
+
+    def _is_worth_it(self, gradient: Tensor) -> bool:
+        return gradient.ndim > 1 and self.rank * (len(gradient) + gradient[0].numel()) < gradient.numel()
+
+    def _right(self, name: str, matrix: Tensor) -> Tensor:
+        """Of the step before; at first a guess, the same on every rank."""
+        if name not in self.rights:
+            generator = torch.Generator().manual_seed(seed_of(self.seed, [*self._names.values()].index(name)))
+            guess = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=torch.float64)
+            self.rights[name] = guess.to(matrix)
+        return self.rights[name]
+
+    @staticmethod
+    def _keep(kept: dict[str, Tensor], name: str, new: Tensor, is_sound: Tensor) -> None:
+        kept[name] = torch.where(is_sound, new, kept.get(name, torch.zeros_like(new)))
+
+    def save(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        return {"steps": self.steps, "errors": self.errors, "rights": self.rights}
+
+    def load(self, checkpoint: dict[str, Any], ranks: Sequence[Any], rank: int, world_size: int) -> None:
+        own = ranks[rank % len(ranks)]
+        self.steps, self.rights, self.errors = own["steps"], dict(own["rights"]), dict(own["errors"])
+        if len(ranks) != world_size:  # what is missing from their mean is still owed by that of these
+            self.errors = {name: torch.stack([one["errors"][name] for one in ranks]).mean(dim=0) for name in self.errors}
+
+
+class LocalSGD(Stateful):
+    """Post-local SGD (Lin et al. 2020, arXiv:1808.07217): from step `start` on each process makes steps of its own, and all
+    take the mean of their weights after every `period` of them, and before a validation. Optimizers keep their own state.
+
+    A checkpoint has the mean of the weights, and for resumption each rank's.
+    """
+
+    def __init__(self, start: int = 100, period: int = 8) -> None:
+        self.start, self.period = start, period
+        self.steps = 0
+        self._parameters: list[nn.Parameter] = []
+        self._weights: dict[str, Tensor] | None = None  # of this rank, from a checkpoint
+
+    @property
+    def cause(self) -> str:
+        return f"each process makes steps of its own from step {self.start} on; weights are averaged every {self.period} of them"
+
+    def register(self, model: DistributedDataParallel) -> None:
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if self._weights is not None:  # DDP has just given everyone those of rank zero
+            model.module.load_state_dict(self._weights)
+            self._weights = None
+        model.register_comm_hook(None, self._reduce)
+
+    def _reduce(self, _: object, bucket: GradBucket) -> Future[Tensor]:
+        if self.steps < self.start:
+            average([bucket.buffer()])
+        return _done(bucket.buffer())
+
+    def follow(self, optimizer: Optimizer) -> None:
+        optimizer.register_step_post_hook(self._after_step)
+
+    def _after_step(self, *_: object) -> None:
+        self.steps += 1
+        if (self.steps - self.start) % self.period == 0:
+            self.meet()
+
+    def meet(self) -> None:
+        """Every process takes the mean of the weights."""
+        if self.steps > self.start:
+            average(self._parameters)
+
+    def save(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        own = {"state_dict": checkpoint["state_dict"], "optimizer_states": checkpoint.get("optimizer_states")}
+        if self.steps > self.start:
+            checkpoint["state_dict"] = {name: tensor.clone() for name, tensor in own["state_dict"].items()}
+            average(tensor for tensor in checkpoint["state_dict"].values() if tensor.is_floating_point())
+        return own | {"steps": self.steps}
+
+    def load(self, checkpoint: dict[str, Any], ranks: Sequence[Any], rank: int, world_size: int) -> None:
+        self.steps = ranks[0]["steps"]
+        if len(ranks) == world_size:  # else all go on from their mean
+            self._weights = ranks[rank]["state_dict"]
+            checkpoint["optimizer_states"] = ranks[rank]["optimizer_states"]
+
+
+@torch.no_grad()
+def average(tensors: Iterable[Tensor]) -> None:
+    """Sets each to its mean over the processes; one all-reduce."""
+    if not (tensors := list(tensors)):
+        return
+    whole = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(whole.div_(dist.get_world_size()))
+    for tensor, mean in zip(tensors, whole.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(mean.view_as(tensor))
+
+
+def _orthonormal(columns: Tensor) -> Tensor:
+    return torch.linalg.qr(columns.to(torch.promote_types(columns.dtype, torch.float32))).Q.to(columns)
+
+
+def _done(buffer: Tensor) -> Future[Tensor]:
+    future: Future[Tensor] = Future()
+    future.set_result(buffer)
+    return future
