@@ -43,7 +43,7 @@ def measured(competitor: Competitor) -> Sample:
         record = Path(folder) / "record.json"
         command = [sys.executable, *competitor.command(record)]
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        environments = _ranks(competitor.processes) if competitor.starts_as_ranks else [{}]
+        environments = rank_environments(competitor.processes) if competitor.starts_as_ranks else [{}]
         processes = [_start(command, environment, folder) for environment in environments]
         try:
             for process in processes:
@@ -83,7 +83,7 @@ def _start(command: list[str], environment: dict[str, str], folder: str) -> subp
     )
 
 
-def _ranks(processes: int) -> list[dict[str, str]]:
+def rank_environments(processes: int) -> list[dict[str, str]]:
     """The environments that torchrun would start them with; none for one process."""
     if processes == 1:
         return [{}]

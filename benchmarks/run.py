@@ -40,14 +40,14 @@ def main() -> None:
     if arguments.processes:
         competitors = [competitor for competitor in competitors if competitor.processes in arguments.processes]
     hardware = (gpu() if suite.on_gpu else None) or processor()
-    path = ROOT / "benchmarks" / f"{arguments.suite}_{_slug(hardware)}.md"
+    path = ROOT / "benchmarks" / f"{arguments.suite}_{slug(hardware)}.md"
     samples: dict[str, list[Sample]] = {competitor.name: [] for competitor in competitors}
     text = ""
     for _ in range(arguments.repeats):
         for competitor in competitors:
             samples[competitor.name].append(measured(competitor))
             print(f"{competitor.name}: {samples[competitor.name][-1]}", file=sys.stderr, flush=True)
-        text = f"{_heading(hardware)}\n\n{suite.about}\n\n{_table(suite, competitors, samples)}\n"
+        text = f"{heading(hardware)}\n\n{suite.about}\n\n{_table(suite, competitors, samples)}\n"
         path.write_text(text)  # after each round: one that is ended early leaves a table of those it had
         raw = {name: [sample._asdict() for sample in found] for name, found in samples.items()}
         path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")
@@ -58,15 +58,16 @@ def _about(item: tuple[str, Suite]) -> str:
     return f"{item[0]}: {item[1].about.splitlines()[0]}"
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     return re.sub(r"\W+", "_", text.lower()).strip("_")
 
 
-def _heading(hardware: str) -> str:
+def heading(hardware: str) -> str:
     about = environment()
     commit = f"commit {(about['git_commit'] or 'unknown')[:12]}{' with changes' if about['git_dirty'] else ''}"
     versions = ", ".join(f"{name} {about['versions'][name]}" for name in ("torch", "lightning"))
-    return f"`python benchmarks/run.py {' '.join(sys.argv[1:])}`; {commit}, {versions}, Python {about['python']}, {hardware}."
+    command = " ".join([f"python benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    return f"`{command}`; {commit}, {versions}, Python {about['python']}, {hardware}."
 
 
 def _table(suite: Suite, competitors: Sequence[Competitor], samples: dict[str, list[Sample]]) -> str:
@@ -103,6 +104,8 @@ COLUMNS: dict[str, Callable[[Sample, Sample | None], float | None]] = {
     "times the floor, processor": lambda own, floor: floor and _ratio(own, floor, "train_cpu"),
     "s in all": lambda own, _: own.seconds,
     "s of processor in all": lambda own, _: own.cpu,
+    "ms a save": lambda own, _: own.train_time / own.steps * 1e3,
+    "ms of processor a save": lambda own, _: own.train_cpu / own.steps * 1e3,
     "peak MiB": lambda own, _: own.peak_mib,
     "GPU GiB": lambda own, _: own.device_gib,
 }

@@ -1,7 +1,7 @@
 """What is compared with what."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jpegs import jpegs
@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STEPS = ("samples/s", "µs a step", "µs of processor", "of the floor", "of the floor, processor", "peak MiB")
 LOADS = ("samples/s", "times the floor", "µs of processor a sample", "times the floor, processor", "peak MiB")
 IMAGES = ("samples/s", "µs a step", "µs of processor", "of the floor", "peak MiB", "GPU GiB")
+SAVES = ("ms a save", "ms of processor a save")
 STARTS = ("s in all", "s of processor in all")
 
 
@@ -136,6 +137,35 @@ def _loader(overrides: list[str]) -> list[Competitor]:
     ]
 
 
+def _checkpoint(_: list[str]) -> list[Competitor]:
+    def saves(how: str) -> Callable[[Path], list[str]]:
+        return lambda record: [str(ROOT / "benchmarks" / "competitors" / "saves.py"), str(record), how]
+
+    return [
+        Competitor("`torch.save` alone", saves("plain")),
+        Competitor("synced, read back, renamed", saves("at_once")),
+        Competitor("`trainer.checkpoint_io.async=true`", saves("in_background")),
+    ]
+
+
+def _guards(overrides: list[str]) -> list[Competitor]:
+    """One and two processes on the smallest of models."""
+    without = [f"guards.{name}=null" for name in ("preemption", "nonfinite", "watchdog", "checkpoint")]
+    flag = "+callbacks.flag={_target_: lightnings_flag.LightningsFlag}"
+    variants = {
+        "no preemption, look at the loss, watchdog, last.ckpt": without,
+        "that, and Lightning's flag before every batch": [*without, flag],
+        "`python train.py`": [],
+        "the same with `callbacks.step_time=null`": ["callbacks.step_time=null"],
+    }
+    found: list[Competitor] = []
+    for processes in (1, 2):
+        for what, options in variants.items():
+            made = _shipped("mlp", "1,8,8", 64, 1500, 1, processes, ["callbacks.pictures=null", *options, *overrides])
+            found.append(replace(made, name=made.name.replace("`python train.py`", what), is_floor=options is without))
+    return found
+
+
 _SAME = "The same net, batches, optimizer and data for all; one epoch and one validation. `train.py` with all it does by default."
 SUITES = {
     "mlp": Suite(
@@ -161,6 +191,8 @@ SUITES = {
         IMAGES,
         _images("cpu", "3,32,32", 10, 4, 8),
     ),
+    "checkpoint": Suite("How long training stands still for a checkpoint of 100 MB.", SAVES, _checkpoint),
+    "guards": Suite("What watching over a run costs a step: MLP (64-256-10), batches of 64, 1,500 steps.", STEPS, _guards),
     "startup": Suite("From the command to the end of one step of training, validation and test.", STARTS, _startup),
     "sweep": Suite("One step a job; what a job adds is a seventh of the difference.", STARTS, _sweep),
 }
