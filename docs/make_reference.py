@@ -17,6 +17,7 @@ GROUPS = (
     "model",
     "model/optimizer",
     "model/lr_scheduler",
+    "model/adapt",
     "datamodule",
     "trainer",
     "trainer/communication",

@@ -42,11 +42,15 @@ def main() -> None:
 def as_it_is(source: Path, target: Path) -> None:
     """The whole state under its own names, in one file."""
     from lockstep.checkpointing import read_checkpoint
+    from lockstep.nets.lora import merged
 
     checkpoint = read_checkpoint("checkpoint", source)
-    about = {"model_config": json.dumps(checkpoint.get("hyper_parameters", {}), default=str)}
+    weights, model_config = merged(checkpoint["state_dict"]), checkpoint.get("hyper_parameters", {})
+    if weights.keys() != checkpoint["state_dict"].keys():  # the net without what was merged
+        model_config = model_config | {"model": {key: v for key, v in model_config["model"].items() if key != "adapt"}}
+    about = {"model_config": json.dumps(model_config, default=str)}
     about["metrics"] = json.dumps(checkpoint.get("metrics", {}))
-    write(checkpoint["state_dict"], target, about | {"source": str(source)})
+    write(weights, target, about | {"source": str(source)})
 
 
 def as_llama(source: Path, target: Path) -> None:

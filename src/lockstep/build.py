@@ -1,6 +1,7 @@
 """From a composed config to the three objects of a run, and from a checkpoint back to a model."""
 
 import logging
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from lockstep.config.targets import IN_A_CHECKPOINT
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.models.from_config import build_model, plain_spec
+from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.task import Task
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.epoch_loop import shorten_steps
@@ -42,6 +43,11 @@ _NOT_OURS = (
     r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
 )
 
+log = logging.getLogger(__name__)
+_WITHOUT_A_SPEC = (
+    "has no `spec`, the shape of its inputs and the number of outputs, which a lockstep.models.Task needs; "
+    "accepted is a lockstep.datamodules.DataModule, or model._target_ as a LightningModule of your own"
+)
 _NOT_A_TASK_S = (
     "does not say what it is built of; accepted is a checkpoint of a lockstep.models.Task. "
     "That of another LightningModule is read by its load_from_checkpoint"
@@ -53,7 +59,10 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningMo
     _quieten_lightning()
     datamodule = _datamodule(_plain(cfg, "datamodule"))
     seed_everything(cfg.seed, workers=True, verbose=False)
-    model = build_model({"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}, lr=plan.lr)
+    model_config = {"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}
+    if model_config["spec"] is None and is_task(model_config["model"]):
+        raise config_error("datamodule._target_", cfg.datamodule._target_, _WITHOUT_A_SPEC)
+    model = build_model(model_config, lr=plan.lr)
     if cfg.test:
         _check_test(model, datamodule)
     step = None if cfg.ckpt_path is None else _step_of_continued(cfg, model)
@@ -63,7 +72,7 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningMo
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
-        load_weights(model, "init_from", Path(cfg.init_from))
+        load_weights(model, "init_from", Path(cfg.init_from), OmegaConf.select(cfg, "init_without"))
     if cfg.trainer.sync_batchnorm and plan.world_size > 1:
         synchronise_batchnorm(model)
     return datamodule, model, trainer
@@ -140,9 +149,26 @@ def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
     return model.eval()
 
 
-def load_weights(model: nn.Module, key: str, path: Path) -> None:
-    """Raises ConfigError, naming the config key, for a checkpoint of another model."""
-    model.load_state_dict(_fitting(model, key, path)["state_dict"])
+def load_weights(model: nn.Module, key: str, path: Path, without: str | None = None) -> None:
+    """All tensors but those in whose names `without`, a regular expression, is found: these stay as they are.
+
+    Raises ConfigError, naming the config key, for a checkpoint of another model.
+    """
+    theirs, names = _fitting(model, key, path, without)["state_dict"], model.state_dict().keys()
+    taken = {name: tensor for name, tensor in theirs.items() if not _is_left_out(name, without)}
+    model.load_state_dict(taken, strict=without is None)
+    if without is None:
+        return
+    drawn, unused = sorted(names - taken.keys()), sorted(theirs.keys() - taken.keys())
+    if not drawn and not unused:
+        raise config_error("init_without", without, f"is found in no name; accepted is part of one such as {next(iter(theirs))}")
+    lists = {"taken": sorted(taken), "not taken": unused, "as initialised": drawn}
+    said = "; ".join(f"{what}: {', '.join(names) or 'nothing'}" for what, names in lists.items())
+    log.info(f"{key}={path}: {said}")
+
+
+def _is_left_out(name: str, without: str | None) -> bool:
+    return without is not None and re.search(without, name) is not None
 
 
 def _step_of_continued(cfg: DictConfig, model: nn.Module) -> int | None:
@@ -167,13 +193,13 @@ def _optimizer_of(model: Any) -> Any:
     return optimizer.get("_target_") if isinstance(optimizer, Mapping) else None
 
 
-def _fitting(model: nn.Module, key: str, path: Path) -> dict[str, Any]:
-    """The checkpoint, whose weights are those of such a model."""
+def _fitting(model: nn.Module, key: str, path: Path, without: str | None = None) -> dict[str, Any]:
+    """The checkpoint, whose weights are those of such a model, `without` those that are left out."""
     checkpoint = read_checkpoint(key, path)
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise config_error(key, path, "not a Lightning checkpoint: it has no state_dict")
     theirs, ours = checkpoint["state_dict"], model.state_dict()
-    for name in sorted(theirs.keys() | ours.keys()):
+    for name in sorted(name for name in theirs.keys() | ours.keys() if not _is_left_out(name, without)):
         if name not in theirs or name not in ours:
             raise config_error(key, path, f"of another model: {name} is only in the {'model' if name in ours else 'checkpoint'}")
         if theirs[name].shape != ours[name].shape:

@@ -77,6 +77,42 @@ def test_init_from_takes_only_the_weights(trained: tuple[Path, Classifier], comp
     assert trainer.global_step == 0
 
 
+def test_a_head_of_another_shape_is_left_out_when_asked_for_and_what_was_taken_is_listed(
+    trained: tuple[Path, Classifier], compose: Callable[..., DictConfig], caplog: pytest.LogCaptureFixture
+) -> None:
+    run_dir, model = trained
+    head = ["seed=9", "model.net.hidden=[16,4]", f"init_from={run_dir}/checkpoints/best.ckpt"]
+    drawn = built(compose(*SMALL, *head[:2]))[1].state_dict()
+    with caplog.at_level("INFO"):
+        started = built(compose(*SMALL, *head, "init_without='layers.[47]'"))[1].state_dict()
+    taken = {"net.layers.1.weight", "net.layers.1.bias", "preprocess.mean", "preprocess.scale"}
+    for name, tensor in started.items():
+        assert torch.equal(tensor, model.state_dict()[name] if name in taken else drawn[name])
+    (line,) = [record.message for record in caplog.records if record.message.startswith("init_from")]
+    assert f"taken: {', '.join(sorted(taken))}; not taken: net.layers.4.bias, net.layers.4.weight; as initialised: net" in line
+    with pytest.raises(ConfigError, match=r"is only in the model$"):
+        built(compose(*SMALL, *head, "init_without=layers.4"))
+    with pytest.raises(ConfigError, match=r"^init_without=xyz: is found in no name; accepted is part of one such as net\.layers"):
+        built(compose(*SMALL, head[2], "init_without=xyz"))
+
+
+def test_low_rank_corrections_are_built_again_and_take_a_checkpoint_without_them(
+    trained: tuple[Path, Classifier], compose: Callable[..., DictConfig], tmp_path: Path
+) -> None:
+    run_dir, model = trained
+    lora = ["model/adapt=lora", "model.adapt.rank=2", "datamodule.standardize=true", "trainer.max_epochs=1"]
+    lora += [f"init_from={run_dir}/checkpoints/best.ckpt", "init_without=lora_", "trainer.limit_train_batches=2"]
+    datamodule, adapted, trainer = built(compose(*SMALL, *lora, "trainer.enable_progress_bar=false", run_dir=tmp_path))
+    images = torch.rand(5, 1, 8, 8)
+    assert torch.equal(adapted.predict(images), model.predict(images))
+    adapted.train()
+    trainer.fit(adapted, datamodule)
+    again = load_model(tmp_path / "checkpoints" / "last.ckpt")
+    assert torch.equal(again.predict(images), adapted.predict(images))
+    assert not torch.equal(again.predict(images), model.predict(images))
+    assert torch.equal(adapted.net.layers[1].weight, model.net.layers[1].weight)  # pyright: ignore
+
+
 def test_ckpt_path_is_only_checked_here_and_restored_by_lightning(
     trained: tuple[Path, Classifier], compose: Callable[..., DictConfig]
 ) -> None:

@@ -4,6 +4,7 @@ from lockstep.callbacks.averaging import EMA
 from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lockstep.callbacks.early_stopping import EarlyStopping
 from lockstep.callbacks.equivalence import EquivalenceReport
+from lockstep.callbacks.freeze import Freeze
 from lockstep.callbacks.lr_range import LearningRateRange
 from lockstep.callbacks.monitors import LearningRate, Throughput
 from lockstep.callbacks.noise_scale import NoiseScale
@@ -25,6 +26,7 @@ __all__ = [
     "CounterBasedRandomness",
     "EarlyStopping",
     "EquivalenceReport",
+    "Freeze",
     "LastCheckpoint",
     "LearningRate",
     "LearningRateRange",

@@ -42,6 +42,8 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
         _check_metric(cfg, key, metric)
     _check_targets(cfg)
     _check_data_dir(cfg)
+    if (without := OmegaConf.select(cfg, "init_without")) is not None and OmegaConf.select(cfg, "init_from") is None:
+        raise config_error("init_without", without, "is of the checkpoint init_from, which is null; accepted then is null")
     if _has_checkpoint(cfg):
         return  # and goes on from that: what it began with may be gone
     for key in ("ckpt_path", "init_from"):

@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -69,8 +70,20 @@ def _is_duration(value: object) -> bool:
         return False
 
 
+def _is_pattern(value: object) -> bool:
+    try:
+        return isinstance(value, str) and re.compile(value) is not None
+    except re.error:
+        return False
+
+
+def _is_schedule(value: object) -> bool:
+    return OmegaConf.is_dict(value) and all(_is_int(epoch) and epoch >= 0 and _is_pattern(value[epoch]) for epoch in value)  # pyright: ignore
+
+
 YES_NO = one_of(True, False)
 TEXT = Rule("accepted is text", lambda v: isinstance(v, str) and v != "")
+PATTERN = Rule("accepted is a regular expression", _is_pattern)
 UNENDING = Rule("accepted is an integer of at least 1, or -1 for no limit", lambda v: _is_int(v) and (v >= 1 or v == -1))
 AMOUNT = Rule(
     "accepted is a number of batches of at least 1, or a fraction above 0.0 and up to 1.0",
@@ -97,6 +110,7 @@ RULES: dict[str, Rule] = {
     "memory_per_process": above(0).or_null(),
     "ckpt_path": TEXT.or_null(),
     "init_from": TEXT.or_null(),
+    "init_without": PATTERN.or_null(),
     "optimized_metric": TEXT,
     "optimized_mode": one_of("max", "min"),
     "lr_scaling": one_of("none", "linear", "sqrt"),
@@ -193,6 +207,10 @@ RULES: dict[str, Rule] = {
         "accepted is {NAME: {match: PART OF A PARAMETER'S NAME, OPTION: VALUE}}, or null",
         lambda v: v is None or (OmegaConf.is_dict(v) and all(OmegaConf.is_dict(g) and "match" in g for g in v.values())),
     ),
+    "model.adapt.rank": integer(1),
+    "model.adapt.alpha": above(0),
+    "model.adapt.match": PATTERN,
+    "model.adapt.train": PATTERN.or_null(),
     "model.compile": YES_NO,
     "model.compile_mode": one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
     "model.channels_last": YES_NO,
@@ -255,6 +273,8 @@ RULES: dict[str, Rule] = {
     "callbacks.tf32.convolutions": YES_NO,
     "callbacks.step_time.every_n_steps": integer(1),
     "callbacks.throughput.peak_flops": above(0).or_null(),
+    "callbacks.freeze.match": PATTERN,
+    "callbacks.freeze.unfreeze": Rule("accepted is {EPOCH: REGULAR EXPRESSION}", _is_schedule).or_null(),
     "callbacks.profiler.first_step": integer(1),
     "callbacks.profiler.steps": integer(1),
     "callbacks.noise_scale.every_n_steps": integer(1),

@@ -1,6 +1,6 @@
 """From a composed model group to a model, and back to what a checkpoint says of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning import LightningDataModule, LightningModule
@@ -21,17 +21,24 @@ def build_model(model_config: dict[str, Any], lr: float | None = None, allow: Se
     parts, spec = dict(model_config["model"]), _spec(model_config["spec"])
     if lr is not None:
         parts |= _with_rate(parts, lr)
-    if not _is_task(parts, allow):
+    if not is_task(parts, allow):
         return _own_module(parts, spec, allow)
     if "net" not in parts:
         raise config_error("model._target_", parts["_target_"], "needs a model.net")
-    if spec is None:
-        needs = "has a model.net, made for data with a `spec`, the shape of its inputs and the number of outputs"
-        raise config_error("model._target_", parts["_target_"], f"{needs}; accepted with it is a lockstep.datamodules.DataModule")
+    assert spec is not None, "a Task is of data with a DataSpec"
     given = {"net": _net(parts.pop("net"), spec, allow), "spec": spec, "model_config": model_config}
+    if (adapt := parts.pop("adapt", None)) is not None:
+        given["net"] = construct("model.adapt", adapt, given, allow=allow)
     if parts.get("torchmetrics") is not None:
         given["torchmetrics"] = _metrics(parts.pop("torchmetrics"), spec.num_outputs, allow)
     return construct("model", parts, given, allow=allow)
+
+
+def is_task(model: Mapping[str, Any], allow: Sequence[str] | None = None) -> bool:
+    """Is what a model group names a Task; or, where it names a function, has the group a net for one?"""
+    target: Any = resolve("model", model.get("_target_"), allow)
+    callee = getattr(target, "func", target)
+    return issubclass(callee, Task) if isinstance(callee, type) else "net" in model
 
 
 def plain_spec(datamodule: LightningDataModule) -> dict[str, Any] | None:
@@ -48,12 +55,6 @@ def _spec(fields: dict[str, Any] | None) -> DataSpec | None:
         return None
     names = fields["class_names"]
     return DataSpec(tuple(fields["input_shape"]), fields["num_outputs"], None if names is None else tuple(names))
-
-
-def _is_task(parts: dict[str, Any], allow: Sequence[str] | None) -> bool:
-    target: Any = resolve("model", parts.get("_target_"), allow)
-    callee = getattr(target, "func", target)
-    return issubclass(callee, Task) if isinstance(callee, type) else "net" in parts
 
 
 def _own_module(parts: dict[str, Any], spec: DataSpec | None, allow: Sequence[str] | None) -> LightningModule:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from lockstep.config.arguments import shown
 from lockstep.config.rules import RULES, Rule, above
 from lockstep.errors import config_error
 
@@ -26,8 +27,12 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
     - `lr_factor`: the group's learning rate is the optimizer's times this;
     - `until`: the part of training in which the group's rate runs through its whole schedule, see lockstep.models.schedules.
 
+    A group whose `match` is a list of expressions, from the last layers to the first, is one group for each, with a learning rate
+    that is multiplied by its `lr_decay` from each to the next (Howard & Ruder 2018, arXiv:1801.06146).
+
     Raises ConfigError for a group that no parameter belongs to, and for an option that the optimizer does not have.
     """
+    groups = _by_depth(groups)
     if not groups:
         return make(model.parameters(), **options)
     members: dict[str | None, list[nn.Parameter]] = {None: [], **{name: [] for name in groups}}
@@ -44,6 +49,22 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * group.pop("lr_factor", 1.0)
     return optimizer
+
+
+def _by_depth(groups: Groups) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, group in groups.items():
+        decay, layers = group.get("lr_decay"), group["match"]
+        if decay is None or not isinstance(layers, list) or not above(0).test(decay):
+            if decay is not None or isinstance(layers, list):
+                accepted = "accepted is a number above 0, with a list of expressions as match"
+                raise config_error(f"model.param_groups.{name}.lr_decay", shown(decay), accepted)
+            found[name] = group
+            continue
+        rest = {key: value for key, value in group.items() if key != "lr_decay"}
+        for depth, layer in enumerate(layers):
+            found[f"{name}.{depth}"] = rest | {"match": layer, "lr_factor": rest.get("lr_factor", 1.0) * decay**depth}
+    return found
 
 
 def _compiled(name: str, pattern: Any) -> re.Pattern[str]:

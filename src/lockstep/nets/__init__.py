@@ -7,7 +7,8 @@ from lockstep.nets.airbench import Airbench
 from lockstep.nets.cnn import CNN
 from lockstep.nets.dropout import Dropout
 from lockstep.nets.gpt import GPT
+from lockstep.nets.lora import lora
 from lockstep.nets.mlp import MLP
 from lockstep.nets.resnet import resnet
 
-__all__ = ["CNN", "GPT", "MLP", "Airbench", "Dropout", "resnet"]
+__all__ = ["CNN", "GPT", "MLP", "Airbench", "Dropout", "lora", "resnet"]

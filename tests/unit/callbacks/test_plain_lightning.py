@@ -156,7 +156,7 @@ def test_another_way_to_draw_samples_is_left_as_it_is(loader: Any) -> None:
 
 def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:
     cfg = composed(*QUIET, MINE[0], "datamodule=mine", run_dir=tmp_path)
-    with pytest.raises(ConfigError, match=r"^model._target_=lockstep.models.Classifier: has a model.net, made for data with a"):
+    with pytest.raises(ConfigError, match=r"^datamodule._target_=plain_lightning.DigitsData: has no `spec`"):
         build(cfg, Plan.of(cfg))
     assert not hasattr(DigitsData(), "spec")
     assert isinstance(LitClassifier().net, nn.Sequential)

@@ -166,7 +166,7 @@ def test_what_code_of_one_s_own_asks_of_lightning_keeps_its_traceback(tmp_path: 
         (
             "datamodule",
             {"_target_": "lightning.LightningDataModule"},
-            "model._target_=lockstep.models.Classifier: has a model.n",
+            "datamodule._target_=lightning.LightningDataModule: has no `spec`",
         ),
         (
             "datamodule",

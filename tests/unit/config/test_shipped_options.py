@@ -18,6 +18,7 @@ CHOSEN_TOGETHER = (
     "model",
     "model/optimizer",
     "model/lr_scheduler",
+    "model/adapt",
     "datamodule",
     "trainer",
     "trainer/communication",
@@ -31,6 +32,8 @@ ABSTRACT = ("model=classifier", "model=language_model", "model=regressor", "data
 # What an option needs beside itself to make sense.
 COMPANIONS = {
     **{f"model={name}": ["optimized_metric=val/loss", "optimized_mode=min"] for name in ("gpt", "gpt_nano", "gpt_small")},
+    "callbacks=freeze": ["callbacks.freeze.match=net"],
+    "experiment=finetune_digits": ["init_from=null", "init_without=null"],
     "model=linear": ["optimized_metric=val/loss", "optimized_mode=min"],
     "datamodule=hf_dataset": ["datamodule.data_dir=.", "datamodule.inputs=x"],
     "datamodule=image_folder": ["datamodule.data_dir=."],

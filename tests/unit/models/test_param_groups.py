@@ -40,6 +40,25 @@ def test_a_parameter_is_in_the_first_group_that_matches_and_the_others_come_firs
     assert not any("lr_factor" in group or "match" in group for group in (rest, biases, last))
 
 
+def test_layers_from_the_last_to_the_first_have_decaying_rates() -> None:
+    last, biases, first = groups(layers={"match": [r"^1\.", "bias", r"^0\."], "lr_decay": 0.25, "lr_factor": 2.0})
+    assert [group["lr"] for group in (last, biases, first)] == [1.0, 0.25, 0.0625]
+    assert [len(group["params"]) for group in (last, biases, first)] == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("group", "line"),
+    [
+        ({"match": ["0", "1"]}, "lr_decay=null: accepted is a number above 0, with a list of expressions as match"),
+        ({"match": "0", "lr_decay": 0.5}, "lr_decay=0.5: accepted is a number above 0, with a list"),
+        ({"match": ["0"], "lr_decay": 0}, "lr_decay=0: accepted is a number above 0, with a list"),
+    ],
+)
+def test_decay_is_of_a_list_of_layers(group: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^model\.param_groups\.layers\.{line}"):
+        groups(layers=group)
+
+
 def test_a_group_of_muon_may_have_options_of_either_optimizer() -> None:
     make = partial(Muon, rest=SGD, lr=0.125)
     named = {"last": {"match": r"^1\.", "orthogonalize": False, "lr_factor": 2, "dampening": 0.5}}

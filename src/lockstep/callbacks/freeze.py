@@ -1,0 +1,86 @@
+"""Parameters that are not trained, or not from the start."""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from torch import nn
+from torch.optim import Optimizer
+
+from lockstep.console import first_of
+from lockstep.errors import config_error
+from lockstep.trainer.batchnorm import is_batchnorm
+
+log = logging.getLogger(__name__)
+
+
+class Freeze(Callback):
+    """Keeps parameters as they are, and with them the running statistics of the BatchNorm layers that they belong to.
+
+    What is frozen follows from the epoch alone, so that a run which is continued needs no state of it. A parameter that is
+    unfrozen later has a gradient all the time, which no step uses until then: DDP takes none in that had none at the start.
+
+    Args:
+        match: a regular expression; frozen are parameters in whose names it is found.
+        unfreeze: {EPOCH: PATTERN}: from that epoch on, 0 is the first, those of them are trained in whose names PATTERN is found.
+    """
+
+    def __init__(self, match: str, unfreeze: Mapping[int, str] | None = None) -> None:
+        self.match, self.unfreeze = match, dict(sorted((unfreeze or {}).items()))
+        self._ends: dict[str, int | None] = {}  # by parameter: the epoch from which it is trained
+        self._waiting: list[nn.Parameter] = []
+        self._still: list[nn.Module] = []  # BatchNorm layers
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        names = [name for name, parameter in pl_module.named_parameters() if parameter.requires_grad]
+        frozen = _found("match", self.match, names)
+        self._ends = dict.fromkeys(frozen)
+        for epoch, pattern in self.unfreeze.items():
+            for name in _found(f"unfreeze.{epoch}", pattern, [name for name in frozen if self._ends[name] is None]):
+                self._ends[name] = epoch
+        if len(frozen) == len(names) and 0 not in self.unfreeze:
+            raise config_error("callbacks.freeze.match", self.match, "leaves nothing to train; accepted is a part of the model")
+        for name in frozen:
+            if self._ends[name] is None:
+                pl_module.get_parameter(name).requires_grad_(False)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        names = self._apply(trainer, pl_module)
+        log.info(f"frozen: {first_of(names)}")
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._apply(trainer, pl_module)
+        if released := [name for name, end in self._ends.items() if end == trainer.current_epoch > 0]:
+            log.info(f"trained from epoch {trainer.current_epoch} on: {first_of(released)}")
+
+    def _apply(self, trainer: Trainer, model: LightningModule) -> list[str]:
+        """The names of those that are frozen in this epoch."""
+        frozen = [name for name, end in self._ends.items() if end is None or end > trainer.current_epoch]
+        self._waiting = [model.get_parameter(name) for name in frozen if self._ends[name] is not None]
+        for layer in self._still:
+            layer.train()
+        own = {id(model.get_parameter(name)) for name in frozen}
+        norms = [layer for layer in model.modules() if is_batchnorm(layer) and next(layer.parameters(), None) is not None]
+        self._still = [layer for layer in norms if all(id(parameter) in own for parameter in layer.parameters())]
+        for layer in self._still:
+            layer.eval()
+        return frozen
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        for parameter in self._waiting:
+            parameter.grad = None  # an optimizer passes over what has no gradient
+
+
+def _found(key: str, pattern: Any, names: list[str]) -> list[str]:
+    try:
+        found = [name for name in names if re.search(pattern, name)]
+    except (re.error, TypeError) as error:
+        raise config_error(f"callbacks.freeze.{key}", pattern, f"not a regular expression ({error})") from error
+    if not found:
+        accepted = f"no parameter is left that it is found in; accepted is part of a name such as {', '.join(names[:4])}"
+        raise config_error(f"callbacks.freeze.{key}", pattern, accepted)
+    return found
