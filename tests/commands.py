@@ -1,5 +1,6 @@
 """Command lines as a user types them, bounded in time, with nothing left running."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -11,6 +12,10 @@ from pathlib import Path
 
 import warm
 
+from lockstep.launchers.environment import WARM_SERVER
+from lockstep.launchers.processes import Server
+from lockstep.launchers.warm_server import Request
+
 ROOT = Path(__file__).parents[1]
 MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
 TIMEOUT = 150  # seconds
@@ -20,29 +25,37 @@ def environment(**more: str) -> dict[str, str]:
     """This process's environment less what other launchers have set, with the tests' own modules importable; one thread a
     process, on whose number sums depend."""
     own = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "TORCHELASTIC_", "PL_"))}
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTEST_CURRENT_TEST"):
         own.pop(name, None)
     fixed = {"PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT / 'src'}", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    return own | fixed | {MARK: uuid.uuid4().hex} | more
+    return own | fixed | more
 
 
 def python(
     *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """`python ARGUMENTS` to its end; fails if a process it started outlives it. A script of ours is run in a warm process,
-    unless it is to be a `fresh` one: whose sums round as those of any other fresh one do, to the bit."""
+    """`python ARGUMENTS` to its end; fails if a process it started outlives it. A script of ours is run in a warm process, and
+    its ranks by a server that has been started before, unless it is to be a `fresh` one: whose sums round as those of any
+    other fresh one do, to the bit."""
     if not fresh and str(arguments[0]).endswith(".py") and Path(arguments[0]).is_relative_to(ROOT):
-        code, output, errors = warm.run([*map(str, arguments)], cwd, environment(**env), timeout)
+        variables = {WARM_SERVER: _server().path} | environment(**env)
+        code, output, errors = warm.run([*map(str, arguments)], cwd, variables, timeout)
         return subprocess.CompletedProcess([*map(str, arguments)], code, output, errors)
     with started(*arguments, cwd=cwd, **env) as process:
         output, errors = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
+@functools.cache
+def _server() -> Server:
+    """For the ranks of commands in the environment of most tests; another makes them start one of their own."""
+    return Server(Request([str(ROOT / "train.py")], ".", environment(HYDRA_FULL_ERROR="1"), "", []))  # as every command has it
+
+
 @contextmanager
 def started(*arguments: str | Path, cwd: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
     """`python ARGUMENTS`, running; on leaving, whatever it has left behind is ended and is a failure."""
-    marked = environment(**env)
+    marked = {MARK: uuid.uuid4().hex} | environment(**env)
     process = subprocess.Popen(
         [sys.executable, *map(str, arguments)],
         cwd=cwd,

@@ -85,7 +85,7 @@ class Forked:
         return self.returncode
 
 
-class _Server:
+class Server:
     """One that this process has started, in the environment of what it is to fork first."""
 
     def __init__(self, request: Request) -> None:
@@ -139,7 +139,7 @@ class Processes:
     """Those that this process starts."""
 
     def __init__(self) -> None:
-        self._servers: list[_Server] = []
+        self._servers: list[Server] = []
         self._has_failed = False
 
     def start(
@@ -189,7 +189,7 @@ class Processes:
                     return _ask(path, request, descriptors)
         if not self._servers:
             atexit.register(self.end)
-        server = _Server(request)
+        server = Server(request)
         self._servers.append(server)
         try:
             return _ask(server.path, request, descriptors)
