@@ -161,6 +161,8 @@ def _guards(overrides: list[str]) -> list[Competitor]:
     found: list[Competitor] = []
     for processes in (1, 2):
         for what, options in variants.items():
+            if processes == 1 and flag in options:
+                continue  # which Lightning broadcasts among several
             made = _shipped("mlp", "1,8,8", 64, 1500, 1, processes, ["callbacks.pictures=null", *options, *overrides])
             found.append(replace(made, name=made.name.replace("`python train.py`", what), is_floor=options is without))
     return found
