@@ -71,7 +71,8 @@ RIGHT = (
     *("guards.checkpoint.every_n_epochs=null", "guards.preemption.deadline=null", "trainer.max_epochs=null"),
     *("callbacks.best_checkpoint.dirpath=null", "callbacks.best_checkpoint.filename=null", "logger.*.name=null"),
     *("callbacks.best_checkpoint.monitor=null", "logger.*.version=null", "logger.*.version=5", "model.torchmetrics=null"),
-    "model.param_groups=null",
+    *("model.param_groups=null", "model.net.separator=null"),
+    "datamodule.suffixes=[[]nonsense]",  # of the files of folders, of which there are none
 )
 NAMED_BY_USERS = ("model.torchmetrics", "model.param_groups")  # the entries of these; what is in one is checked
 FREE_TEXT = ("name", "*.dirpath", "*.filename", "*.save_dir", "*.experiment_name", "*.tracking_uri", "logger.*.name")
