@@ -73,6 +73,11 @@ class Text(DataModule):
         """How many bytes of text each token stands for."""
         return self.vocabulary.token_bytes
 
+    @property
+    def separator(self) -> int:
+        """The token that a document begins with."""
+        return self.vocabulary.separator
+
     def prepare_data(self) -> None:
         self.load()
 

@@ -44,6 +44,12 @@ class LanguageModel(Task):
         elif self.counts_bytes:
             needs = f"{type(datamodule).__name__} has no token_bytes, how many bytes a token stands for; accepted is without it"
             raise config_error("model.metrics", "bits_per_byte", needs)
+        net, begins_with = getattr(self.net, "separator", None), getattr(datamodule, "separator", None)
+        if None not in (net, begins_with) and net != begins_with:
+            accepted = (
+                f"the data's documents begin with token {begins_with}; accepted is {begins_with}, or null: tokens see others'"
+            )
+            raise config_error("model.net.separator", net, accepted)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Of windows, from logits (n, length, tokens) and targets (n, length): the loss by `length`, and the sums over targets.

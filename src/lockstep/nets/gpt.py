@@ -20,7 +20,7 @@ class GPT(nn.Module):
         width: of a token's vector, a multiple of `heads`.
         mlp_width: within SwiGLU; null is 8/3 of the width, up to a multiple of 32.
         kv_heads: keys and values are shared by groups of heads (Ainslie et al. 2023, arXiv:2305.13245); null is one each.
-        separator: a token's number, -1 the last one; null: a row is one document.
+        separator: a token's number, -1 the last one; null: a row is one document. It is to be the data's.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def test_files_come_in_the_order_of_their_paths_each_after_a_separator(folder: P
     assert datamodule.splits.train.row.tolist() == [256, *b"abcdef", 256, *b"gh", 256, 256, *b"ijklm\n", 256]
     assert datamodule.describe() == {"train": 4, "val": 0, "test": 0}
     assert (datamodule.spec.input_shape, datamodule.spec.num_outputs) == ((5,), 257)
-    assert datamodule.token_bytes.tolist() == [1] * 256 + [0]
+    assert (datamodule.token_bytes.tolist(), datamodule.separator) == ([1] * 256 + [0], 256)
     assert datamodule.vocabulary.decode([256, *"naïve".encode(), 256]) == "naïve"
 
 
@@ -161,6 +161,6 @@ def test_a_file_of_tokenizers(folder: Path, tmp_path: Path) -> None:
     assert datamodule.vocabulary.decode(tokens) == "naïve abc <"
     assert len(tokens) - 2 < len("naïve abc <".encode()) == int(datamodule.token_bytes[torch.tensor(tokens)].sum())
     named = text(folder, tokenizer=str(tmp_path / "t.json"), separator="<end>")
-    assert (named.vocabulary.separator, named.spec.num_outputs) == (0, 262)
+    assert (named.separator, named.spec.num_outputs) == (0, 262)
     with pytest.raises(ConfigError, match=r"^datamodule.separator=nothing: accepted is a token of .*t.json, or null$"):
         text(folder, tokenizer=str(tmp_path / "t.json"), separator="nothing")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lockstep.datamodules.tokens import NOT_COUNTED
 from lockstep.errors import ConfigError
+from lockstep.nets import GPT
 
 
 def logits(*probabilities: list[float]) -> Tensor:
@@ -76,3 +77,19 @@ def test_bytes_come_from_the_data_or_are_not_asked_for() -> None:
     model._trainer = SimpleNamespace(datamodule=SimpleNamespace())
     with pytest.raises(ConfigError, match=r"^model.metrics=bits_per_byte: SimpleNamespace has no token_bytes"):
         model.setup("test")
+
+
+@pytest.mark.parametrize("separator", [3, -1, None])
+def test_documents_begin_with_the_same_token_for_the_net_as_in_the_data(separator: int | None) -> None:
+    model = language_model(net=GPT((2,), 4, width=4, depth=1, heads=1, separator=separator))
+    data = SimpleNamespace(token_bytes=torch.tensor([1, 2, 3, 4]), separator=3)
+    model._trainer = SimpleNamespace(datamodule=data)
+    model.setup("fit")
+    data.separator = 0
+    if separator is None:
+        model.setup("fit")
+    else:
+        with pytest.raises(
+            ConfigError, match=r"^model.net.separator=3: the data's documents begin with token 0; accepted is 0, "
+        ):
+            model.setup("fit")
