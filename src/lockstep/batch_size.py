@@ -33,6 +33,9 @@ SPARE = 0.1  # of a GPU's memory: steps of a longer training are not all alike
 FULL = "out of memory"
 # What the search does without: it takes no memory on the device, or judges what is trained.
 _TAKEN_OUT = ("guards.checkpoint", "guards.nonfinite", "callbacks.best_checkpoint", "callbacks.early_stopping")
+# What begins later in a run, and with it memory that is kept from then on, begins at once.
+_AT_ONCE = {"trainer.strategy.communication.start": 0, "trainer.strategy.communication.period": 1}
+_BY_EPOCH = "callbacks.freeze.unfreeze"
 
 
 def find_batch_size(config: DictConfig) -> None:
@@ -107,10 +110,14 @@ def _shortened(cfg: DictConfig, size: int, place: Path) -> DictConfig:
     short.logger = {"csv": {"_target_": "lockstep.trainer.loggers.CSVLogger", "save_dir": str(place)}}
     steps = {"max_steps": STEPS, "max_epochs": -1, "limit_train_batches": STEPS * cfg.trainer.accumulate_grad_batches}
     validation = {"num_sanity_val_steps": 1, "limit_val_batches": int(short.trainer.get("limit_val_batches") != 0)}
-    short.trainer.update({**steps, **validation, "enable_progress_bar": False})
-    for key in _TAKEN_OUT:
+    whole_epochs = {"val_check_interval": 1.0, "check_val_every_n_epoch": 1}  # an interval may be longer than the try
+    short.trainer.update({**steps, **validation, **whole_epochs, "enable_progress_bar": False})
+    for key, value in (dict.fromkeys(_TAKEN_OUT) | _AT_ONCE).items():
         if OmegaConf.select(short, key) is not None:
-            OmegaConf.update(short, key, None)
+            OmegaConf.update(short, key, value)
+    if schedule := OmegaConf.select(short, _BY_EPOCH):  # before the first epoch, in the same order
+        patterns = [pattern for _, pattern in sorted(schedule.items())]
+        OmegaConf.update(short, _BY_EPOCH, dict(enumerate(patterns, 1 - len(patterns))), merge=False)
     return short
 
 
