@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lockstep.errors import config_error
 from lockstep.nets.gpt import GPT, Attention, Block, SwiGLU
+from lockstep.nets.lora import merged
 
 _PREFIX = "model."  # of LlamaForCausalLM
 # What a GPT has no other value of.
@@ -17,7 +18,7 @@ _FIXED = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": Tr
 
 
 def to_llama(net: GPT) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of model.safetensors, and what stands in config.json."""
+    """The tensors of model.safetensors, low-rank corrections added to the weights, and what stands in config.json."""
     block = net.layers[0]
     assert isinstance(block, Block)
     attention, mlp = block.self_attn, block.mlp
@@ -38,7 +39,7 @@ def to_llama(net: GPT) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "bos_token_id": net.separator,
         "eos_token_id": net.separator,
     }
-    return {_PREFIX + name: tensor for name, tensor in net.state_dict().items()}, config
+    return {_PREFIX + name: tensor for name, tensor in merged(net.state_dict()).items()}, config
 
 
 def from_llama(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lockstep.errors import ConfigError
-from lockstep.nets import GPT
+from lockstep.nets import GPT, lora
 from lockstep.nets.gpt import Cache
 from lockstep.nets.llama import from_llama, to_llama
 from lockstep.nets.sampling import _kept, continuation
@@ -124,6 +124,19 @@ def test_weights_go_to_llama_and_back() -> None:
     again = GPT(**arguments).double()
     again.load_state_dict(state)
     assert torch.equal(again(tokens(2, 16)), net(tokens(2, 16)))
+
+
+def test_what_lora_has_learnt_goes_to_llama_within_the_weights() -> None:
+    net = small()
+    lora(net, rank=2)
+    for name, parameter in net.named_parameters():
+        if "lora_up" in name:
+            parameter.data.normal_()
+    state, arguments = from_llama(*to_llama(net))
+    plain = GPT(**arguments).double()
+    plain.load_state_dict(state)  # refuses a name too many
+    torch.testing.assert_close(plain(tokens(2, 16)), net(tokens(2, 16)), rtol=0, atol=1e-10)
+    assert not torch.allclose(plain(tokens(2, 16)), small()(tokens(2, 16)), atol=1e-3)
 
 
 @pytest.mark.parametrize(
