@@ -27,9 +27,10 @@ class LanguageModel(Task):
     token_bytes: Tensor
 
     def __init__(self, *, metrics: Sequence[str] = ("loss",), **task: Any) -> None:
-        super().__init__(metrics=TokenMeans.SUMS, **task)
+        super().__init__(metrics=metrics, **task)
         if unknown := sorted(set(metrics) - set(TokenMeans.DERIVED)):
             raise config_error("model.metrics", unknown, f"a language model measures {', '.join(TokenMeans.DERIVED)}")
+        self.metric_names = TokenMeans.SUMS  # that `measure` returns
         self.preprocess = nn.Identity()  # of numbers of tokens
         self.train_means, self.val_means, self.test_means = (TokenMeans(metrics) for _ in range(3))
         self.counts_bytes = "bits_per_byte" in metrics
@@ -65,10 +66,6 @@ class LanguageModel(Task):
         counted = targets != NOT_COUNTED
         stands_for = self.token_bytes[targets.clamp(min=0)] * counted
         return {"loss": nats / targets.shape[1], "nats": nats, "tokens": counted.sum(dim=1), "bytes": stands_for.sum(dim=1)}
-
-    def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """As torchmetrics.text.Perplexity takes them, with ignore_index=-100."""
-        return outputs, targets
 
 
 class TokenMeans(SampleMean):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from language_models import METRICS, language_model
 from torch import Tensor
+from torchmetrics import MeanMetric
 
 from lockstep.datamodules.tokens import NOT_COUNTED
 from lockstep.errors import ConfigError
@@ -60,6 +61,9 @@ def test_only_declared_metrics_are_there_and_others_are_refused() -> None:
     assert tuple(model.test_means.compute()) == ("loss",)
     with pytest.raises(ConfigError, match=r"^model.metrics=\['acc'\]: a language model measures loss, perplexity, bits"):
         language_model(metrics=["loss", "acc"])
+    with pytest.raises(ConfigError, match=r"^model.torchmetrics=\['perplexity'\]: accepted is a name that model.metrics has not"):
+        language_model(torchmetrics={"perplexity": MeanMetric()})
+    language_model(torchmetrics={"tokens": MeanMetric()})  # a sum of its own, which is not logged
 
 
 @pytest.mark.parametrize("targets", [torch.tensor([1]), torch.tensor([[1, 2, 3]]), torch.tensor([[1.0, 2.0]])])
