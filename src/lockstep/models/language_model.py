@@ -35,6 +35,7 @@ class LanguageModel(Task):
         self.train_means, self.val_means, self.test_means = (TokenMeans(metrics) for _ in range(3))
         self.counts_bytes = "bits_per_byte" in metrics
         self.register_buffer("token_bytes", torch.zeros(self.spec.num_outputs, dtype=torch.int64), persistent=False)
+        self._ddp_params_and_buffers_to_ignore = ["token_bytes"]  # each rank has it from its data: no broadcast in each forward
 
     def setup(self, stage: str) -> None:
         super().setup(stage)

@@ -1,12 +1,14 @@
 """Loss, perplexity and bits per byte, by hand; over tokens and bytes, not over batches."""
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from language_models import METRICS, language_model
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.nn.parallel import DistributedDataParallel
 from torchmetrics import MeanMetric
 
 from lockstep.datamodules.tokens import NOT_COUNTED
@@ -97,3 +99,14 @@ def test_documents_begin_with_the_same_token_for_the_net_as_in_the_data(separato
             ConfigError, match=r"^model.net.separator=3: the data's documents begin with token 0; accepted is 0, "
         ):
             model.setup("fit")
+
+
+def test_ddp_does_not_send_the_bytes_of_tokens(tmp_path: Path) -> None:
+    """Which every rank has from its data, and which never change."""
+    distributed.init_process_group("gloo", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(language_model(net=GPT((2,), 4, width=4, depth=1, heads=1)))
+    finally:
+        distributed.destroy_process_group()
+    assert "token_bytes" in dict(model.module.named_buffers())
+    assert not model.modules_buffers
