@@ -86,9 +86,9 @@ class Text(DataModule):
 
     def files(self) -> dict[str, list[Path]]:
         """Of train, val and test. Raises ConfigError where one that is asked for, or train, would be empty."""
-        named = standard_library() if self.paths is None else _found(self.paths, self.suffixes)
+        named = [*standard_library().items()] if self.paths is None else _found(self.paths, self.suffixes)
         files: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
-        for name, path in named.items():
+        for name, path in named:
             files[self._split_of(name)].append(path)
         is_asked_for = {"val": self.folds is not None or self.val_fraction > 0, "test": self.has_test, "train": True}
         for split in (split for split, asked in is_asked_for.items() if asked and not files[split]):
@@ -115,8 +115,9 @@ def standard_library() -> dict[str, Path]:
     return _below(Path(sysconfig.get_path("stdlib")), (".py",), LEFT_OUT)
 
 
-def _found(paths: Sequence[str], suffixes: tuple[str, ...]) -> dict[str, Path]:
-    named: dict[str, Path] = {}
+def _found(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
+    """Files, each once, with their names: those below the folder that they were found in."""
+    named: dict[Path, tuple[str, Path]] = {}
     for path in map(Path, paths):
         if not path.exists():
             raise config_error("datamodule.paths", path, f"no such file or folder: {path.absolute()}; accepted are text files")
@@ -124,8 +125,9 @@ def _found(paths: Sequence[str], suffixes: tuple[str, ...]) -> dict[str, Path]:
         if not found:
             wanted = ", ".join(suffixes)
             raise config_error("datamodule.paths", path, f"has no {wanted} in it; others are found by datamodule.suffixes=[...]")
-        named |= {(name if name not in named else str(found[name])): found[name] for name in found}
-    return named
+        for name, file in found.items():
+            named.setdefault(file.resolve(), (name, file))
+    return [*named.values()]
 
 
 def _below(folder: Path, suffixes: tuple[str, ...], left_out: Collection[str] = ()) -> dict[str, Path]:

@@ -106,6 +106,27 @@ def test_whole_files_are_held_out_by_a_hash_of_their_names(tmp_path: Path) -> No
     assert sum(map(len, folds)) == len(set.union(*folds))
 
 
+def test_a_file_named_twice_is_packed_once_and_one_of_the_same_name_elsewhere_too(folder: Path) -> None:
+    (folder / "sub" / "a.txt").write_bytes(b"other")
+    (folder / "link.txt").symlink_to(folder / "b.txt")
+    paths = [str(folder), str(folder / "a.txt"), str(folder / "sub" / ".." / "b.txt"), str(folder / "sub")]
+    files = text(folder, paths=paths, suffixes=[".txt"]).files()
+    assert files["train"] == [folder / "a.txt", folder / "b.txt", folder / "sub" / "a.txt"]
+
+
+def test_where_a_folder_is_does_not_say_which_split_its_files_are_in(tmp_path: Path) -> None:
+    """Nor do files of the same names in another one."""
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        for number in range(40):
+            (tmp_path / place / f"{number}.txt").write_text(place)
+    both = text(tmp_path, paths=[str(tmp_path / "here"), str(tmp_path / "there")], val_fraction=0.3, test_fraction=0.3).files()
+    for found in both.values():
+        names = [[path.name for path in found if path.parent.name == place] for place in ("here", "there")]
+        assert names[0] == names[1]
+        assert names[0]
+
+
 def test_the_standard_library_is_there_without_its_tests() -> None:
     found = standard_library()
     assert {"argparse.py", "json/decoder.py", "collections/__init__.py"} <= set(found)
