@@ -17,7 +17,7 @@ from lockstep.atomic_files import read_json, write_json
 from lockstep.config.overrides import key_of
 from lockstep.config.plan import AUTO, Plan
 from lockstep.console import say
-from lockstep.errors import ConfigError, ExitCode, NamedFailure, config_error
+from lockstep.errors import ConfigError, EpochTooShort, ExitCode, NamedFailure, config_error
 from lockstep.launchers.environment import is_rank_zero, this_rank
 from lockstep.launchers.rank import leave_process_group
 from lockstep.launchers.supervisor import supervise
@@ -66,12 +66,19 @@ def largest_that_fits(tried: Callable[[int], float | None]) -> tuple[int, int | 
     """The largest size that fits, but for one part in CLOSE, and the smallest seen that does not: by doubling, then by halving
     the distance. 0 where none fits; None where there are no more samples.
 
-    `tried` returns the most samples that a process can have in a step, None where the size does not fit.
+    `tried` returns the most samples that a process can have in a step, None where the size does not fit. Where there are fewer
+    than `size`, the size was not tried.
     """
     fits, too_large, most, size = 0, None, 0.0, FIRST
     while True:
         if (samples := tried(size)) is None:
             too_large = size
+        elif samples < size:
+            size = int(samples)
+            if not size:
+                accepted = "an epoch has no sample for each process and batch of a step; accepted is more data, or fewer of them"
+                raise config_error(KEY, AUTO, accepted)
+            continue
         else:
             fits, most = size, max(most, samples)
         if too_large is None and fits >= most:
@@ -91,8 +98,10 @@ def _tried(cfg: DictConfig, plan: Plan, size: int, folder: Path) -> float | None
     outcome = supervise(command, plan.world_size, place / "train.log", fresh=cfg.fresh_processes, quiet=True)
     is_full = outcome.reason is not None and outcome.reason.endswith(FULL)
     if not outcome.code or is_full:
-        print(f"{KEY}={size}: {FULL if is_full else 'fits'}", flush=True)
-        return None if is_full else (read_json(place / "tried.json") or {}).get("most") or math.inf
+        most = (read_json(place / "tried.json") or {}).get("most")
+        most = math.inf if most is None else most
+        print(f"{KEY}={size}: {FULL if is_full else 'fits' if size <= most else 'more than an epoch has'}", flush=True)
+        return None if is_full else most
     if outcome.code == ExitCode.REFUSED:
         raise ConfigError(outcome.reason or "")
     if outcome.traceback:
@@ -131,12 +140,15 @@ def try_batch(file: Path) -> None:
         try:
             datamodule, model, trainer = build(cfg, run.plan)
             trainer.fit(model, datamodule)
+            most = _most_samples(trainer, cfg.datamodule.batch_size)
+        except EpochTooShort as error:
+            most = error.most
         except Exception as error:
             if _is_out_of_memory(error):
                 raise NamedFailure(FULL) from error
             raise
         if is_rank_zero():
-            write_json(file.with_name("tried.json"), {"most": _most_samples(trainer, cfg.datamodule.batch_size)})
+            write_json(file.with_name("tried.json"), {"most": most})
         leave_process_group(together=True)
 
 
@@ -166,8 +178,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _most_samples(trainer: Any, size: int) -> float | None:
-    """Of one process in one batch: as many as it has in an epoch; None where an epoch has no length."""
+    """Of one process in one batch: as many as it has in an epoch, which without drop_last may be less than a step; None where
+    an epoch has no length."""
     try:
-        return len(trainer.train_dataloader) // trainer.accumulate_grad_batches * size
+        return max(1, len(trainer.train_dataloader) // trainer.accumulate_grad_batches) * size
     except TypeError:
         return None

@@ -20,6 +20,14 @@ class ConfigError(ValueError):
         super().__init__(" ".join(said.split()))
 
 
+class EpochTooShort(ConfigError):
+    """An epoch has fewer samples than a step takes; it has enough for `most` per process and batch."""
+
+    def __init__(self, message: str, most: int) -> None:
+        super().__init__(message)
+        self.most = most
+
+
 class NamedFailure(RuntimeError):
     """A failure whose one line says everything: no stack trace is shown for it."""
 

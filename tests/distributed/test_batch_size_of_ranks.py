@@ -14,15 +14,16 @@ OPTIONS = ("debug=fast", "model=mlp", "model.net._target_=hungry.Hungry", "train
 def test_the_largest_batch_is_found_trained_and_recorded(tmp_path: Path) -> None:
     limit = 3.5 * GIB_PER_SAMPLE  # three samples, and the rest of a step
     auto = ("datamodule.batch_size=auto", f"memory_per_process={limit}", "hydra.run.dir=run")
-    done = train(*OPTIONS, *auto, cwd=tmp_path)
+    done = train(*OPTIONS, *auto, "trainer.accumulate_grad_batches=160", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("datamodule.batch_size=")] == [
-        *(f"datamodule.batch_size={size}: out of memory" for size in (16, 8, 4)),
+        "datamodule.batch_size=16: more than an epoch has",  # 1,293 samples, fewer than 16 for each of 2 * 160
+        "datamodule.batch_size=4: out of memory",
         *(f"datamodule.batch_size={size}: fits" for size in (2, 3)),
         f"datamodule.batch_size=auto: 3 per process; 4 do not fit; of {limit:g} GiB of memory each",
     ]
     record = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert (record["batch_size"], record["global_batch_size"], record["steps"]) == (3, 6, 1)
+    assert (record["batch_size"], record["global_batch_size"], record["steps"]) == (3, 960, 1)
     assert len(record["memory_gib_of_ranks"]) == 2
     assert min(record["memory_gib_of_ranks"]) > 0
     identity = json.loads((tmp_path / "run" / "run.json").read_text())

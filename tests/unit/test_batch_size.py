@@ -45,6 +45,14 @@ def test_it_ends_where_there_are_no_more_samples(samples: int, sizes: list[int])
     assert tried == sizes
 
 
+def test_it_begins_at_what_an_epoch_has() -> None:
+    tried: list[int] = []
+    assert largest_that_fits(lambda size: tried.append(size) or 11) == (11, None)
+    assert tried == [16, 11]
+    with pytest.raises(ConfigError, match=r"^datamodule.batch_size=auto: an epoch has no sample for each process and batch"):
+        largest_that_fits(lambda _: 0)
+
+
 def hydra_config(*overrides: str) -> DictConfig:
     """With Hydra's own part, as a callback of Hydra's is given it."""
     register_resolvers()

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler
 
 from lockstep.counter_rng import seed_of
-from lockstep.errors import config_error
+from lockstep.errors import EpochTooShort
 
 
 class BatchIndices(NamedTuple):
@@ -67,11 +67,12 @@ class TrainSampler(_BatchSampler):
         self.full_batches = length // self.global_batch_size * accumulate
         self.tail = 0 if drop_last else length % self.global_batch_size
         if not len(self):
-            raise config_error(
-                "datamodule.batch_size",
-                batch_size,
+            most = length // (world_size * accumulate)
+            raise EpochTooShort(
+                f"datamodule.batch_size={batch_size}: "
                 f"the global batch of {self.global_batch_size} is larger than the training split of {length} samples; "
-                f"accepted is at most {length // (world_size * accumulate)}, or datamodule.drop_last=false",
+                f"accepted is at most {most}, or datamodule.drop_last=false",
+                most,
             )
 
     def __len__(self) -> int:

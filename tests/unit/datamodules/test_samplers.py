@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
-from lockstep.errors import ConfigError
+from lockstep.errors import EpochTooShort
 
 WORLDS = (1, 2, 3, 4)
 LENGTHS = (*range(1, 14), 49, 100)
@@ -149,9 +149,10 @@ def test_without_shuffle_the_order_is_the_data_s_own_in_every_epoch() -> None:
 def test_a_split_smaller_than_the_global_batch_is_refused(
     length: int, batch_size: int, world_size: int, accumulate: int, message: str
 ) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(EpochTooShort) as refused:
         TrainSampler(length, batch_size, 0, world_size, accumulate)
     assert str(refused.value) == f"datamodule.batch_size={batch_size}: {message}, or datamodule.drop_last=false"
+    assert len(TrainSampler(length, refused.value.most, 0, world_size, accumulate)) == accumulate
     assert len(TrainSampler(length, batch_size, 0, world_size, accumulate, drop_last=False)) > 0
 
 
