@@ -102,7 +102,7 @@ def _causes(trainer: Any, model: LightningModule) -> Iterator[str]:
     if not isinstance(trainer.datamodule, DataModule):
         yield (
             f"{type(trainer.datamodule).__name__} is no lockstep.datamodules.DataModule: where its samples do not divide, "
-            "Lightning's sampler repeats some in evaluation"
+            "torch's sampler repeats some, in evaluation and, without drop_last, at the end of an epoch of training"
         )
     if not isinstance(model, Task):
         yield (

@@ -83,6 +83,7 @@ def test_on_several_processes_the_causes_are_in_that_line_and_in_the_record(capl
         "DigitsData is no lockstep.datamodules.DataModule",
         "LitClassifier is no lockstep.models.Task",
     ]
+    assert "without drop_last, at the end of an epoch of training" in plain.causes[0]
     assert all(cause in caplog.text for cause in plain.causes)
 
 
@@ -131,7 +132,10 @@ def batches_of(world_size: int, epoch: int, **options: Any) -> list[list[int]]:
 def test_training_takes_the_same_global_batches_at_any_number_of_processes() -> None:
     whole = batches_of(1, epoch=0, shuffle=True)
     assert sorted(sample for batch in whole for sample in batch) == list(range(13))
-    assert batches_of(2, epoch=0, shuffle=True)[:3] == whole[:3]
+    *same, padded = batches_of(2, epoch=0, shuffle=True)
+    assert same == whole[:3]
+    assert len(padded) == 2  # 13 samples are no even number: one of them is taken twice, as is said
+    assert set(padded) - {sample for batch in same for sample in batch} == set(whole[3])
     assert batches_of(1, epoch=1, shuffle=True) != whole
     assert batches_of(2, epoch=5, shuffle=False, drop_last=True) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
