@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from fits import KeepAll, become_rank, trained
+from fits import BARE, KeepAll, become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 from torch import Tensor, nn
@@ -36,7 +36,9 @@ def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     kinds: dict[str, Communication] = {dtype: HalfPrecision(dtype) for dtype in ("float16", "bfloat16")}
     kinds["power"] = PowerSGD(rank=1, start=1)
     gradients = {name: gradients_of(kind, rank) for name, kind in kinds.items()}
-    return {"gradients": gradients} | {choice: run_twice(folder / choice, choice, options) for choice, options in CHOICES.items()}
+    return {"gradients": gradients, "ended": never_met(folder)} | {
+        choice: run_twice(folder / choice, choice, options) for choice, options in CHOICES.items()
+    }
 
 
 def gradients_of(communication: Communication, rank: int) -> list[dict[str, Tensor]]:
@@ -96,6 +98,15 @@ def run_twice(folder: Path, choice: str, options: tuple[str, ...]) -> dict[str, 
     }
 
 
+def never_met(folder: Path) -> dict[str, Any]:
+    """Three local steps and no validation: the last checkpoint and the model in memory."""
+    options = (*OPTIONS, "trainer.max_epochs=1", "trainer.limit_val_batches=0", "optimized_metric=train/loss")
+    local = ("trainer/communication=local_sgd", "trainer.strategy.communication.start=1")
+    datamodule, model, trainer = prepared(folder / "ended", *options, *local, base=BARE)
+    trainer.fit(model, datamodule)
+    return {"last": last(folder / "ended"), "model": dict(model.state_dict())}
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_adds_up_rounded_gradients(dtype: str, found: list[dict[str, Any]]) -> None:
     kind = getattr(torch, dtype)
@@ -140,6 +151,14 @@ def test_weights_are_averaged_when_they_are_said_to_be(found: list[dict[str, Any
         *(False, False, True, False, False, True),  # steps 2 to 7, averaged every three
     ]
     assert one["after_validations"] == other["after_validations"]
+
+
+def test_what_is_tested_after_training_is_one_model(found: list[dict[str, Any]]) -> None:
+    one, other = (rank["ended"] for rank in found)
+    assert differences(one["model"], other["model"]) == []
+    assert differences(one["model"], one["last"]["state_dict"]) == []
+    ranks = [rank["state_dict"] for rank in one["last"]["communication"]]  # what a longer run goes on from
+    assert differences(*ranks)
 
 
 def test_a_checkpoint_of_local_steps_has_the_mean_of_the_weights(found: list[dict[str, Any]]) -> None:

@@ -143,7 +143,8 @@ class PowerSGD(Stateful):
 
 class LocalSGD(Stateful):
     """Post-local SGD (Lin et al. 2020, arXiv:1808.07217): from step `start` on each process makes steps of its own, and all
-    take the mean of their weights after every `period` of them, and before a validation. Optimizers keep their own state.
+    take the mean of their weights after every `period` of them, before a validation, and when training ends. Optimizers keep
+    their own state.
 
     A checkpoint has the mean of the weights, and for resumption each rank's.
     """

@@ -72,6 +72,11 @@ class DDP(DDPStrategy):
         if isinstance(self.communication, LocalSGD) and self._is_fitting:
             self.communication.meet()
 
+    def on_train_end(self) -> None:
+        """After callbacks have saved what a longer run goes on from."""
+        if isinstance(self.communication, LocalSGD):
+            self.communication.meet()
+
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
         if isinstance(self.communication, Stateful):
             own = move_data_to_device(self.communication.save(checkpoint), torch.device("cpu"))
