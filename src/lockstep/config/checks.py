@@ -1,6 +1,7 @@
 """What can be wrong in a composed config, checked before anything heavy is imported."""
 
 import functools
+import re
 import time
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -176,7 +177,13 @@ def _has_validation(cfg: DictConfig) -> bool:
     if OmegaConf.select(cfg, "datamodule.val_fraction") != 0 or OmegaConf.select(cfg, "datamodule.folds"):
         return True
     folder = OmegaConf.select(cfg, "datamodule.data_dir")
-    return "val_length" in cfg.datamodule or (folder is not None and (Path(folder) / "val").is_dir())
+    return "val_length" in cfg.datamodule or (folder is not None and _has_validation_files(Path(folder)))
+
+
+def _has_validation_files(folder: Path) -> bool:
+    """Folders or files that are named for it, as an ImageFolder or the library `datasets` finds them."""
+    names = (path.name for part in (folder, folder / "data") for path in part.glob("*"))
+    return any(re.search(r"(?<![a-z])(val|valid|validation|dev)(?![a-z])", name) for name in names)
 
 
 def _check_data_dir(cfg: DictConfig) -> None:

@@ -199,6 +199,12 @@ class DataModule(LightningDataModule):
         rest = torch.cat([part for number, part in enumerate(parts) if number != self.fold])
         return rest.sort().values, parts[self.fold].sort().values
 
+    def refuse_folds(self) -> None:
+        """For data that is validated on a split of its own: every fold would be the same run."""
+        if self.folds is not None:
+            accepted = "this data has a validation split of its own, which is not drawn; accepted is null"
+            raise config_error("datamodule.folds", self.folds, accepted)
+
     def first_inputs(self, count: int) -> Tensor:
         """Up to so many inputs of the training split, unaugmented, for what is fitted to them before training."""
         train = Batches(self.splits.train)

@@ -60,6 +60,8 @@ class HFDataset(DataModule):
         self.test_fraction = test_fraction
         self.is_split = len(tables) > 1
         self.has_test = "test" in tables if self.is_split else test_fraction > 0
+        if "val" in tables:
+            self.refuse_folds()
         first, _ = train.__getitems__([0])
         self.spec = DataSpec(tuple(first.shape[1:]), targets.outputs, targets.class_names)
 

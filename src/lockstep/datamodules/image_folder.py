@@ -74,6 +74,8 @@ class ImageFolder(DataModule):
         self.cache_dir = beside.with_name(f"{beside.name}.cache") if cache_dir is None else Path(cache_dir)
         self.is_split = (self.data_dir / "train").is_dir()
         self.has_test = (self.data_dir / "test").is_dir() if self.is_split else test_fraction > 0
+        if self.is_split and (self.data_dir / "val").is_dir():
+            self.refuse_folds()
         self.classes = _class_names(self.data_dir / "train" if self.is_split else self.data_dir)
         self.spec = DataSpec((3, size, size), len(self.classes), class_names=tuple(self.classes))
 

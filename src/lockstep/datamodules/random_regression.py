@@ -29,6 +29,7 @@ class RandomRegression(DataModule):
         **loading: Any,
     ) -> None:
         super().__init__(**loading)
+        self.refuse_folds()
         self.lengths, self.teacher, self.noise = (length, val_length, test_length), teacher, noise
         self.spec = DataSpec((in_features,), out_features)
 

@@ -21,6 +21,7 @@ class SyntheticImages(DataModule):
         self, shape: tuple[int, int, int], num_classes: int, length: int, val_length: int, test_length: int, **loading: Any
     ) -> None:
         super().__init__(**loading)
+        self.refuse_folds()
         self.lengths = (length, val_length, test_length)
         self.spec = DataSpec(tuple(shape), num_classes)
 

@@ -188,6 +188,20 @@ def test_a_fold_without_folds_is_refused(shipped: DictConfig) -> None:
     assert refusal(shipped) == "datamodule.fold=1: needs datamodule.folds; accepted without it is 0"
 
 
+@pytest.mark.parametrize("name", ["validation-00000-of-00001.parquet", "data/dev.csv", "val/cat.png", None])
+def test_without_a_fraction_validation_needs_a_split_of_the_data_s_own(
+    name: str | None, shipped: DictConfig, tmp_path: Path
+) -> None:
+    for file in ("evaluation.csv", "train.csv", *([] if name is None else [name])):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    cfg = changed(shipped, **{"datamodule.val_fraction": 0, "datamodule.data_dir": str(tmp_path)})
+    if name is None:
+        assert refusal(cfg) == "optimized_metric=val/acc: needs validation; datamodule.val_fraction is 0"
+    else:
+        check(cfg)
+
+
 def test_a_data_dir_that_is_no_folder_is_refused(shipped: DictConfig, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     message = refusal(changed(shipped, **{"datamodule.data_dir": str(nowhere)}))

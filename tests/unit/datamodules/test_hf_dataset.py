@@ -74,6 +74,11 @@ def test_a_class_that_training_does_not_have_is_refused(tmp_path: Path) -> None:
         HFDataset(str(tmp_path / "data"), inputs="x")
 
 
+def test_folds_of_data_with_a_validation_split_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^datamodule.folds=5: this data has a validation split of its own"):
+        HFDataset(str(write_parquet(tmp_path / "data")), inputs=["a", "b"], target="y", folds=5)
+
+
 def rows(split: Any) -> list[tuple[list[float], float]]:
     inputs, targets = split.__getitems__(range(len(split)))
     return list(zip(inputs.tolist(), targets[:, 0].tolist(), strict=True))

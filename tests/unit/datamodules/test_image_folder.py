@@ -72,6 +72,14 @@ def test_no_validation_fraction_is_no_validation_split(layout: str, tmp_path: Pa
     assert datamodule.val_dataloader() == []
 
 
+def test_folds_of_data_with_a_validation_split_are_refused(tmp_path: Path) -> None:
+    folder = write_split(tmp_path, train=5, test=1)
+    assert ImageFolder(str(folder), folds=5, fold=4).describe() == {"train": 8, "val": 2, "test": 2}
+    write_split(tmp_path, val=1)
+    with pytest.raises(ConfigError, match=r"^datamodule.folds=5: this data has a validation split of its own"):
+        ImageFolder(str(folder), folds=5)
+
+
 def test_other_files_are_ignored(tmp_path: Path) -> None:
     write_split(tmp_path, train=2, val=1, test=1)
     (tmp_path / "train" / "cat" / "notes.txt").write_text("not an image")

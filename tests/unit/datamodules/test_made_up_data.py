@@ -7,6 +7,7 @@ import torch
 from made_up import images, regression
 
 from lockstep.datamodules import DataModule
+from lockstep.errors import ConfigError
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 7)])
@@ -37,6 +38,12 @@ def test_made_up_data_is_the_seed_s(make: Callable[..., DataModule]) -> None:
         assert torch.equal(getattr(first, split).targets, getattr(again, split).targets)
         assert not torch.equal(getattr(first, split).inputs, getattr(other, split).inputs)
     assert not torch.equal(first.train.inputs[:100], first.val.inputs[:100])
+
+
+@pytest.mark.parametrize("make", [images, regression])
+def test_folds_of_data_with_a_validation_split_are_refused(make: Callable[..., DataModule]) -> None:
+    with pytest.raises(ConfigError, match=r"^datamodule.folds=5: this data has a validation split of its own"):
+        make(folds=5)
 
 
 def test_a_linear_fit_leaves_only_the_noise_of_a_teacher() -> None:
