@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 from torch import Tensor
 
 from lockstep.datamodules.base import DataModule, DataSpec, Splits
@@ -32,7 +33,8 @@ class Text(DataModule):
     """Files in the order of their paths, packed one after the other, each a document of its own.
 
     The files of the test split are chosen by a hash of their names, which holds for any seed and however many others there are;
-    those of the validation split by a hash of the seed and the names.
+    those of the validation split by a hash of the seed and the names. Where there are fewer files than splits, each is a
+    contiguous part of all tokens instead, in the order train, val, test, whatever the seed.
 
     Args:
         paths: files, and folders, which are searched through; null is the sources of this Python's standard library.
@@ -82,19 +84,36 @@ class Text(DataModule):
         self.load()
 
     def load(self) -> Splits:
-        return Splits(**{name: self._windows(name, files) for name, files in self.files().items()})
+        named = self._named()
+        is_cut = self.folds is None and len(named) < len(self._asked_for)
+        numbers = {} if is_cut else self._numbers(named)
+        path = token_file([path for _, path in named], self.vocabulary, self.cache_dir)
+        starts = numpy.load(path.with_suffix(".npy"))
+        parts = self._cut(starts[-1] + 1) if is_cut else {split: _documents(starts, of) for split, of in numbers.items()}
+        return Splits(**{split: self._windows(path, split, parts.get(split)) for split in ("train", "val", "test")})
 
     def files(self) -> dict[str, list[Path]]:
         """Of train, val and test. Raises ConfigError where one that is asked for, or train, would be empty."""
-        named = [*standard_library().items()] if self.paths is None else _found(self.paths, self.suffixes)
-        files: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
-        for name, path in named:
-            files[self._split_of(name)].append(path)
+        named = self._named()
+        return {split: [named[number][1] for number in numbers] for split, numbers in self._numbers(named).items()}
+
+    def _named(self) -> list[tuple[str, Path]]:
+        return [*standard_library().items()] if self.paths is None else _found(self.paths, self.suffixes)
+
+    @property
+    def _asked_for(self) -> list[str]:
         is_asked_for = {"val": self.folds is not None or self.val_fraction > 0, "test": self.has_test, "train": True}
-        for split in (split for split, asked in is_asked_for.items() if asked and not files[split]):
+        return [split for split, asked in is_asked_for.items() if asked]
+
+    def _numbers(self, named: Sequence[tuple[str, Path]]) -> dict[str, list[int]]:
+        """Which of the files each split has."""
+        numbers: dict[str, list[int]] = {"train": [], "val": [], "test": []}
+        for number, (name, _) in enumerate(named):
+            numbers[self._split_of(name)].append(number)
+        for split in (split for split in self._asked_for if not numbers[split]):
             accepted = f"of {len(named)} files none is for {split}; accepted are more files, or fractions of 0 for val and test"
             raise config_error("datamodule.paths", self.paths, accepted)
-        return files
+        return numbers
 
     def _split_of(self, name: str) -> str:
         if _fraction(name) < self.test_fraction:
@@ -103,11 +122,27 @@ class Text(DataModule):
         is_val = share < self.val_fraction if self.folds is None else int(share * self.folds) == self.fold
         return "val" if is_val else "train"
 
-    def _windows(self, split: str, files: list[Path]) -> Windows | None:
-        if not files:
+    def _cut(self, length: int) -> dict[str, numpy.ndarray]:
+        """So many tokens in a part for each split."""
+        begins = [round(length * (1 - held_out)) for held_out in (self.val_fraction + self.test_fraction, self.test_fraction)]
+        cuts = zip(("train", "val", "test"), (0, *begins), (*begins, length), strict=True)
+        parts = {split: numpy.array([[begin, end]]) for split, begin, end in cuts if split in self._asked_for}
+        for split, part in parts.items():
+            if part[0, 1] - part[0, 0] < 2:
+                accepted = f"of {length} tokens too few are for {split}; accepted are more, or other fractions for val and test"
+                raise config_error("datamodule.paths", self.paths, accepted)
+        return parts
+
+    def _windows(self, path: Path, split: str, parts: numpy.ndarray | None) -> Windows | None:
+        if parts is None:
             return None
-        path = token_file(split, files, self.vocabulary, self.cache_dir)
-        return Windows(path, self.vocabulary, self.context, 0 if split == "train" else self.overlap)
+        return Windows(path, self.vocabulary, parts, self.context, 0 if split == "train" else self.overlap)
+
+
+def _documents(starts: numpy.ndarray, numbers: Sequence[int]) -> numpy.ndarray | None:
+    """The parts of the token file that are these documents, and the separator at its end."""
+    ends = numpy.append(starts[1:], starts[-1] + 1)
+    return numpy.column_stack((starts, ends))[[*numbers, -1]] if numbers else None
 
 
 def standard_library() -> dict[str, Path]:

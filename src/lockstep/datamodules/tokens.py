@@ -23,16 +23,16 @@ from lockstep.errors import config_error
 log = logging.getLogger(__name__)
 
 NOT_COUNTED = -100  # a target that is none: torch's ignore_index
-_FORMAT = 1  # of the file
+_FORMAT = 2  # of the file
 
 
-def token_file(name: str, paths: Sequence[Path], vocabulary: Vocabulary, folder: Path) -> Path:
-    """The file of the tokens of these texts, in this order, each after a separator, and one more separator at the end; written
-    now if it is not there. Whoever else wants it meanwhile waits.
+def token_file(paths: Sequence[Path], vocabulary: Vocabulary, folder: Path) -> Path:
+    """The file of the tokens of these texts, in this order, each after a separator, and one more separator at the end; beside it,
+    ending in .npy, the places of the separators. Written now if it is not there. Whoever else wants it meanwhile waits.
 
     Raises ConfigError where a text can't be read or the folder can't be written to.
     """
-    path = folder / f"{name}-{_key(paths, vocabulary)}{_type(vocabulary).__name__}.tokens"
+    path = folder / f"{_key(paths, vocabulary)}-{_type(vocabulary).__name__}.tokens"
     if not path.is_file():
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -62,6 +62,7 @@ def _write(path: Path, paths: Sequence[Path], vocabulary: Vocabulary) -> None:
     log.info(f"writing the tokens of {len(paths)} files into {path}")
     token_bytes, kind, separator = vocabulary.token_bytes, _type(vocabulary), [vocabulary.separator]
     of_text = of_tokens = 0
+    starts = [0]
     with replacing(path, "wb") as file:
         for text in paths:
             try:
@@ -72,7 +73,10 @@ def _write(path: Path, paths: Sequence[Path], vocabulary: Vocabulary) -> None:
             of_text += len(content)
             of_tokens += int(token_bytes[torch.from_numpy(tokens.astype(numpy.int64))].sum())
             file.write(numpy.asarray(separator, kind).tobytes() + tokens.tobytes())
+            starts.append(starts[-1] + 1 + len(tokens))
         file.write(numpy.asarray(separator, kind).tobytes())
+        with replacing(path.with_suffix(".npy"), "wb") as beside:  # there before the tokens are
+            numpy.save(beside, numpy.asarray(starts))
     if of_text != of_tokens:
         log.warning(f"the tokens stand for {of_tokens} bytes of {of_text}: bits per byte is of the former")
 
@@ -82,24 +86,37 @@ def _unreadable(path: Any, error: Exception) -> Exception:
 
 
 class Windows(Dataset[tuple[Tensor, Tensor]]):
-    """Pairs of `context` tokens and those that follow each of them, of the row in a file. Each token but the first is the target
-    of one window. A process that gets a pickled copy maps the file again.
+    """Pairs of `context` tokens and those that follow each of them, of a row. Each token but the first is the target of one
+    window. A process that gets a pickled copy maps the file again.
 
     Args:
+        parts: the row is these of the tokens in the file, one after the other: (n, 2), where each begins and ends.
         overlap: so many tokens before those that it predicts a window begins with, to be seen; their targets are NOT_COUNTED. So
             are the places after the end of the row.
     """
 
-    def __init__(self, path: Path, vocabulary: Vocabulary, context: int, overlap: int = 0) -> None:
-        self._arguments = (path, vocabulary, context, overlap)
-        self.row = numpy.memmap(path, _type(vocabulary), "r")
+    def __init__(self, path: Path, vocabulary: Vocabulary, parts: numpy.ndarray, context: int, overlap: int = 0) -> None:
+        self._arguments = (path, vocabulary, parts, context, overlap)
+        self._file = numpy.memmap(path, _type(vocabulary), "r")
+        self._ends = (parts[:, 1] - parts[:, 0]).cumsum()  # in the row
+        self._shifts = parts[:, 1] - self._ends  # from places in the row to those in the file
+        self.length = int(self._ends[-1])
         self.context, self.overlap, self.separator = context, overlap, vocabulary.separator
+
+    @property
+    def row(self) -> numpy.ndarray:
+        """All of its tokens."""
+        return self._tokens(numpy.arange(self.length))
+
+    def _tokens(self, places: numpy.ndarray) -> numpy.ndarray:
+        parts = numpy.searchsorted(self._ends, places, side="right")
+        return self._file[places + self._shifts[parts]].astype(numpy.int64)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Windows, self._arguments
 
     def __len__(self) -> int:
-        return max(1, math.ceil((len(self.row) - 1 - self.overlap) / (self.context - self.overlap)))
+        return max(1, math.ceil((self.length - 1 - self.overlap) / (self.context - self.overlap)))
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         inputs, targets = self.__getitems__([index])
@@ -109,8 +126,8 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
         """Of n windows, (n, context) each."""
         first = torch.as_tensor(ids)[:, None] * (self.context - self.overlap)
         places = first + torch.arange(self.context + 1)
-        tokens = torch.from_numpy(self.row[places.clamp(max=len(self.row) - 1).numpy()].astype(numpy.int64))
-        is_after = places >= len(self.row)
+        tokens = torch.from_numpy(self._tokens(places.clamp(max=self.length - 1).numpy()))
+        is_after = places >= self.length
         is_seen_only = (first > 0) & (torch.arange(self.context) < self.overlap)
         inputs = tokens[:, :-1].masked_fill(is_after[:, :-1], self.separator)
         return inputs, tokens[:, 1:].masked_fill(is_after[:, 1:] | is_seen_only, NOT_COUNTED)

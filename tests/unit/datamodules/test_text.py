@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -37,8 +38,8 @@ def text(folder: Path, **options: Any) -> Text:
 def test_every_token_is_the_target_of_one_window_after_those_before_it(folder: Path, context: int, overlap: int) -> None:
     if overlap >= context:
         pytest.skip("a window would predict nothing")
-    path = token_file("all", [folder / "a.txt", folder / "b.txt"], Bytes(), folder)
-    windows = Windows(path, Bytes(), context, overlap)
+    path = token_file([folder / name for name in ("a.txt", "sub/d.py", "b.txt")], Bytes(), folder)
+    windows = Windows(path, Bytes(), numpy.array([[0, 7], [14, 18]]), context, overlap)  # without d.py
     row = [256, *b"abcdef", 256, *b"gh", 256]
     assert windows.row.tolist() == row
     inputs, targets = windows.__getitems__(list(range(len(windows))))
@@ -80,7 +81,7 @@ def test_what_a_killed_writer_has_left_is_removed(folder: Path) -> None:
     cache.mkdir()
     (cache / ".train-0.tokens.1.partial").write_bytes(b"half")
     text(folder).prepare_data()
-    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".tokens"]  # the lock, and one
+    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".npy", ".tokens"]  # the lock, and one
 
 
 def split_names(datamodule: Text) -> dict[str, set[str]]:
@@ -125,6 +126,34 @@ def test_where_a_folder_is_does_not_say_which_split_its_files_are_in(tmp_path: P
         names = [[path.name for path in found if path.parent.name == place] for place in ("here", "there")]
         assert names[0] == names[1]
         assert names[0]
+
+
+def test_the_same_tokens_are_written_once_for_all_seeds(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in range(30):
+        (tmp_path / "texts" / f"{number:02}.txt").write_text(f"{number:02}")
+    for seed in range(3):
+        datamodule = text(tmp_path / "texts", val_fraction=0.3, test_fraction=0.3, seed=seed)
+        for split, files in datamodule.files().items():
+            row = [token for path in files for token in (256, *path.read_bytes())]
+            assert getattr(datamodule.splits, split).row.tolist() == [*row, 256]
+    assert len([*(tmp_path / "cache").glob("*.tokens")]) == 1
+
+
+def test_fewer_files_than_splits_are_cut_by_their_place_in_the_text(tmp_path: Path) -> None:
+    """One of 200 bytes, between two separators."""
+    content = bytes(range(200))
+    (tmp_path / "input.txt").write_bytes(content)
+    one = [str(tmp_path / "input.txt")]
+    splits = text(tmp_path, paths=one, val_fraction=0.1, test_fraction=0.2).splits
+    assert splits.train.row.tolist() == [256, *content[:140]]
+    assert splits.val.row.tolist() == [*content[140:161]]  # round(202 * 0.8) = 162
+    assert splits.test.row.tolist() == [*content[161:], 256]
+    assert text(tmp_path, paths=one, val_fraction=0.1).describe() == {"train": 37, "val": 4, "test": 0}
+    with pytest.raises(ConfigError, match=r"^datamodule.paths=.*: of 202 tokens too few are for val; accepted are more, or oth"):
+        text(tmp_path, paths=one, val_fraction=0.005).prepare_data()
+    with pytest.raises(ConfigError, match=r"^datamodule.paths=.*: of 1 files none is for val; accepted are more files"):
+        text(tmp_path, paths=one, folds=5, fold=1).prepare_data()
 
 
 def test_the_standard_library_is_there_without_its_tests() -> None:
