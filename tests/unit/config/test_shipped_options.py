@@ -78,6 +78,11 @@ def test_an_abstract_option_alone_is_refused(option: str, missing: str, compose:
     assert refusal(compose(option)) == f"{missing}=???: a value is required"
 
 
+@pytest.mark.parametrize("model", [option for option in ABSTRACT if option.startswith("model=")])
+def test_every_kind_of_model_can_be_adapted(model: str, compose: Callable[..., DictConfig]) -> None:
+    assert compose(model, "model/adapt=lora").model.adapt.rank == 8
+
+
 def test_early_stopping_is_added_beside_the_default_callbacks(compose: Callable[..., DictConfig]) -> None:
     cfg = compose("callbacks=early_stopping")
     check(cfg)
