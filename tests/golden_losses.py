@@ -22,6 +22,7 @@ MODELS = {
     "resnet18": (*IMAGES, "+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "trainer.max_steps=3"),
     "airbench": (*IMAGES, "datamodule.shape=[3,9,10]", "model.net.width=4", "model/optimizer=muon", "trainer.max_steps=3"),
     "resnet50": (*IMAGES, "trainer.max_steps=2"),
+    "vit": (*IMAGES, "model.net.registers=2", "model.net.width=32", "trainer.max_steps=3"),
     "gpt": (*TEXT, "model.net.kv_heads=2", "trainer.max_steps=3"),
     "gpt_nano": (*TEXT, "model/optimizer=muon", "trainer.max_steps=3"),
     "gpt_small": (*TEXT, "model.net.depth=1", "model.net.width=96", "trainer.max_steps=2"),

@@ -20,7 +20,7 @@ from lockstep.config.overrides import null_groups_left_out, quote
 from lockstep.errors import config_error
 
 MODELS = ["airbench", "classifier", "cnn", "gpt", "gpt_nano", "gpt_small", "language_model", "linear", "mlp", "regressor"]
-MODELS += ["resnet18", "resnet50"]
+MODELS += ["resnet18", "resnet50", "vit", "vit_b_16"]
 
 
 def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> str:

@@ -226,6 +226,8 @@ RULES: dict[str, Rule] = {
     "model.net.heads": integer(1),
     "model.net.mlp_width": integer(1).or_null(),
     "model.net.kv_heads": integer(1).or_null(),
+    "model.net.patch": integer(1).or_null(),
+    "model.net.registers": integer(0),
     "model.net.separator": integer(-1).or_null(),
     "model.net.rope_base": above(0),
     "model.net.norm_eps": above(0),

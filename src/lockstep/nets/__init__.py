@@ -10,5 +10,6 @@ from lockstep.nets.gpt import GPT
 from lockstep.nets.lora import lora
 from lockstep.nets.mlp import MLP
 from lockstep.nets.resnet import resnet
+from lockstep.nets.vit import ViT, torchvision_vit
 
-__all__ = ["CNN", "GPT", "MLP", "Airbench", "Dropout", "lora", "resnet"]
+__all__ = ["CNN", "GPT", "MLP", "Airbench", "Dropout", "ViT", "lora", "resnet", "torchvision_vit"]

@@ -139,7 +139,6 @@ class _PlainStep:
         self.device = self.strategy.root_device
         self.precision = self.trainer.precision_plugin
         self.optimizer: torch.optim.Optimizer = self.trainer.optimizers[0]
-        self.parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.batches, self.steps = loop.batch_progress, loop.automatic_optimization.optim_progress.optimizer
         self.takes_batch_idx = is_param_in_hook_signature(self.model.training_step, "batch_idx", min_args=2)
         is_bare = type(self.precision) is Precision and self.strategy.model is self.model  # no context, no DDP to go through
@@ -228,8 +227,9 @@ class _PlainStep:
         progress.increment_ready()
         self._call("on_before_zero_grad", self.optimizer)
         progress.increment_started()
-        for parameter in self.parameters:  # what zero_grad does, after as long as a small model takes for a layer
-            parameter.grad = None
+        for group in self.optimizer.param_groups:  # what zero_grad does, after as long as a small model takes for a layer
+            for parameter in group["params"]:
+                parameter.grad = None
         progress.increment_completed()
 
     def _step_schedules(self, batch_idx: int) -> None:
