@@ -40,6 +40,10 @@ def python(
     if not fresh and str(arguments[0]).endswith(".py") and Path(arguments[0]).is_relative_to(ROOT):
         variables = {WARM_SERVER: _server().path} | environment(**env)
         code, output, errors = warm.run([*map(str, arguments)], cwd, variables, timeout)
+        left = warm.left_of_server(_server()._process.pid)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left, f"ranks left running: {left}"
         return subprocess.CompletedProcess([*map(str, arguments)], code, output, errors)
     with started(*arguments, cwd=cwd, **env) as process:
         output, errors = process.communicate(timeout=timeout)

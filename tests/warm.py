@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from lockstep.launchers.main_script import run_as_main
@@ -67,20 +68,29 @@ def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: s
 
 def _left_of(leader: int | None) -> list[int]:
     """What lives on of a session; what was told to end is given a moment."""
+    return _after_a_moment(lambda: _living(lambda fields: int(fields[3]) == leader))
+
+
+def left_of_server(pid: int) -> list[int]:
+    """What lives on of what it has forked."""
+    return _after_a_moment(lambda: _living(lambda fields: int(fields[1]) == pid))
+
+
+def _after_a_moment(living: Callable[[], list[int]]) -> list[int]:
     deadline = time.monotonic() + GRACE
-    while (left := _of_session(leader)) and time.monotonic() < deadline:
+    while (left := living()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left
 
 
-def _of_session(leader: int | None) -> list[int]:
-    """The living processes of a session, by proc(5); zombies are none."""
+def _living(is_meant: Callable[[list[str]], bool]) -> list[int]:
+    """The processes that are meant, by the fields of proc(5) from the state on; zombies are none."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == leader and fields[0] not in "ZX":
+        if is_meant(fields) and fields[0] not in "ZX":
             found.append(int(path.parent.name))
     return found

@@ -1,6 +1,7 @@
 """A page of headings, text, tables and pictures, as Markdown and as one HTML file that needs no other."""
 
 import html
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 th { color: var(--soft); font-weight: 500; vertical-align: bottom; }
+td { vertical-align: top; }
+.interval { display: block; font-size: .85em; color: var(--soft); }
 figure { margin: 1rem 0; }
 svg { max-width: 100%; height: auto; }
 @media (max-width: 40rem) { .answer { font-size: 1.2rem; } body { padding: .8rem; } }
@@ -131,4 +134,9 @@ def _html(block: Block, pictures: Mapping[str, str]) -> Iterator[str]:
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+    return f"<tr>{''.join(f'<{tag}>{_cell(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _cell(text: str) -> str:
+    """An interval, in brackets at the end, below its value: beside it, a table would be wider than a page."""
+    return re.sub(r" (\[[^\]]*\])$", r' <span class="interval">\1</span>', html.escape(text))

@@ -56,13 +56,13 @@ def scaling(series: Series, fit: Fit | None) -> Figure:
     _points(right, counts, [point.efficiency for point in series.points])
     for point in series.points[1:]:
         where, words = (point.devices, point.throughput.mean), f"{point.speedup.mean:.2g}x\n{point.throughput.mean:,.0f}"
-        left.annotate(words, where, xytext=(0, -8), textcoords="offset points", fontsize=8, ha="left", va="top")
+        left.annotate(words, where, xytext=(6, 0), textcoords="offset points", fontsize=8, ha="left", va="center")
     left.set_yscale("log")
-    _of_counts(left, counts, "samples per second")
+    _of_counts(left, counts, "samples per second (logarithmic)")
     _of_counts(right, counts, "efficiency")
     left.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
     left.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
-    left.margins(x=0.15)
+    left.margins(x=0.2)
     right.set_ylim(0, max(1.1, *(point.efficiency.mean * 1.1 for point in series.points)))
     left.legend(frameon=False)
     return figure

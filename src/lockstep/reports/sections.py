@@ -6,6 +6,7 @@ from lockstep.reports.choice import WORTH
 from lockstep.reports.document import Block, Document, Heading, Picture, Table, Text
 from lockstep.reports.estimates import Estimate, estimate
 from lockstep.reports.findings import Findings
+from lockstep.reports.measurements import Measurements
 from lockstep.reports.model_sections import batch, communication
 from lockstep.reports.origin import missing, origin
 from lockstep.reports.scaling import Point, Series, paired_changes
@@ -15,12 +16,12 @@ def document(found: Findings) -> Document:
     """Every section that the measurements have something for."""
     parts = (scaling, learning_rate, same_batch, time, communication, batch, missing, origin)
     blocks = [block for part in parts for block in part(found)]
-    return Document(f"Scaling report of {found.measured.directory.name}", found.answer, blocks)
+    return Document(f"Scaling report of the sweep in {found.measured.directory.name}", found.answer, blocks)
 
 
 def scaling(found: Findings) -> Iterator[Block]:
     measured = found.measured
-    ended = f"{len(measured.finished)} of {len(measured.rows)} jobs have finished"
+    ended = f"{len(measured.finished)} of {len(measured.rows)} jobs have finished: {_grid(measured)}"
     if len(measured.finished) < len(measured.rows):
         ended += "; the others stand under What is missing"
     of = "training steps" if measured.is_of_steps else "whole trainings, with validation and checkpoints"
@@ -44,6 +45,14 @@ def scaling(found: Findings) -> Iterator[Block]:
             for n, one in sorted(found.arrivals.items())
         ]
         yield Table(("devices", "lr that is first there", "seconds", "device-hours"), rows)
+
+
+def _grid(measured: Measurements) -> str:
+    counts = sorted({row.devices for row in measured.rows})
+    rates = sorted({row.lr for row in measured.rows if row.lr is not None})
+    seeds = {row.seed for row in measured.rows}
+    said = [f"{', '.join(map(str, counts))} devices", f"rates {', '.join(f'{rate:g}' for rate in rates)}"]
+    return " x ".join([*said, f"{len(seeds)} seeds"] if len(seeds) > 1 else said)
 
 
 def _table(series: Series, metric: str, chosen: Point | None) -> Table:
