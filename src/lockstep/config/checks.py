@@ -122,6 +122,9 @@ def _check_communication(cfg: DictConfig) -> None:
     if target == "LocalSGD" and (ema := OmegaConf.select(cfg, "callbacks.ema")) is not None:
         accepted = "each process would have a mean of its own; accepted without trainer/communication=local_sgd"
         raise config_error("callbacks.ema", ema._target_, accepted)
+    if target == "LocalSGD" and OmegaConf.select(cfg, "guards.nonfinite.action") == "skip":
+        accepted = "a process would leave out a step that others make; accepted with trainer/communication=local_sgd is stop"
+        raise config_error("guards.nonfinite.action", "skip", accepted)
 
 
 def _check_validation_interval(cfg: DictConfig) -> None:

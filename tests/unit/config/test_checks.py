@@ -261,6 +261,7 @@ def test_a_validation_that_never_comes_is_refused(shipped: DictConfig) -> None:
             "trainer.precision=16-mixed: has a scaler of gradients, which does not go with",
         ),
         ("local_sgd", "callbacks=ema", "callbacks.ema="),
+        ("local_sgd", "guards.nonfinite.action=skip", "guards.nonfinite.action=skip: a process would leave out a step"),
     ],
 )
 def test_what_does_not_go_with_a_communication_is_named(
