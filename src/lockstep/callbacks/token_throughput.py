@@ -13,15 +13,20 @@ from lockstep.models import LanguageModel
 
 log = logging.getLogger(__name__)
 
-# Operations per second of one device by its vendor's data sheet, dense, in 16 bits and in float32; the first name that fits.
+# Operations per second of one device, in 16 bits and in float32, by NVIDIA's data sheets of H100, H200, A100, L40S, L40, L4, V100
+# and T4: where a sheet gives a figure with sparsity, half of it. The first whose words are all in the device's name.
 PEAKS = {
     "H100 PCIe": (756e12, 51e12),
-    "H100": (989e12, 67e12),
-    "H200": (989e12, 67e12),
+    "H100 NVL": (835e12, 60e12),
+    "H100": (989e12, 67e12),  # SXM
+    "H200 NVL": (835e12, 60e12),
+    "H200": (989e12, 67e12),  # SXM
     "A100": (312e12, 19.5e12),
     "L40S": (362e12, 91.6e12),
+    "L40": (181e12, 90.5e12),
     "L4": (121e12, 30.3e12),
-    "V100": (125e12, 15.7e12),
+    "V100 PCIE": (112e12, 14e12),
+    "V100": (125e12, 15.7e12),  # SXM2
     "T4": (65e12, 8.1e12),
 }
 
@@ -71,7 +76,8 @@ class TokenThroughput(Throughput):
 
 
 def peak_of(name: str, precision: str) -> float | None:
-    """By a device's name; None where it is not known."""
-    if "64" in precision or (torch.backends.cuda.matmul.allow_tf32 and "32" in precision):
+    """By a device's name; None where it is not known, and for a part of one (MIG)."""
+    words = set(name.replace("-", " ").split())
+    if "MIG" in words or "64" in precision or (torch.backends.cuda.matmul.allow_tf32 and "32" in precision):
         return None
-    return next((peaks["32" in precision] for known, peaks in PEAKS.items() if known in name), None)
+    return next((peaks["32" in precision] for known, peaks in PEAKS.items() if words.issuperset(known.split())), None)

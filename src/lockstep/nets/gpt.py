@@ -67,9 +67,16 @@ class GPT(nn.Module):
     @property
     def flops_per_token(self) -> float:
         """Floating-point operations of a training step, forward and backward (Chowdhery et al. 2022, arXiv:2204.02311,
-        appendix B): six for each parameter, those of the embedding as the head, and the attention to a whole context."""
-        attention = len(self.layers) * self.embed_tokens.embedding_dim * self.context
-        return 6.0 * sum(parameter.numel() for parameter in self.parameters()) + 12.0 * attention
+        appendix B), with attention to a whole context. Of each parameter, those of the embedding as the head, two are forward,
+        two for its own gradient, if it trains, and two to pass the gradient on, in layers from the first that trains in part."""
+        operations, passes_on = 0.0, self.embed_tokens.weight.requires_grad
+        for part in (*self.layers, self.norm, self.embed_tokens):
+            parameters = [*part.parameters()]
+            passes_on |= any(parameter.requires_grad for parameter in parameters)
+            operations += sum((2.0 + 2.0 * passes_on + 2.0 * one.requires_grad) * one.numel() for one in parameters)
+            if isinstance(part, Block):
+                operations += (4.0 + 8.0 * passes_on) * self.embed_tokens.embedding_dim * self.context
+        return operations
 
     def forward(self, tokens: Tensor, cache: "Cache | None" = None) -> Tensor:
         """Logits (n, length, num_outputs) of the tokens that follow each of `tokens`, numbers (n, length); with a cache, of the

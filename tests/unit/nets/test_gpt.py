@@ -74,6 +74,18 @@ def test_the_small_one_has_the_number_of_parameters_worked_out_by_hand() -> None
     assert net.flops_per_token == 6 * (blocks + 50_257 * 768 + 768) + 12 * 12 * 768 * 1024
 
 
+def test_operations_where_not_everything_is_trained() -> None:
+    """A block has 3872 parameters, and attention to 16 places of width 16; the head 11 * 16, after a norm of 16."""
+    net, attention = small(), 16 * 16
+    net.requires_grad_(False)
+    assert net.flops_per_token == 2 * (2 * 3872 + 16 + 176) + 2 * 4 * attention  # forward alone
+    net.layers[1].requires_grad_(True)
+    first = 2 * 3872 + 4 * attention
+    assert net.flops_per_token == first + 6 * 3872 + 12 * attention + 4 * (16 + 176)
+    lora(net, rank=1, match="layers.1.*q_proj")
+    assert net.flops_per_token == first + 4 * 3872 + 6 * (16 + 16) + 12 * attention + 4 * (16 + 176)
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
