@@ -4,6 +4,7 @@ None of it gives the result of one process. Each is a communication hook of DDP,
 what it carries from step to step is kept for each rank in the checkpoint.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -18,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lockstep.counter_rng import seed_of
+
+log = logging.getLogger(__name__)
 
 
 class Communication(ABC):
@@ -35,6 +38,11 @@ class Communication(ABC):
 
 class Stateful(Communication):
     """What carries something from step to step."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """Only one of the same kind can go on from what is saved."""
 
     @abstractmethod
     def save(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +86,10 @@ class PowerSGD(Stateful):
         self.errors: dict[str, Tensor] = {}  # by parameter: what was not sent yet, (rows, columns)
         self.rights: dict[str, Tensor] = {}  # by parameter: the right factor of the latest step, (columns, rank)
         self._names: dict[Tensor, str] = {}
+
+    @property
+    def kind(self) -> str:
+        return f"PowerSGD of rank {self.rank}"
 
     @property
     def cause(self) -> str:
@@ -156,6 +168,10 @@ class LocalSGD(Stateful):
         self._weights: dict[str, Tensor] | None = None  # of this rank, from a checkpoint
 
     @property
+    def kind(self) -> str:
+        return "LocalSGD"
+
+    @property
     def cause(self) -> str:
         return f"each process makes steps of its own from step {self.start} on; weights are averaged every {self.period} of them"
 
@@ -196,6 +212,18 @@ class LocalSGD(Stateful):
         if len(ranks) == world_size:  # else all go on from their mean
             self._weights = ranks[rank]["state_dict"]
             checkpoint["optimizer_states"] = ranks[rank]["optimizer_states"]
+
+
+def go_on(communication: Communication | None, checkpoint: dict[str, Any], rank: int, world_size: int) -> None:
+    """From what ranks of the same kind have left in the checkpoint; another begins anew, and says so."""
+    if (ranks := checkpoint.get("communication")) is None:
+        return
+    left, ours = ranks[0].get("kind"), communication.kind if isinstance(communication, Stateful) else None
+    if isinstance(communication, Stateful) and left == ours:
+        communication.load(checkpoint, ranks, rank, world_size)
+    else:
+        anew = "is dropped" if ours is None else f"is dropped: {ours} begins anew"
+        log.info(f"trainer.strategy.communication: what the checkpoint carries of {left or 'an earlier version'} {anew}")
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.trainer.communication import Communication, LocalSGD, Stateful
+from lockstep.trainer.communication import Communication, LocalSGD, Stateful, go_on
 
 
 class DDP(DDPStrategy):
@@ -79,7 +79,8 @@ class DDP(DDPStrategy):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
         if isinstance(self.communication, Stateful):
-            own = move_data_to_device(self.communication.save(checkpoint), torch.device("cpu"))
+            own = {"kind": self.communication.kind} | self.communication.save(checkpoint)
+            own = move_data_to_device(own, torch.device("cpu"))
             ranks = [None] * self.world_size if self.is_global_zero else None
             torch.distributed.gather_object(own, ranks)
             checkpoint["communication"] = ranks
@@ -87,9 +88,9 @@ class DDP(DDPStrategy):
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
-        ranks = checkpoint.pop("communication", None)
-        if isinstance(self.communication, Stateful) and self._is_fitting and ranks is not None:
-            self.communication.load(checkpoint, ranks, self.global_rank, self.world_size)
+        if self._is_fitting:
+            go_on(self.communication, checkpoint, self.global_rank, self.world_size)
+        checkpoint.pop("communication", None)
         return checkpoint
 
     @property
