@@ -1,6 +1,7 @@
 """Text from a trained language model, and its weights to Llama's layout and back, by the scripts."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,8 @@ import torch
 from fits import composed
 from omegaconf import OmegaConf
 
-from lockstep.build import build_model, load_model
+from lockstep.build import build, build_model, load_model
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 
 GPT = ("model=gpt_nano", "model.net.width=16", "model.net.depth=2", "datamodule=text", "datamodule.context=12")
@@ -85,13 +87,29 @@ def test_a_classifier_writes_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
         export.main()
 
 
-def test_weights_go_to_llama_s_layout_and_come_back(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_go_to_llama_s_layout_and_come_back(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the printed command makes the net that these are of, of bytes or of the tokenizer beside them."""
     folder, back = tmp_path / "llama", tmp_path / "back.ckpt"
     monkeypatch.setattr(sys, "argv", ["export.py", str(run_dir), "--layout", "llama", "--to", str(folder)])
     export.main()
     assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
     monkeypatch.setattr(sys, "argv", ["import_llama.py", str(folder), str(back)])
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"id": 256, "content": "<|end|>"}]}))
+    capsys.readouterr()
     import_llama.main()
+    printed = capsys.readouterr().err.splitlines()[-1]
+    command = shlex.split(printed)
+    assert command[:2] == ["python", "train.py"]
+    cfg = composed(*command[2:], run_dir=tmp_path / "run")
+    assert cfg.datamodule.separator == "<|end|>"
+    assert cfg.datamodule.tokenizer == str(folder / "tokenizer.json")
+    command = [option for option in command if not option.startswith(("datamodule.tokenizer=", "datamodule.separator="))]
+    data = (f"datamodule.paths=[{folder}/config.json]", f"datamodule.cache_dir={tmp_path}/tokens", "trainer=cpu")
+    cfg = composed(*command[2:], *data, run_dir=tmp_path / "run")
+    _, further, _ = build(cfg, Plan.of(cfg))
+    assert torch.equal(further.eval()(torch.arange(12)[None]), load_model(back)(torch.arange(12)[None]))
     ours, theirs = (load_model(path) for path in (run_dir / "checkpoints" / "best.ckpt", back))
     row = torch.arange(12)[None]
     assert torch.equal(theirs(row), ours(row))
