@@ -35,6 +35,12 @@ class Communication(ABC):
     def register(self, model: DistributedDataParallel) -> None:
         """Before the first step, and after a checkpoint is loaded."""
 
+    def follow(self, optimizer: Optimizer) -> None:  # noqa: B027 - most have nothing to do then
+        """Of the training that begins."""
+
+    def meet(self) -> None:  # noqa: B027
+        """Before a validation, and when training ends: from here on the model must be one."""
+
 
 class Stateful(Communication):
     """What carries something from step to step."""

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.trainer.communication import Communication, LocalSGD, Stateful, go_on
+from lockstep.trainer.communication import Communication, Stateful, go_on
 
 
 class DDP(DDPStrategy):
@@ -64,17 +64,17 @@ class DDP(DDPStrategy):
 
     def setup_optimizers(self, trainer: Trainer) -> None:
         super().setup_optimizers(trainer)
-        if isinstance(self.communication, LocalSGD):
+        if self.communication is not None:
             for optimizer in self.optimizers:
                 self.communication.follow(optimizer)
 
     def on_validation_start(self) -> None:
-        if isinstance(self.communication, LocalSGD) and self._is_fitting:
+        if self.communication is not None and self._is_fitting:
             self.communication.meet()
 
     def on_train_end(self) -> None:
         """After callbacks have saved what a longer run goes on from."""
-        if isinstance(self.communication, LocalSGD):
+        if self.communication is not None:
             self.communication.meet()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
