@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hydra.utils import get_object
+from make_reference import GROUPS
 from omegaconf import DictConfig, OmegaConf
 from refusals import refusal
 
@@ -14,18 +15,7 @@ from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 
 CONF = Path(__file__).parents[3] / "conf"
-CHOSEN_TOGETHER = (
-    "model",
-    "model/optimizer",
-    "model/lr_scheduler",
-    "model/adapt",
-    "datamodule",
-    "trainer",
-    "trainer/communication",
-    "callbacks",
-    "logger",
-    "profiler",
-)
+CHOSEN_TOGETHER = [group for group in GROUPS if group != "guards"]  # whose files are the parts of one option
 CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
 # The files beside them build on these.
 ABSTRACT = ("model=classifier", "model=language_model", "model=regressor", "datamodule=base")
