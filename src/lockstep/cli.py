@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import configure_log
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -69,9 +70,11 @@ def _compose_once() -> None:
 
 def _get_mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
     try:
+        if any(override.is_sweep_override() for override in OverridesParser.create().parse_overrides(overrides)):
+            return _HYDRAS_WAY(self, config_name, overrides)
         config = self.compose_config(config_name, overrides, RunMode.RUN)
-    except Exception:  # a sweep's overrides, or a mistake, which the run will tell
-        return _HYDRAS_WAY(self, config_name, overrides)
+    except Exception:  # a mistake, which the run will tell
+        return None
     if config.hydra.mode not in (None, RunMode.RUN):
         return config.hydra.mode
     if config.hydra.mode is None:  # as Hydra does before it composes again

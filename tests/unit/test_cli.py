@@ -4,17 +4,12 @@ import errno
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
-from hydra._internal.hydra import Hydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from lockstep import cli
 from lockstep.cli import explain, start
 from lockstep.config.overrides import null_groups_left_out, quote
 from lockstep.errors import config_error
@@ -246,30 +241,3 @@ def test_what_hydra_can_not_write_is_one_line(
         start(main)
     assert ended.value.code == 2
     assert capsys.readouterr().err == "run/.hydra/config.yaml: No space left on device\n"
-
-
-@pytest.mark.usefixtures("_full_errors")
-@pytest.mark.parametrize("mode", [(), ("hydra.mode=RUN",)])
-def test_a_run_is_composed_once(mode: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Hydra would have composed it. When Hydra does so only once by itself, it need not be taught any more."""
-    composed, given = [], []
-    compose_config = Hydra.compose_config
-
-    def counted(*arguments: Any, **named: Any) -> DictConfig:
-        composed.append("once more")
-        return compose_config(*arguments, **named)
-
-    def note(config: DictConfig) -> None:
-        given.append((OmegaConf.to_container(config), OmegaConf.to_container(HydraConfig.instance().cfg)))
-
-    monkeypatch.setattr(Hydra, "compose_config", counted)
-    monkeypatch.setattr(Hydra, "get_mode", cli._HYDRAS_WAY)
-    quiet = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
-    monkeypatch.setattr(sys, "argv", ["train.py", f"hydra.run.dir={tmp_path}", *quiet, *mode, "seed=2"])
-    (tmp_path / "train.yaml").write_text("seed: 1")
-    program = hydra.main(version_base="1.3", config_path=str(tmp_path), config_name="train")(note)
-    program()
-    assert len(composed) == 2
-    start(program)
-    assert len(composed) == 3
-    assert given[0] == given[1]
