@@ -15,6 +15,7 @@ from lockstep.config.rules import RULES
 from lockstep.errors import config_error
 
 STAGES = ("train", "val", "test")
+VALIDATION = ("validation", "valid", "val", "dev")  # as folders and files of that split are called
 GROUPS = ("datamodule", "model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
 GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
 # what the plan and the build read of the trainer, whichever it is
@@ -186,7 +187,8 @@ def _has_validation(cfg: DictConfig) -> bool:
 def _has_validation_files(folder: Path) -> bool:
     """Folders or files that are named for it, as an ImageFolder or the library `datasets` finds them."""
     names = (path.name for part in (folder, folder / "data") for path in part.glob("*"))
-    return any(re.search(r"(?<![a-z])(val|valid|validation|dev)(?![a-z])", name) for name in names)
+    pattern = rf"(?<![a-z])({'|'.join(VALIDATION)})(?![a-z])"
+    return any(re.search(pattern, name) for name in names)
 
 
 def _check_data_dir(cfg: DictConfig) -> None:

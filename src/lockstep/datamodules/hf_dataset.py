@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
+from lockstep.config.checks import VALIDATION
 from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
 from lockstep.datamodules.images import WORKERS, decode
 from lockstep.errors import config_error
 
-NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
+NAMES = {"train": ("train",), "val": VALIDATION, "test": ("test",)}
 
 
 class HFDataset(DataModule):

@@ -14,6 +14,23 @@ from lockstep.models.sample_mean import SampleMean
 from lockstep.models.task import Task
 
 
+class TokenMeans(SampleMean):
+    """Sums over windows, of which the metrics are made when all are there."""
+
+    SUMS = ("nats", "tokens", "bytes")
+    DERIVED = ("loss", "perplexity", "bits_per_byte")
+
+    def __init__(self, metrics: Sequence[str]) -> None:
+        super().__init__(self.SUMS)
+        self.metrics = tuple(metrics)
+
+    def compute(self) -> dict[str, Tensor]:
+        nats, tokens, stands_for = self.sums
+        loss = nats / tokens
+        derived = {"loss": loss, "perplexity": loss.exp(), "bits_per_byte": nats / (math.log(2) * stands_for)}
+        return {name: derived[name] for name in self.metrics}
+
+
 class LanguageModel(Task):
     """Cross entropy of the next token, of each token that is a target.
 
@@ -24,15 +41,14 @@ class LanguageModel(Task):
     rank it is on; places without a target weigh nothing.
     """
 
+    means = TokenMeans
     token_bytes: Tensor
 
     def __init__(self, *, metrics: Sequence[str] = ("loss",), **task: Any) -> None:
         super().__init__(metrics=metrics, **task)
         if unknown := sorted(set(metrics) - set(TokenMeans.DERIVED)):
             raise config_error("model.metrics", unknown, f"a language model measures {', '.join(TokenMeans.DERIVED)}")
-        self.metric_names = TokenMeans.SUMS  # that `measure` returns
         self.preprocess = nn.Identity()  # of numbers of tokens
-        self.train_means, self.val_means, self.test_means = (TokenMeans(metrics) for _ in range(3))
         self.counts_bytes = "bits_per_byte" in metrics
         self.register_buffer("token_bytes", torch.zeros(self.spec.num_outputs, dtype=torch.int64), persistent=False)
         self._ddp_params_and_buffers_to_ignore = ["token_bytes"]  # each rank has it from its data: no broadcast in each forward
@@ -67,20 +83,3 @@ class LanguageModel(Task):
         counted = targets != NOT_COUNTED
         stands_for = self.token_bytes[targets.clamp(min=0)] * counted
         return {"loss": nats / targets.shape[1], "nats": nats, "tokens": counted.sum(dim=1), "bytes": stands_for.sum(dim=1)}
-
-
-class TokenMeans(SampleMean):
-    """Sums over windows, of which the metrics are made when all are there."""
-
-    SUMS = ("nats", "tokens", "bytes")
-    DERIVED = ("loss", "perplexity", "bits_per_byte")
-
-    def __init__(self, metrics: Sequence[str]) -> None:
-        super().__init__(self.SUMS)
-        self.metrics = tuple(metrics)
-
-    def compute(self) -> dict[str, Tensor]:
-        nats, tokens, stands_for = self.sums
-        loss = nats / tokens
-        derived = {"loss": loss, "perplexity": loss.exp(), "bits_per_byte": nats / (math.log(2) * stands_for)}
-        return {name: derived[name] for name in self.metrics}

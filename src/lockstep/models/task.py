@@ -4,7 +4,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from lightning import LightningModule
@@ -46,6 +46,8 @@ class Task(LightningModule):
         model_config: plain containers from which `lockstep.build.load_model` builds this model again.
     """
 
+    means: ClassVar[type[SampleMean]] = SampleMean  # of what `measure` returns, over the samples of an epoch
+
     def __init__(
         self,
         net: nn.Module,
@@ -70,7 +72,7 @@ class Task(LightningModule):
         self.make_optimizer, self.make_schedule = optimizer, lr_scheduler
         self.param_groups = param_groups or {}
         self.metric_names = tuple(metrics)
-        self.train_means, self.val_means, self.test_means = (SampleMean(metrics) for _ in range(3))
+        self.train_means, self.val_means, self.test_means = (self.means(metrics) for _ in range(3))
         self.val_metrics, self.test_metrics = (EpochMetrics(torchmetrics or {}) for _ in range(2))
         self.model_config = model_config or {}
         self.results: dict[str, float] = {}  # the latest value of each metric, which self.log would round to float32
@@ -133,7 +135,7 @@ class Task(LightningModule):
 
     def _measured(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         values = self.measure(outputs, targets)
-        for name in self.metric_names:
+        for name in self.train_means.names:
             if name not in values:
                 raise config_error("model.metrics", name, f"accepted is what measure returns: {', '.join(values)}")
         return values
