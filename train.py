@@ -4,6 +4,7 @@ import hydra
 from omegaconf import DictConfig
 
 from lockstep.cli import start
+from lockstep.imports import importing_much
 from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared
 
@@ -15,8 +16,9 @@ def main(cfg: DictConfig) -> float | None:
         if run.is_parent:
             run.supervise(run.command.in_directory(run.directory))  # this same program, once per rank
         else:
-            from lockstep.build import build  # torch and Lightning: only in processes that train
-            from lockstep.runs.results import best_checkpoint
+            with importing_much():  # torch and Lightning: only in processes that train
+                from lockstep.build import build
+                from lockstep.runs.results import best_checkpoint
 
             datamodule, model, trainer = build(cfg, run.plan)
             trainer.fit(model, datamodule, ckpt_path=cfg.ckpt_path)

@@ -101,10 +101,14 @@ def _startup(overrides: list[str]) -> list[Competitor]:
     def fast(processes: int) -> Callable[[Path], list[str]]:
         return lambda record: _train(record, "trainer=cpu", "debug=fast", f"trainer.devices={processes}", *overrides)
 
+    def first_step(_: Path) -> list[str]:
+        return [str(ROOT / "train.py"), "trainer=cpu", "debug=fast", "+callbacks.end={_target_: first_step.End}", *overrides]
+
     return [
         Competitor("import torch, lightning", imports),
-        Competitor("`python train.py trainer=cpu debug=fast`", fast(1)),
-        Competitor("the same with trainer.devices=2", fast(2)),
+        Competitor("`python train.py trainer=cpu debug=fast`, to the end of its first step", first_step),
+        Competitor("the same, to its end", fast(1)),
+        Competitor("the same with trainer.devices=2, to its end", fast(2)),
         Competitor("`python train.py --cfg job`", lambda _: [str(ROOT / "train.py"), "--cfg", "job", *overrides]),
     ]
 
@@ -157,6 +161,7 @@ def _guards(overrides: list[str]) -> list[Competitor]:
         "that, and Lightning's flag before every batch": [*without, flag],
         "`python train.py`": [],
         "the same with `callbacks.step_time=null`": ["callbacks.step_time=null"],
+        "the same with `callbacks=noise_scale`": ["callbacks=noise_scale"],
     }
     found: list[Competitor] = []
     for processes in (1, 2):
@@ -195,6 +200,10 @@ SUITES = {
     ),
     "checkpoint": Suite("How long training stands still for a checkpoint of 100 MB.", SAVES, _checkpoint),
     "guards": Suite("What watching over a run costs a step: MLP (64-256-10), batches of 64, 1,500 steps.", STEPS, _guards),
-    "startup": Suite("From the command to the end of one step of training, validation and test.", STARTS, _startup),
+    "startup": Suite(
+        "From the command to the first step, and to the end: a step of training, of validation and of test, and pictures.",
+        STARTS,
+        _startup,
+    ),
     "sweep": Suite("One step a job; what a job adds is a seventh of the difference.", STARTS, _sweep),
 }

@@ -8,7 +8,7 @@ import lockstep
 SOURCE = Path(lockstep.__file__).parent
 # From the top to the ground; what stands lower knows nothing of what stands higher. A module of the root is a room too.
 ROOMS = ["cli", "reports", "sweeps", "parity", "batch_size", "build", "callbacks", "models", "datamodules", "nets", "trainer"]
-ROOMS += ["runs", "checkpointing", "launchers", "config", "console", "counter_rng", "atomic_files", "errors"]
+ROOMS += ["runs", "checkpointing", "launchers", "config", "console", "imports", "counter_rng", "atomic_files", "errors"]
 
 
 def imports(file: Path) -> set[str]:

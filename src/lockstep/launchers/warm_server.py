@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+from lockstep.imports import importing_much
 from lockstep.launchers.environment import OF_EACH_PROCESS, this_rank
 from lockstep.launchers.main_script import run_as_main, show_uncaught
 
@@ -73,9 +74,10 @@ class Imports:
         self._before = dict(os.environ)
         handler = logging.NullHandler()
         logging.root.addHandler(handler)  # in a run Hydra has set up the logs by now; Lightning looks, and would print by itself
-        for name in PRELOADED:
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
+        with importing_much():
+            for name in PRELOADED:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
         logging.root.removeHandler(handler)
         self._after = dict(os.environ)
         self._files = {file: _stamp(file) for file in map(_file_of, list(sys.modules.values())) if file is not None}

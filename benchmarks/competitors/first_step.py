@@ -1,0 +1,11 @@
+"""Ends the process after its first step, so that what it took is what came before: +callbacks.end={_target_: first_step.End}"""
+
+import os
+from typing import Any
+
+from lightning import Callback
+
+
+class End(Callback):
+    def on_train_batch_end(self, *_: Any) -> None:
+        os._exit(0)

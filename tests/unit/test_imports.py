@@ -1,0 +1,20 @@
+import contextlib
+import gc
+
+import pytest
+
+from lockstep.imports import importing_much
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_garbage_is_collected_afterwards_as_it_was_before(was_enabled: bool) -> None:
+    found: list[bool] = []
+    (gc.enable if was_enabled else gc.disable)()
+    try:
+        with contextlib.suppress(ImportError), importing_much():
+            found.append(gc.isenabled())
+            raise ImportError
+        found.append(gc.isenabled())
+    finally:
+        gc.enable()
+    assert found == [False, was_enabled]
