@@ -156,12 +156,13 @@ def _guards(overrides: list[str]) -> list[Competitor]:
     """One and two processes on the smallest of models."""
     without = [f"guards.{name}=null" for name in ("preemption", "nonfinite", "watchdog", "checkpoint")]
     flag = "+callbacks.flag={_target_: lightnings_flag.LightningsFlag}"
+    noise_scale = ["callbacks=noise_scale", *(f"callbacks.noise_scale.every_n_steps{_}=1" for _ in ("", "_alone"))]
     variants = {
         "no preemption, look at the loss, watchdog, last.ckpt": without,
         "that, and Lightning's flag before every batch": [*without, flag],
         "`python train.py`": [],
         "the same with `callbacks.step_time=null`": ["callbacks.step_time=null"],
-        "the same with `callbacks=noise_scale`": ["callbacks=noise_scale"],
+        "the same with `callbacks=noise_scale` at every step": noise_scale,
     }
     found: list[Competitor] = []
     for processes in (1, 2):
@@ -199,7 +200,13 @@ SUITES = {
         _images("cpu", "3,32,32", 10, 4, 8),
     ),
     "checkpoint": Suite("How long training stands still for a checkpoint of 100 MB.", SAVES, _checkpoint),
-    "guards": Suite("What watching over a run costs a step: MLP (64-256-10), batches of 64, 1,500 steps.", STEPS, _guards),
+    "guards": Suite(
+        "What watching over a run costs a step: MLP (64-256-10), batches of 64, 1,500 steps.\n"
+        "The noise scale is estimated at every step here, to tell its cost from chance; by default at every 20th of several\n"
+        "processes, every 100th of one, for that share of the difference.",
+        STEPS,
+        _guards,
+    ),
     "startup": Suite(
         "From the command to the first step, and to the end: a step of training, of validation and of test, and pictures.",
         STARTS,
