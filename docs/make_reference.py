@@ -20,6 +20,7 @@ GROUPS = (
     "model/adapt",
     "datamodule",
     "trainer",
+    "trainer/strategy",
     "trainer/communication",
     "guards",
     "callbacks",

@@ -12,6 +12,7 @@ from lightning.fabric.plugins.environments import ClusterEnvironment, LightningE
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
@@ -110,6 +111,9 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     strategy = construct("trainer.strategy", settings.pop("strategy"), {"world_size": plan.world_size})
     settings |= {"accelerator": plan.accelerator, "devices": list(plan.device_ids) if plan.device_ids else plan.devices}
     plugins: list[Any] = [_cluster_environment(), io]
+    if str(settings.get("precision")).startswith("64"):  # by its name, Lightning refuses it to ModelParallelStrategy
+        plugins.append(DoublePrecision())
+        del settings["precision"]
     callbacks: list[Callback] = [*_instances(cfg, "guards"), *_instances(cfg, "callbacks")]
     callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
     if not settings["enable_progress_bar"]:

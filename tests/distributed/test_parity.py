@@ -67,6 +67,11 @@ EQUAL = {
     "BatchNorm, accumulated": (*CNN, "trainer.accumulate_grad_batches=2"),
     "logged at every step": ("model._target_=planted.LogsEveryStep",),
     "plain DDP": ("parity.against=ddp",),
+    "in parts": (*CNN, "trainer/strategy=fsdp", "trainer.gradient_clip_val=0.1", "trainer.accumulate_grad_batches=2"),
+    "in parts, float32, a tail that leaves a process without a sample": (
+        *("trainer/strategy=fsdp", "trainer.accumulate_grad_batches=2", "datamodule.batch_size=2"),
+        *("datamodule.drop_last=false", "model/optimizer=sgd", "parity.precision=run"),
+    ),
     "a strategy's setting": ("parity.against='trainer.strategy.static_graph=true'",),
 }
 

@@ -7,6 +7,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from lockstep.callbacks.checkpoints import last_checkpoint_of
 from lockstep.callbacks.nonfinite import step_was_skipped
+from lockstep.trainer.model_parallel import ModelParallel
 
 
 class EMA(EMAWeightAveraging):
@@ -31,6 +32,12 @@ class EMA(EMAWeightAveraging):
             update_starting_at_epoch=update_starting_at_epoch,
             use_buffers=use_buffers,
         )
+
+    def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Where the model is in parts by now, so is its average."""
+        assert self._average_model is not None
+        if isinstance(trainer.strategy, ModelParallel):
+            trainer.strategy.parallelize(self._average_model.module)
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if step_was_skipped(trainer):

@@ -39,6 +39,7 @@ class Plan:
     global_batch_size: int
     accumulate_grad_batches: int
     lr: float | None
+    strategy: str = "DDP"  # of several processes: the name of its class
 
     @classmethod
     def of(cls, cfg: DictConfig) -> "Plan":
@@ -62,6 +63,7 @@ class Plan:
             global_batch_size=global_batch_size,
             accumulate_grad_batches=accumulate,
             lr=_learning_rate(cfg, global_batch_size),
+            strategy=str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2],
         )
 
     def facts(self) -> dict[str, Any]:
@@ -75,7 +77,7 @@ class Plan:
         else:
             backend = "NCCL" if self.accelerator == "gpu" else "gloo"
             nodes = f" on {self.num_nodes} nodes" if self.num_nodes > 1 else ""
-            where = f"{self.world_size} {kind} processes{nodes}, DDP over {backend}"
+            where = f"{self.world_size} {kind} processes{nodes}, {self.strategy} over {backend}"
         rate = "" if self.lr is None else f", learning rate {self.lr:g}"
         parts = f"{self.batch_size} per process"
         if self.accumulate_grad_batches > 1:
@@ -104,6 +106,10 @@ def _check_several(cfg: DictConfig, accelerator: str) -> None:
     backend = OmegaConf.select(cfg, "trainer.strategy.process_group_backend")
     if backend == "nccl" and accelerator != "gpu":
         raise config_error("trainer.strategy.process_group_backend", backend, "is for GPUs; accepted is gloo, or null")
+    precision = cfg.trainer.get("precision")
+    if precision in (16, "16-mixed") and OmegaConf.select(cfg, "trainer.strategy.blocks") is not None:
+        why = "its scaler of gradients does not see the parts that other processes have; accepted is bf16-mixed, 32-true, 64-true"
+        raise config_error("trainer.precision", precision, why)
     if (search := OmegaConf.select(cfg, "model.optimizer.line_search_fn")) is not None:
         why = "each process would ask for the loss a number of times of its own; accepted is trainer.devices=1, or null"
         raise config_error("model.optimizer.line_search_fn", search, why)

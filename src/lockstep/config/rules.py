@@ -143,6 +143,7 @@ RULES: dict[str, Rule] = {
     "trainer.strategy.find_unused_parameters": YES_NO,
     "trainer.strategy.static_graph": YES_NO,
     "trainer.strategy.bucket_cap_mb": number(0.001),
+    "trainer.strategy.blocks": PATTERN,
     "trainer.strategy.communication.dtype": one_of("float16", "bfloat16"),
     "trainer.strategy.communication.rank": integer(1),
     "trainer.strategy.communication.start": integer(0),

@@ -72,7 +72,7 @@ class Recorder(Callback):
         self.facts["unused"] |= len(gradients) < len(trained)
         self.facts["trained"] |= gradients.keys()
         known.update({f"parameter group {number}": rate for number, rate in enumerate(rates, len(known))})
-        self._observed.setdefault("gradients", {}).update(copied(gradients) if trainer.is_global_zero else {})
+        self._observed.setdefault("gradients", {}).update(copied(gradients, keep=trainer.is_global_zero))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs

@@ -15,6 +15,7 @@ from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.parity.differences import Prints, Tensors, compare_samples, copied
 from lockstep.parity.recorder import Observed, Recorder
 from lockstep.parity.sides import Difference
+from lockstep.trainer.shards import part_like
 
 
 class Leader(Recorder):
@@ -28,7 +29,7 @@ class Leader(Recorder):
     def begins(self, trainer: Trainer, model: LightningModule, what: str) -> None:
         state = model.state_dict() if what in ("step", "validation", "test") else {}
         self.facts["not tensors"] |= {name for name, value in state.items() if not isinstance(value, Tensor)}
-        self._before = copied(state) if trainer.is_global_zero else {}
+        self._before = copied(state, keep=trainer.is_global_zero)
 
     def ends(self, trainer: Trainer, model: LightningModule, what: str, observed: Observed) -> None:
         if "learning rate" in observed:
@@ -67,7 +68,7 @@ class Follower(Recorder):
         taken_over = model.state_dict() if what == "step" else parameters
         with torch.no_grad():
             for name in taken_over.keys() & state.keys():
-                taken_over[name].copy_(state[name])
+                taken_over[name].copy_(part_like(state[name], taken_over[name]))
 
     def rates(self) -> list[float]:
         return _rates(self._leader["observed"]) if self._leader else []

@@ -1,4 +1,4 @@
-"""How processes work together: Lightning's DDP, set by config."""
+"""How processes work together: Lightning's strategies, set by config."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed
 from lightning import Trainer
 from lightning.fabric.utilities.apply_func import move_data_to_device
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, config_error
@@ -17,8 +17,28 @@ from lockstep.launchers.environment import this_rank
 from lockstep.trainer.communication import Communication, Stateful, go_on
 
 
-class DDP(DDPStrategy):
-    """Lightning's DDPStrategy with a timeout in seconds, that refuses a process group of another size than planned.
+class OfPlannedSize(ParallelStrategy):
+    """Stands before one of Lightning's strategies: refuses a process group of another size than planned."""
+
+    planned_world_size: int
+
+    def setup_environment(self) -> None:
+        store = _store_on_loopback()
+        super().setup_environment()
+        del store  # Lightning's own is the same by now
+        theirs: Any = self
+        sizes = {
+            "the config": self.planned_world_size,
+            "the trainer": theirs.num_nodes * theirs.num_processes,
+            "the process group": torch.distributed.get_world_size(),
+        }
+        if len(set(sizes.values())) > 1:
+            words = ", ".join(f"{name} says {size}" for name, size in sizes.items())
+            raise ConfigError(f"the world size is not one number: {words}")
+
+
+class DDP(OfPlannedSize, DDPStrategy):
+    """Lightning's DDPStrategy with a timeout in seconds.
 
     Keyword arguments go to torch.nn.parallel.DistributedDataParallel; `communication` is in the place of its all-reduce.
     """
@@ -42,19 +62,6 @@ class DDP(DDPStrategy):
             )
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
         self.planned_world_size, self.communication = world_size, communication
-
-    def setup_environment(self) -> None:
-        store = _store_on_loopback()
-        super().setup_environment()
-        del store  # Lightning's own is the same by now
-        sizes = {
-            "the config": self.planned_world_size,
-            "the trainer": self.num_nodes * self.num_processes,
-            "the process group": torch.distributed.get_world_size(),
-        }
-        if len(set(sizes.values())) > 1:
-            words = ", ".join(f"{name} says {size}" for name, size in sizes.items())
-            raise ConfigError(f"the world size is not one number: {words}")
 
     def configure_ddp(self) -> None:
         super().configure_ddp()

@@ -187,6 +187,7 @@ def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None
         "global_batch_size": 128,
         "accumulate_grad_batches": 1,
         "lr": 2e-3,
+        "strategy": "DDP",
     }
     assert set(plan.facts()) == {field.name for field in dataclasses.fields(Plan)} - {"device_ids"}
 
