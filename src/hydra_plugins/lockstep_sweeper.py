@@ -1,0 +1,24 @@
+"""Hydra's own sweeper, without composing every job a first time only to see that it can be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
+from hydra.core.config_store import ConfigStore
+
+from hydra_plugins.lockstep_launcher import LockstepLauncher
+
+
+@dataclass
+class LockstepSweeperConf(BasicSweeperConf):
+    _target_: str = "hydra_plugins.lockstep_sweeper.LockstepSweeper"
+
+
+ConfigStore.instance().store(group="hydra/sweeper", name="lockstep", node=LockstepSweeperConf, provider="lockstep")
+
+
+class LockstepSweeper(BasicSweeper):
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Our launcher composes and checks all jobs of a batch before it starts the first: lockstep.sweeps.sweep.Sweep.launch."""
+        if not isinstance(self.launcher, LockstepLauncher):
+            super().validate_batch_is_legal(batch)
