@@ -10,6 +10,8 @@ from lockstep.runs.record import Status
 STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
 CARD = "job.json"  # which job of which sweep this is: enough to write a lost manifest anew
 ATTEMPTS = "attempts"
+SEARCH = "search.json"  # beside the directories of jobs that are a search's trials: which study it is
+PRUNED = "pruned_after"  # in the record of a trial that was ended early: the number of its validations
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 
 

@@ -32,6 +32,14 @@ from lockstep.sweeps.settings import Settings
 log = logging.getLogger(__name__)
 
 
+class RefusedJob(ConfigError):
+    """One job of a batch can't start as it is configured: the `number`th of those that were handed over; none was started."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
+
+
 class Sweep:
     """One per process: a sweeper may call `launch` several times, and the table comes once, at the end."""
 
@@ -48,25 +56,40 @@ class Sweep:
         """After the sweeper's last batch: the report. Leaves by SystemExit unless all jobs have finished. Raises ConfigError
         where there was none."""
         sweep = cls._current
-        if sweep is not None and not sweep.jobs:
+        if sweep is not None and not sweep.jobs and not sweep.adopted:
             raise _no_jobs()
         if sweep is not None and sweep.runner is not None:
             sweep._end()
         OWN_DIRECTORY.give_back()  # by a dry run
 
+    @classmethod
+    def adopt(cls) -> None:
+        """The jobs of earlier calls in this directory count as this one's, in the table and for the exit code: a search does not
+        hand them out again."""
+        if cls._current is not None:
+            manifest, _ = cls._current._open()
+            cls._current.adopted = tuple(manifest.jobs)
+
     def __init__(self, config: DictConfig, loader: Any, settings: Settings) -> None:
         self.config, self.loader, self.settings = config, loader, settings
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.jobs: dict[str, Job] = {}
+        self.adopted: tuple[str, ...] = ()
         self.manifest = Manifest(self.directory)
         self.runner: Runner | None = None
         self._pools = {"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())}
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
-        """Validates every job of the batch before it starts the first; then runs those that have not finished."""
+        """Validates every job of the batch before it starts the first; then runs those that have not finished. Raises RefusedJob,
+        and is as if it had not been called, where one can't start."""
         if not job_overrides:
             raise _no_jobs()
-        batch = [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
+        before = dict(self.jobs)
+        try:
+            batch = [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
+        except RefusedJob:
+            self.jobs = before
+            raise
         if self.settings.dry_run:
             for job in batch:
                 print(f"{job.pool} x {job.width}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
@@ -89,7 +112,7 @@ class Sweep:
             full, cfg, plan = self._composed(overrides)
             key = self._key(cfg)
         except ConfigError as error:
-            raise ConfigError(f"job {number} ({' '.join(overrides)}): {error}") from error
+            raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
         swept = self._swept(overrides)
         directory = self.manifest.place_of(key) or self.directory / directory_name(swept, key)
         pool, width = pool_of(plan)
@@ -179,8 +202,9 @@ class Sweep:
 
     def _end(self) -> None:
         assert self.runner is not None
-        report(self.manifest, list(self.jobs))
-        states = [self.manifest.jobs[key]["status"] for key in self.jobs if key in self.manifest.jobs]
+        keys = [*dict.fromkeys([*self.adopted, *self.jobs])]
+        report(self.manifest, keys)
+        states = [self.manifest.jobs[key]["status"] for key in keys if key in self.manifest.jobs]
         if self.runner.stopped:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {resume_hint(self.directory)}")
         if INTERRUPTED in states or self.runner.was_interrupted:

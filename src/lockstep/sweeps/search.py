@@ -1,0 +1,231 @@
+"""A search: Optuna says which points to try, the launcher tries them, and the study in the sweep's directory remembers."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.plugins.launcher import Launcher
+from numpy.random import SeedSequence
+from omegaconf import DictConfig, OmegaConf
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from lockstep import console
+from lockstep.config.construct import Factory, construct
+from lockstep.config.rules import Rule, integer, one_of
+from lockstep.errors import config_error
+from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, PRUNED, RECORDED, record_of
+from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.space import Space
+from lockstep.sweeps.study import FILES, POINT, begin, trial_of
+from lockstep.sweeps.sweep import RefusedJob, Sweep
+
+log = logging.getLogger(__name__)
+
+Point = tuple[str, ...]  # the overrides of a job
+_REFUSALS = 5  # of as many points as that one has to be able to start
+# Which points these try, and not only which one is next, is their seed's.
+_OF_ONE_SEED = (optuna.samplers.GridSampler, optuna.samplers.QMCSampler)
+
+
+def _is_objectives(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and len(value) > 0 and set(value.values()) <= {"max", "min"})
+
+
+_RULES = {
+    "n_trials": integer(1),
+    "n_jobs": integer(1),
+    "storage": one_of(*FILES),
+    "objectives": Rule("accepted is {METRIC: max or min}, or null", _is_objectives),
+    "params": Rule("accepted is {KEY: SPACE}", lambda value: isinstance(value, Mapping)),
+}
+
+
+@dataclass
+class Settings:
+    """hydra.sweeper.KEY=VALUE; conf/hydra/sweeper/optuna.yaml says what each means."""
+
+    n_trials: int
+    n_jobs: int
+    objectives: Any
+    sampler: Any
+    pruner: Any
+    storage: str
+    params: Any = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            setattr(self, name, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value)
+        for name, rule in _RULES.items():
+            if not rule.test(getattr(self, name)):
+                raise config_error(f"hydra.sweeper.{name}", getattr(self, name), rule.words)
+        for name in self.objectives or {}:
+            if "/" not in name and name not in RECORDED:
+                accepted = f"accepted is a metric, val/loss say, or one of {', '.join(RECORDED)}"
+                raise config_error("hydra.sweeper.objectives", name, accepted)
+        self.sampler, self.pruner = _node(self.sampler, "samplers"), _node(self.pruner or "NopPruner", "pruners")
+
+
+def _node(value: Any, module: str) -> Any:
+    """TPESampler is one of optuna.samplers."""
+    if not isinstance(value, str):
+        return value
+    return {"_target_": value if "." in value else f"optuna.{module}.{value}"}
+
+
+class Answer(NamedTuple):
+    """What is told to Optuna of a trial, and for a person the job's directory and why it has failed."""
+
+    state: TrialState
+    values: Sequence[float] | None = None
+    directory: str | None = None
+    reason: str | None = None
+
+
+class Search:
+    """n_trials in all, those of earlier calls counted. A trial under way when the sweep died is handed out again, and the
+    launcher continues its job; one that has ended, failed or not, never is. The same point twice is trained once."""
+
+    def __init__(self, config: DictConfig, loader: Any, settings: Settings, launcher: Launcher) -> None:
+        self.config, self.loader, self.settings, self.launcher = config, loader, settings, launcher
+        self.directory = Path(str(config.hydra.sweep.dir)).absolute()
+        self.objectives: dict[str, str] = settings.objectives or {config.optimized_metric: config.optimized_mode}
+        self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
+        self._is_exhausted = False
+        self._patience: float = _REFUSALS
+
+    def run(self, arguments: Sequence[str]) -> None:
+        given = [f"{key}={space}" for key, space in self.settings.params.items()]
+        self.space = Space.of(OverridesParser.create(self.loader).parse_overrides([*given, *arguments]))
+        self._check()
+        if self.config.hydra.launcher.get("dry_run"):
+            self.study = optuna.create_study(directions=[StudyDirection.MINIMIZE] * len(self.objectives))
+            self.launcher.launch([self._begun(self._ask()) for _ in range(self.settings.n_jobs)], 0)
+            return
+        self.study = begin(self.directory, self.settings.storage, self.objectives, self.settings.pruner)
+        self.study.stop = self._stop  # pyright: ignore[reportAttributeAccessIssue]  called by a sampler that has tried everything
+        if trials := self.study.get_trials(deepcopy=False):
+            self.space.check(trials[-1].distributions)
+        OmegaConf.save(self.config, self.directory / "multirun.yaml")
+        while numbers := self._batch():
+            self._try(numbers)
+        Sweep.adopt()
+        console.say(self._best())
+
+    def _check(self) -> None:
+        """Before anything is written: what Optuna is to be made of, and whether it goes together."""
+        self._sampler(0)
+        construct("hydra.sweeper.pruner", self.settings.pruner)
+        if len(self.objectives) > 1 and OmegaConf.select(self.config, "callbacks.pruning") is not None:
+            accepted = "Optuna prunes for one objective; accepted is one in hydra.sweeper.objectives, or callbacks.pruning=null"
+            raise config_error("callbacks", "pruning", accepted)
+
+    def _stop(self) -> None:
+        self._is_exhausted = True
+
+    def _batch(self) -> list[int]:
+        """The trials to try now: first those that an earlier call has left."""
+        trials = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state != TrialState.WAITING]
+        left = [trial.number for trial in trials if trial.state == TrialState.RUNNING and trial.number not in self._interrupted]
+        room = 0 if self._is_exhausted else min(self.settings.n_jobs - len(left), self.settings.n_trials - len(trials))
+        return left[: self.settings.n_jobs] + [self._ask() for _ in range(room)]
+
+    def _ask(self) -> int:
+        self.study.sampler = self._sampler(len(self.study.get_trials(deepcopy=False)))
+        return self.study.ask().number
+
+    def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
+        """Of one trial. What it draws is counted from the seed and the trial's number, so that a search that is resumed does not
+        draw again what it had drawn before, but what it would have drawn."""
+        factory = Factory("hydra.sweeper.sampler", self.settings.sampler)
+        seed = factory.values.pop("seed", None)
+        if seed is not None and factory.callee not in _OF_ONE_SEED:
+            seed = int(SeedSequence((seed, number)).generate_state(1)[0])
+        return factory.construct({"seed": seed})
+
+    def _begun(self, number: int) -> Point:
+        """The point of a trial; what a killed sweep has not come to draw of it is drawn now."""
+        trial = self._trial(number)
+        point = self.space.point(trial)
+        trial.set_user_attr(POINT, list(point))
+        return point
+
+    def _try(self, numbers: Sequence[int]) -> None:
+        """Tells Optuna what has come of these trials, at points that were tried before without trying again."""
+        points: dict[Point, list[int]] = {}
+        for number in numbers:
+            points.setdefault(self._begun(number), []).append(number)
+        trials = self.study.get_trials(deepcopy=False)
+        tried = {tuple(trial.user_attrs.get(POINT, ())): trial for trial in trials if trial.state.is_finished()}
+        for point in [point for point in points if point in tried]:
+            self._tell(points.pop(point), _same_as(tried[point]))
+        self._launch(points)
+
+    def _launch(self, points: dict[Point, list[int]]) -> None:
+        """A point at which a run can't start has failed."""
+        while points:
+            try:
+                returned = self.launcher.launch(list(points), initial_job_idx=len(self.study.get_trials(deepcopy=False)))
+            except RefusedJob as refusal:
+                self._patience -= 1
+                if not self._patience:
+                    raise
+                log.warning(str(refusal))
+                self._tell(points.pop(list(points)[refusal.number]), Answer(TrialState.FAIL, reason=str(refusal)))
+                continue
+            self._patience = math.inf
+            jobs = {job["directory"]: job for job in Manifest(self.directory).jobs.values()}
+            for numbers, one in zip(points.values(), returned, strict=True):
+                folder = Path(str(one.working_dir))
+                self._conclude(numbers, folder, jobs[folder.name])
+            return
+
+    def _conclude(self, numbers: Sequence[int], folder: Path, job: Mapping[str, Any]) -> None:
+        if job["status"] == INTERRUPTED:
+            self._interrupted |= {*numbers}
+        else:
+            self._tell(numbers, self._answer(folder, job))
+
+    def _answer(self, folder: Path, job: Mapping[str, Any]) -> Answer:
+        record = (record_of(folder) or {}) if job["status"] == FINISHED else {}
+        if PRUNED in record:
+            return Answer(TrialState.PRUNED, None, folder.name)
+        known = record | record.get("metrics", {})
+        values = {name: known[name] for name in self.objectives if known.get(name) is not None}
+        if len(values) == len(self.objectives):
+            return Answer(TrialState.COMPLETE, list(values.values()), folder.name)
+        missing = ", ".join(self.objectives.keys() - values.keys())
+        return Answer(TrialState.FAIL, None, folder.name, job["reason"] or f"{missing} is not in its metrics.json")
+
+    def _tell(self, numbers: Sequence[int], answer: Answer) -> None:
+        for number in numbers:
+            trial = self._trial(number)
+            for name, value in {"directory": answer.directory, "reason": answer.reason}.items():
+                if value is not None:
+                    trial.set_user_attr(name, value)
+            self.study.tell(number, answer.values, answer.state)
+
+    def _trial(self, number: int) -> Trial:
+        return trial_of(self.study, self.study.get_trials(deepcopy=False)[number])
+
+    def _best(self) -> str:
+        trials = self.study.get_trials(deepcopy=False)
+        states = [trial.state for trial in trials]
+        counts = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+        said = ", ".join(f"{states.count(state)} {word}" for word, state in counts.items() if state in states)
+        lines = [f"{len(trials)} trials: {said}."]
+        best = self.study.best_trials if TrialState.COMPLETE in states else []
+        for trial in best[:5]:
+            values = " ".join(f"{name} {value:.6g}" for name, value in zip(self.objectives, trial.values, strict=True))
+            lines.append(f"best: {values} with {' '.join(f'{key}={value}' for key, value in trial.params.items())}")
+        return "\n".join(lines)
+
+
+def _same_as(trial: FrozenTrial) -> Answer:
+    values = trial.values if trial.state == TrialState.COMPLETE else None
+    return Answer(trial.state, values, trial.user_attrs.get("directory"), trial.user_attrs.get("reason"))

@@ -1,0 +1,102 @@
+"""A search space, from the overrides of a command line: what Hydra would sweep over is a distribution of Optuna's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Self
+
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    check_distribution_compatibility,
+)
+from optuna.trial import Trial
+
+from lockstep.errors import ConfigError, config_error
+
+_LOG = "log"
+
+
+@dataclass(frozen=True)
+class Space:
+    """constants: the overrides that every trial has. distributions: by the key of the override."""
+
+    constants: tuple[str, ...]
+    distributions: dict[str, BaseDistribution]
+
+    @classmethod
+    def of(cls, overrides: Sequence[Override]) -> Self:
+        """Of several overrides of one key the last counts. Raises ConfigError for what is no space, and where there is none."""
+        last = {override.get_key_element(): override for override in overrides}
+        fixed = {key: one for key, one in last.items() if not one.is_sweep_override()}
+        distributions = {key: _distribution(key, one) for key, one in last.items() if one.is_sweep_override()}
+        if not distributions:
+            accepted = (
+                "there is nothing to search; accepted is an override such as 'model.optimizer.lr=tag(log,interval(1e-4,1e-1))'"
+            )
+            raise config_error("hydra/sweeper", "optuna", accepted)
+        return cls(tuple(f"{key}={one.get_value_element_as_str()}" for key, one in fixed.items()), distributions)
+
+    def point(self, trial: Trial) -> tuple[str, ...]:
+        """The overrides of a trial; what it has no value of yet is drawn."""
+        return (*self.constants, *(f"{key}={_drawn(trial, key, one)}" for key, one in self.distributions.items()))
+
+    def check(self, earlier: dict[str, BaseDistribution]) -> None:
+        """Raises ConfigError where a study that has trials of `earlier` distributions can't go on with these."""
+        for key in self.distributions.keys() & earlier.keys():
+            try:
+                check_distribution_compatibility(earlier[key], self.distributions[key])
+            except ValueError as error:
+                accepted = f"the study has {earlier[key]}; accepted are its choices, or another hydra.sweep.dir"
+                raise config_error(key, str(self.distributions[key]), accepted) from error
+
+
+def _distribution(key: str, override: Override) -> BaseDistribution:
+    sweep: Any = override.value()
+    try:
+        tags = set(getattr(sweep, "tags", ()))
+        if unknown := tags - {_LOG}:
+            raise ConfigError(f"tag {', '.join(sorted(unknown))} is not known; accepted is {_LOG}")
+        if isinstance(sweep, IntervalSweep):
+            return _interval(sweep, is_log=_LOG in tags)
+        if isinstance(sweep, RangeSweep):
+            return _range(sweep, is_log=_LOG in tags)
+        if tags:
+            raise ConfigError(f"tag {_LOG} is for interval() and range()")
+        return CategoricalDistribution(list(dict.fromkeys(override.sweep_string_iterator())))
+    except ValueError as error:  # Optuna's, and ours
+        raise config_error(key, override.get_value_string(), str(error)) from error
+
+
+def _interval(sweep: IntervalSweep, *, is_log: bool) -> BaseDistribution:
+    """Of integers where both ends are: int(interval(1,8))."""
+    low, high = sweep.start, sweep.end
+    if isinstance(low, int) and isinstance(high, int):
+        return IntDistribution(low, high, log=is_log)
+    assert low is not None
+    assert high is not None
+    return FloatDistribution(low, high, log=is_log)
+
+
+def _range(sweep: RangeSweep, *, is_log: bool) -> BaseDistribution:
+    """The values that Hydra's own sweeper would take: `stop` is not one of them."""
+    values = list(sweep.range())
+    if not values:
+        raise ConfigError("holds no value; accepted is range(START,STOP) with START below STOP")
+    low, step = min(values), abs(sweep.step)
+    if all(isinstance(value, int) for value in values):
+        return IntDistribution(int(low), int(max(values)), log=is_log, step=int(step))
+    high = Decimal(str(low)) + (len(values) - 1) * Decimal(str(step))  # their sum as floats may lie above the last value
+    return FloatDistribution(float(low), float(high), log=is_log, step=None if is_log else float(step))
+
+
+def _drawn(trial: Trial, key: str, distribution: BaseDistribution) -> Any:
+    if isinstance(distribution, FloatDistribution):
+        return trial.suggest_float(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
+    assert isinstance(distribution, CategoricalDistribution)
+    return trial.suggest_categorical(key, distribution.choices)

@@ -1,0 +1,95 @@
+"""A search's study on disk: Optuna's, in the sweep's directory, for the sweeper, its jobs and its report."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from lockstep.atomic_files import read_json, write_json
+from lockstep.config.construct import construct
+from lockstep.errors import config_error
+from lockstep.sweeps.job_directory import SEARCH, card_of
+
+FILES = {"journal": "study.log", "sqlite": "study.db"}
+POINT = "overrides"  # a trial's attribute: the overrides of its job
+_NAME = "search"
+_DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def about(directory: Path) -> dict[str, Any] | None:
+    """What `begin` has written: the kind of file the study is in, its objectives, its pruner. None where there is no search."""
+
+    def fits(content: dict[str, Any]) -> bool:
+        objectives = content.get("objectives")
+        is_known = content.get("storage") in FILES and isinstance(content.get("pruner"), dict)
+        return is_known and isinstance(objectives, dict) and set(objectives.values()) <= _DIRECTIONS.keys()
+
+    return read_json(directory / SEARCH, fits)
+
+
+def begin(directory: Path, storage: str, objectives: Mapping[str, str], pruner: dict[str, Any]) -> optuna.Study:
+    """The study of a sweep's directory, which nobody else has: a new one, or the one that is to go on. Raises ConfigError where
+    that one is another."""
+    ours = {"storage": storage, "objectives": dict(objectives), "pruner": pruner}
+    theirs = about(directory) or ours
+    for name in ("storage", "objectives"):
+        if theirs[name] != ours[name]:
+            accepted = f"the study in {directory} has {theirs[name]}; accepted is that, or another hydra.sweep.dir"
+            raise config_error(f"hydra.sweeper.{name}", ours[name], accepted)
+    write_json(directory / SEARCH, ours)
+    if storage == "journal":
+        _mend(directory / FILES[storage])
+    return study_in(directory)
+
+
+def study_in(directory: Path) -> optuna.Study:
+    """The study of a directory in which a search has begun."""
+    known = about(directory)
+    if known is None:
+        raise config_error("SWEEP_DIR", directory, "has no search; accepted is the directory of hydra/sweeper=optuna")
+    return optuna.create_study(
+        study_name=_NAME,
+        storage=_storage(directory / FILES[known["storage"]]),
+        sampler=optuna.samplers.RandomSampler(),  # for who only looks; a search sets one for every trial
+        pruner=construct("hydra.sweeper.pruner", known["pruner"]),
+        directions=[_DIRECTIONS[mode] for mode in known["objectives"].values()],
+        load_if_exists=True,
+    )
+
+
+def trial_in(run_dir: Path) -> Trial | None:
+    """The trial that a job of the search above its directory is; None where it is none that is under way."""
+    study, overrides = study_in(run_dir.parent), (card_of(run_dir) or {}).get("overrides")
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    return next((trial_of(study, trial) for trial in running if trial.user_attrs.get(POINT) == overrides), None)
+
+
+def trial_of(study: optuna.Study, trial: FrozenTrial) -> Trial:
+    """A trial that has begun, to go on with: Optuna has no other way to one of another process."""
+    return Trial(study, trial._trial_id)
+
+
+def _storage(path: Path) -> BaseStorage:
+    return RDBStorage(f"sqlite:///{path}") if path.suffix == ".db" else JournalStorage(JournalFileBackend(str(path)))
+
+
+def _mend(path: Path) -> None:
+    """Takes out a last line that a full disk or a loss of power has cut off: Optuna would append the next one to it, and read
+    neither, nor any that follows."""
+    if not path.is_file():
+        return
+    lock = JournalFileSymlinkLock(str(path))
+    lock.acquire()
+    try:
+        content = path.read_bytes()
+        os.truncate(path, content.rfind(b"\n") + 1)
+    finally:
+        lock.release()

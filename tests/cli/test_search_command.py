@@ -1,0 +1,36 @@
+"""`python train.py -m hydra/sweeper=optuna ...`: a search of a small stand-in program (tests/program.py)."""
+
+import json
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from commands import ROOT, python, started
+
+from lockstep.sweeps.study import study_in
+
+PROGRAM = ROOT / "tests" / "program.py"
+FIXED = ("-m", "hydra/sweeper=optuna", "trainer.accelerator=cpu", "fresh_processes=True", "hydra.sweep.dir=search")
+SPACE = ("model.optimizer.lr=tag(log,interval(1e-3,1e-1))", "hydra.sweeper.n_trials=3")
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    with started(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, JOURNAL=str(journal)) as process:
+        while len([*journal.glob("*.began")]) < 2:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    done = python(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, JOURNAL=str(journal))
+    assert done.returncode == 0, done.stdout + done.stderr
+    study = study_in(tmp_path / "search")
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
+    manifest = json.loads((tmp_path / "search" / "manifest.json").read_text())
+    metrics = {job["directory"]: job["metric"] for job in manifest["jobs"].values()}
+    assert {trial.user_attrs["directory"]: trial.value for trial in study.trials} == metrics
+    finished = Counter(path.name.rpartition(".")[0].rpartition(".")[0] for path in journal.glob("*.finished"))
+    assert finished == Counter(str(trial.params["model.optimizer.lr"]) for trial in study.trials)
+    assert done.stdout.count("finished") >= 3  # the table is of the whole search
