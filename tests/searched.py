@@ -1,0 +1,28 @@
+"""A search's directory with one trial under way, whose job is still to be run."""
+
+from pathlib import Path
+from typing import Any
+
+from optuna import Study
+
+from lockstep.sweeps.job_directory import write_card
+from lockstep.sweeps.study import POINT, begin
+
+NOBODY = {"_target_": "optuna.pruners.NopPruner"}
+
+
+def search_with_a_job(folder: Path, pruner: dict[str, Any]) -> tuple[Study, Path]:
+    """The study, for the best val/acc, and the directory of its first trial."""
+    folder.mkdir()
+    study = begin(folder, "journal", {"val/acc": "max"}, pruner)
+    overrides = ["model.optimizer.lr=0.01"]
+    study.ask().set_user_attr(POINT, overrides)
+    run_dir = folder / "lr=0.01_abc"
+    card: dict[str, Any] = {"key": "abc", "number": 0, "overrides": overrides, "devices": 1, "command": [], "config": {}}
+    write_card(run_dir, card | {"optimized_metric": "val/acc", "optimized_mode": "max", "sweep_command": [], "cwd": "."})
+    return study, run_dir
+
+
+def told(study: Study) -> dict[int, float]:
+    """By the number of validations before it what the pruner of the first trial was told."""
+    return study.trials[0].intermediate_values
