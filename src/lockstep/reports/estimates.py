@@ -26,16 +26,23 @@ class Estimate:
 
 def positive(values: Sequence[float]) -> Estimate:
     """Of times, say: the interval does not go below 0."""
-    found = estimate(values)
-    return Estimate(found.mean, found.interval and (max(0.0, found.interval[0]), found.interval[1]), found.runs)
+    return estimate(values, low=0.0)
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def score(values: Sequence[float], maximize: bool) -> Estimate:
+    """Of a metric. One to be maximised that is between 0 and 1 in all runs is taken for a share, an accuracy say: its interval
+    does not go beyond them."""
+    is_share = maximize and min(values) >= 0 and max(values) <= 1
+    return estimate(values, 0.0, 1.0) if is_share else estimate(values)
+
+
+def estimate(values: Sequence[float], low: float = -math.inf, high: float = math.inf) -> Estimate:
+    """Of a quantity between `low` and `high`."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(mean)
     half = _half_width(statistics.stdev(values) / math.sqrt(len(values)), len(values) - 1)
-    return Estimate(mean, (mean - half, mean + half), len(values))
+    return Estimate(mean, (max(low, mean - half), min(high, mean + half)), len(values))
 
 
 def difference(values: Sequence[float], others: Sequence[float]) -> Estimate:

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from lockstep.atomic_files import replace_text, replacing
 from lockstep.reports.choice import setting_of
 from lockstep.reports.communication import Fit, StepTime
-from lockstep.reports.estimates import Estimate, estimate
-from lockstep.reports.measurements import DIVERGED, FAILED, MISSING
+from lockstep.reports.estimates import Estimate, score
+from lockstep.reports.measurements import DIVERGED, FAILED, MISSING, Measurements
 from lockstep.reports.rates import Cell
 from lockstep.reports.scaling import Series, metrics_of
 
@@ -132,14 +132,14 @@ def _cell(axis: Any, x: int, y: int, cell: Cell | None, shown: Any, is_best: boo
         axis.add_patch(matplotlib.patches.Rectangle(**inner, fill=False, edgecolor="white" if is_dark else "black", linewidth=2))
 
 
-def accuracy(series: Series, metric: str) -> Figure:
+def accuracy(series: Series, measured: Measurements) -> Figure:
     """The final metric against devices, where only they differ, at the rate that is best on the fewest."""
     figure, (axis,) = _axes(width=5, height=2.8)
     alike = {point.devices: [row for row in point.rows if row.lr == series.base.lr] for point in series.points}
-    metrics = {devices: estimate(metrics_of(rows)) for devices, rows in alike.items() if rows}
+    metrics = {devices: score(metrics_of(rows), measured.maximize) for devices, rows in alike.items() if rows}
     _points(axis, [*metrics], [*metrics.values()])
     axis.axhline(series.base.metric.mean, linestyle="--", color=GREY, linewidth=1)
-    _of_counts(axis, [*metrics], metric)
+    _of_counts(axis, [*metrics], measured.metric)
     return figure
 
 

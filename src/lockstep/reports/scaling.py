@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.reports.estimates import Estimate, difference, estimate, positive, ratio
+from lockstep.reports.estimates import Estimate, difference, positive, ratio, score
 from lockstep.reports.measurements import Measurement, Measurements
 
 WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
@@ -82,7 +82,7 @@ def _point(rows: list[Measurement], base: list[Measurement], measured: Measureme
     devices = rows[0].devices
     speeds = [row.samples_per_second or 0.0 for row in rows]
     speedup = ratio(speeds, [row.samples_per_second or 0.0 for row in base]) if rows is not base else Estimate(1.0)
-    rates = {lr: estimate(metrics_of(same)) for lr, same in _grouped(rows, lambda row: row.lr).items()}
+    rates = {lr: score(metrics_of(same), measured.maximize) for lr, same in _grouped(rows, lambda row: row.lr).items()}
     best = (max if measured.maximize else min)(rates, key=lambda lr: rates[lr].mean)
     return Point(
         devices=devices,

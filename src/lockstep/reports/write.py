@@ -42,7 +42,7 @@ def drawing(name: str, found: Findings) -> Figure:
         return pictures.time_shares(found.time_shares)
     if name == "accuracy":
         assert found.same_batch
-        return pictures.accuracy(found.same_batch, measured.metric)
+        return pictures.accuracy(found.same_batch, measured)
     assert series
     if name == "scaling":
         return pictures.scaling(series, found.fit)
