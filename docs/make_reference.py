@@ -19,6 +19,7 @@ GROUPS = (
     "model/lr_scheduler",
     "model/adapt",
     "datamodule",
+    "datamodule/curriculum",
     "trainer",
     "trainer/strategy",
     "trainer/communication",

@@ -53,6 +53,7 @@ BASES: tuple[tuple[str, ...], ...] = (
         *("optimized_metric=val/loss", "optimized_mode=min"),
     ),
     ("model=mlp", "model/adapt=lora", "callbacks=freeze", "callbacks.freeze.match=lora_up"),
+    ("model=mlp", "datamodule/curriculum=root"),
     ("model=resnet18", "model/optimizer=adam", "model/lr_scheduler=one_cycle", "trainer/communication=power_sgd"),
     ("model/lr_scheduler=step", "datamodule=image_folder", "datamodule.data_dir=pictures", "datamodule.batch_size=2"),
     *((("datamodule=hf_dataset", "datamodule.data_dir=pictures", "datamodule.inputs=image"),) if find_spec("datasets") else ()),

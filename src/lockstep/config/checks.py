@@ -17,6 +17,7 @@ from lockstep.errors import config_error
 STAGES = ("train", "val", "test")
 VALIDATION = ("validation", "valid", "val", "dev")  # as folders and files of that split are called
 GROUPS = ("datamodule", "model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
+GROUPS_OR_NULL = ("datamodule.curriculum",)
 GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
 # what the plan and the build read of the trainer, whichever it is
 IN_EVERY_TRAINER = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "accumulate_grad_batches"))
@@ -85,7 +86,7 @@ def _check_groups(cfg: DictConfig, chosen: Iterable[str]) -> None:
 def _groups(cfg: DictConfig) -> list[str]:
     """What is built from a _target_: the parts of a run, and what there is of callbacks and the like."""
     entries = [f"{group}.{name}" for group in GROUPS_OF_ENTRIES for name in OmegaConf.select(cfg, group) or {}]
-    return [*GROUPS, *(key for key in entries if OmegaConf.select(cfg, key) is not None)]
+    return [*GROUPS, *(key for key in (*GROUPS_OR_NULL, *entries) if OmegaConf.select(cfg, key) is not None)]
 
 
 def _check_targets(cfg: DictConfig) -> None:

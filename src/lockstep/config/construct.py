@@ -41,6 +41,8 @@ class Factory:
         return self.values
 
     def __call__(self, *positional: Any, **given: Any) -> Any:
+        for name in self.arguments.missing(given.keys() | self.values.keys(), len(self.positional) + len(positional)):
+            raise config_error(f"{self.key}.{name}", "???", f"a value is required by {self.name}")
         with self._refusals():
             return self.target(*self.positional, *positional, **(self.values | given))
 
@@ -49,8 +51,6 @@ class Factory:
         taken = {name: value for name, value in given.items() if self.arguments.takes(name)}
         for name in taken.keys() & self.values.keys():
             raise config_error(f"{self.key}.{name}", shown(self.values[name]), "is set elsewhere; accepted is to leave it out")
-        for name in self.arguments.missing(taken.keys() | self.values.keys(), len(self.positional)):
-            raise config_error(f"{self.key}.{name}", "???", f"a value is required by {self.name}")
         return self(**taken)
 
     @contextmanager

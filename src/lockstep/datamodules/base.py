@@ -4,6 +4,7 @@ import logging
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batch, Batches
+from lockstep.datamodules.curriculum import Curriculum, EasyFirst
 from lockstep.datamodules.loaders import loader_of
 from lockstep.datamodules.on_device import OnDevice
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
@@ -55,6 +57,7 @@ class DataModule(LightningDataModule):
         folds, fold: given instead, validation is part number `fold`, from 0 on, of `folds` equal ones: cross-validation.
         standardize: fit scikit-learn's StandardScaler on the training split.
         augment: keyword arguments of CropFlip, for training images.
+        curriculum: which training samples take part when.
     """
 
     spec: DataSpec
@@ -78,12 +81,13 @@ class DataModule(LightningDataModule):
         seed: int = 0,
         standardize: bool = False,
         augment: dict[str, Any] | None = None,
+        curriculum: Curriculum | None = None,
     ) -> None:
         super().__init__()
         self.batch_size, self.global_batch_size = batch_size, global_batch_size
         self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
         self.folds, self.fold = folds, fold
-        self.standardize = standardize
+        self.standardize, self.curriculum = standardize, curriculum
         self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
         self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
         self.pin_memory, self.on_device = pin_memory, on_device
@@ -122,6 +126,7 @@ class DataModule(LightningDataModule):
             seed=self.seed,
             drop_last=self.drop_last,
             start=self._start,
+            reorder=self._easy_first,
         )
         batches = self._limited(len(sampler))
         self.samples_per_epoch = min(batches * self.order_facts()["samples_per_batch"], sampler.samples_per_epoch)
@@ -146,8 +151,9 @@ class DataModule(LightningDataModule):
         now = self.order_facts()
         if state_dict["consumed"]:
             keys = {"seed": "seed", "shuffle": "datamodule.shuffle", "length": "datamodule"}
-            for name, key in (keys | {"global_batch_size": "datamodule.global_batch_size"}).items():
-                if now[name] != state_dict.get(name, now[name]):  # an older checkpoint does not say whether it shuffles
+            keys |= {"global_batch_size": "datamodule.global_batch_size", "curriculum": "datamodule.curriculum"}
+            for name, key in keys.items():
+                if now[name] != state_dict.get(name, now[name]):  # an older checkpoint does not say all of them
                     raise config_error(
                         key,
                         now[name],
@@ -170,11 +176,16 @@ class DataModule(LightningDataModule):
         return {
             "seed": self.seed,
             "shuffle": int(self.shuffle),
+            "curriculum": 0 if self._easy_first is None else self._easy_first.identity,
             "length": len(self.splits.train),
             "global_batch_size": samples_per_batch * self._accumulate,
             "samples_per_batch": samples_per_batch,
             "world_size": self._world_size,
         }
+
+    @cached_property
+    def _easy_first(self) -> EasyFirst | None:
+        return None if self.curriculum is None else self.curriculum(self.splits.train)
 
     def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
         return self._eval_loader(self.splits.val)

@@ -178,10 +178,17 @@ class Rows(Dataset[Any]):
         while hasattr(feature, "feature"):  # of a list
             feature = feature.feature
         self.has_bytes = getattr(feature, "dtype", None) == "uint8"
+        self._all = table
         self.table = table.select_columns([*columns, targets.column]).with_format(None if self.has_images else "numpy")
 
     def __len__(self) -> int:
         return len(self.table)
+
+    def column(self, name: str) -> numpy.ndarray | None:
+        """Any one of the data's numbers; None where there is none of that name."""
+        if name not in self._all.features:
+            return None
+        return numpy.asarray(self._all.select_columns([name]).with_format("numpy")[:][name])
 
     def __getitems__(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
         rows = self.table[list(ids)]

@@ -6,7 +6,7 @@ batches (one `BatchIndices` each), for a DataLoader with `batch_size=None`: batc
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
 import torch
@@ -45,6 +45,7 @@ class TrainSampler(_BatchSampler):
     With drop_last the epoch ends with the last whole global batch; else with a smaller one, its samples weighted so
     that the step is the mean over them although ranks hold unequal numbers.
     `start` is for a run that continues within an epoch: (epoch, how many samples of its global order are consumed).
+    `reorder` makes another global order of as many samples from the one of an epoch, and the epoch.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class TrainSampler(_BatchSampler):
         seed: int = 0,
         drop_last: bool = True,
         start: tuple[int, int] = (0, 0),
+        reorder: Callable[[Tensor, int], Tensor] | None = None,
     ) -> None:
         super().__init__(length, batch_size, rank, world_size, shuffle, seed)
-        self.start = start
+        self.start, self.reorder = start, reorder
         self.set_epoch(start[0])  # data workers may draw before Lightning says which epoch it is (Lightning issue 21938)
         self.accumulate = accumulate
         self.global_batch_size = batch_size * world_size * accumulate
@@ -94,9 +96,8 @@ class TrainSampler(_BatchSampler):
             yield self._indices(order, batch, loss_weight=multiplier / step_samples)
 
     def _order(self) -> Tensor:
-        if not self.shuffle:
-            return torch.arange(self.length)
-        return _shuffled(self.length, seed_of(self.seed, self.epoch))
+        order = _shuffled(self.length, seed_of(self.seed, self.epoch)) if self.shuffle else torch.arange(self.length)
+        return order if self.reorder is None else self.reorder(order, self.epoch)
 
 
 class EvalSampler(_BatchSampler):

@@ -67,6 +67,8 @@ def test_yes_is_not_a_number(key: str, shipped: DictConfig) -> None:
         ("trainer.num_sanity_val_steps", "x", "trainer.num_sanity_val_steps=x: accepted is an integer of at least -1"),
         ("model.net.hidden", [-5], "model.net.hidden=[-5]: accepted is a list of integers of at least 1"),
         ("datamodule.shape", [-1, 4, 4], "datamodule.shape=[-1, 4, 4]: accepted is a list of three integers of at least 1"),
+        ("datamodule.curriculum", ["a"], "datamodule.curriculum=['a']: accepted is a group; override what is in it, "),
+        ("datamodule.curriculum", {"a": 1}, "datamodule.curriculum._target_=null: accepted is the full name of a class, "),
         ("trainer.deterministic", 1, "trainer.deterministic=1: accepted is true, false, warn"),
         ("trainer.strategy.process_group_backend", "mpi", "trainer.strategy.process_group_backend=mpi: accepted is nccl, gloo"),
         ("trainer.strategy.timeout", 0, "trainer.strategy.timeout=0: accepted is a number of at least 1"),

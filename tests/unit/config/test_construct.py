@@ -105,6 +105,13 @@ def test_a_target_called_later_refuses_under_its_key() -> None:
         later([nn.Parameter(torch.zeros(1))])
 
 
+def test_a_target_called_later_lacks_nothing() -> None:
+    later = construct("part", node("Typed", _partial_=True, rate=1.0))
+    with pytest.raises(ConfigError, match=r"^part\.count=\?\?\?: a value is required by .*\.Typed$"):
+        later(name="x")
+    assert later(3).values[:2] == (3, 1.0)
+
+
 def test_a_bug_in_a_module_of_one_s_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_broken_module.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))

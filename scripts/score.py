@@ -1,0 +1,73 @@
+"""Writes the loss of each training sample by a trained model: what a curriculum takes for how hard it is.
+
+    python scripts/score.py RUN_DIR                          # RUN_DIR/scores.pt
+    python scripts/score.py RUN_DIR --checkpoint last --to scores.pt
+    python train.py datamodule/curriculum=linear datamodule.curriculum.scores._target_=lockstep.datamodules.curriculum.saved \
+      +datamodule.curriculum.scores.path=RUN_DIR
+
+The samples are those of the run's training split, not augmented; another seed splits otherwise.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from lockstep import console
+from lockstep.cli import start
+from lockstep.config.construct import construct
+from lockstep.errors import config_error
+from lockstep.runs.saved import checkpoint_of, saved_config
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to the saved config")
+    parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="default: RUN_DIR/scores.pt")
+    parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what a checkpoint names in it")
+    arguments = parser.parse_intermixed_args()
+    from lockstep.build import load_model
+    from lockstep.datamodules import DataModule
+    from lockstep.datamodules.curriculum import save_scores
+    from lockstep.models import Task
+
+    cfg = saved_config(arguments.run_dir, arguments.overrides)
+    cfg.datamodule.pop("curriculum", None)
+    datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True))
+    model = load_model(checkpoint_of(arguments.run_dir, arguments.checkpoint), arguments.allow)
+    for part, kind in ((datamodule, DataModule), (model, Task)):
+        if not isinstance(part, kind):
+            accepted = f"is a {type(part).__name__}; accepted is a run of a lockstep {kind.__name__}"
+            raise config_error("RUN_DIR", arguments.run_dir, accepted)
+    datamodule.prepare_data()
+    losses, target = losses_of(model, datamodule), arguments.to or arguments.run_dir / "scores.pt"
+    save_scores(datamodule.splits.train, losses, target)
+    rows = [("scores", str(target)), ("samples", str(len(losses))), ("mean loss", f"{losses.mean():.4f}")]
+    console.show_table(rows)
+
+
+def losses_of(model: Any, datamodule: Any) -> Any:
+    """(length,), in float64, of the training split."""
+    import torch
+
+    from lockstep.datamodules.batches import Batches
+    from lockstep.datamodules.loaders import loader_of
+    from lockstep.datamodules.samplers import EvalSampler
+
+    train = datamodule.splits.train
+    losses = torch.full((len(train),), torch.nan, dtype=torch.float64)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.eval().to(device)
+    sampler = EvalSampler(len(train), datamodule.global_batch_size or datamodule.batch_size)
+    with torch.inference_mode():
+        for batch in loader_of(Batches(train), sampler, num_workers=datamodule.num_workers):
+            moved = batch.to(device)
+            losses[batch.ids] = model.measure(model(moved.inputs), moved.targets)["loss"].double().cpu()
+    return losses
+
+
+if __name__ == "__main__":
+    start(main)
