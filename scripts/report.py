@@ -5,8 +5,8 @@ python scripts/report.py SWEEP_DIR --only model=cnn                # of the jobs
 python scripts/report.py SWEEP_DIR --all-reduce FILE          # with latency and bandwidth as scripts/allreduce.py measured them
 
 Writes SWEEP_DIR/report/: report.html (one file, opens without a network), report.md, and the pictures as PNG and SVG. Prints
-the answer. Whatever of the sweep has finished is enough; what is missing is said. sweep=scaling and sweep=strong_scaling do
-this by themselves when they end.
+the answer. Whatever of the sweep has finished is enough; what is missing is said. A search (hydra/sweeper=optuna) has a page of
+its own; --only asks for this one all the same. sweep=scaling, strong_scaling and optuna do this by themselves when they end.
 
 Exit codes: 0 written, 2 it can't be.
 """

@@ -1,7 +1,7 @@
 """report.html, report.md and the pictures of a sweep, in its directory; the pictures in TensorBoard too."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,21 +9,32 @@ from matplotlib.figure import Figure
 
 from lockstep.atomic_files import replace_text
 from lockstep.reports import measurements, pictures
-from lockstep.reports.document import Picture, to_html, to_markdown
+from lockstep.reports.document import Document, Picture, to_html, to_markdown
 from lockstep.reports.findings import Assumed, Findings
 from lockstep.reports.sections import document
 from lockstep.reports.tensorboard import write_events
+from lockstep.sweeps.job_directory import SEARCH
 
 FOLDER = "report"  # of the sweep's directory
 
 
 def write_report(sweep_dir: Path, only: Sequence[str] = (), assumed: Assumed | None = None) -> tuple[str, Path]:
-    """The answer, and the HTML file. Raises ConfigError where there is no sweep."""
+    """The answer, and the HTML file: of a search its own page, unless it is to be `only` of some of its jobs. Raises ConfigError
+    where there is no sweep."""
+    if (sweep_dir / SEARCH).is_file() and not only:
+        from lockstep.reports import search  # Optuna
+
+        searched = search.Searched(sweep_dir)
+        return _write(sweep_dir, search.document(searched), lambda name: search.drawing(name, searched))
     found = Findings(measurements.read(sweep_dir, only), assumed or Assumed())
-    page, folder = document(found), sweep_dir / FOLDER
+    return _write(sweep_dir, document(found), lambda name: drawing(name, found))
+
+
+def _write(sweep_dir: Path, page: Document, draw: Callable[[str], Figure]) -> tuple[str, Path]:
+    folder = sweep_dir / FOLDER
     folder.mkdir(exist_ok=True)
     names = [block.name for block in page.blocks if isinstance(block, Picture)]
-    drawn = {name: pictures.save(drawing(name, found), folder, name) for name in names}
+    drawn = {name: pictures.save(draw(name), folder, name) for name in names}
     replace_text(folder / "report.md", to_markdown(page))
     replace_text(folder / "report.html", to_html(page, drawn))
     with contextlib.suppress(ImportError):  # without TensorBoard there is nothing to look at it with
