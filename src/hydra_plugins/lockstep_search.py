@@ -33,4 +33,4 @@ class OptunaSweeper(Sweeper):
         from lockstep.sweeps.search import Search, Settings
 
         assert self.launcher is not None
-        Search(self.config, self.loader, Settings(**self.settings), self.launcher).run(arguments)
+        Search(self.config, self.loader, Settings.of(self.settings), self.launcher).run(arguments)

@@ -60,8 +60,8 @@ def _answer(found: Searched) -> str:
     best = found.complete[0]
     said = f"{_values(found, best)} with {' '.join(f'{key}={_short(value)}' for key, value in best.params.items())}"
     if len(found.objectives) == 1:
-        return f"The best of {count(len(found.complete), 'trial')}: {said}."
-    return f"{count(len(found.study.best_trials), 'trial')} of {len(found.complete)} on the Pareto front; the first: {said}."
+        return f"The best of {count(len(found.trials), 'trial')}: {said}."
+    return f"{count(len(found.study.best_trials), 'trial')} of {len(found.trials)} on the Pareto front; the first: {said}."
 
 
 def _blocks(found: Searched) -> Iterator[Block]:

@@ -3,9 +3,9 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import optuna
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from lockstep import console
 from lockstep.config.construct import Factory, construct
 from lockstep.config.rules import Rule, integer, one_of
 from lockstep.errors import config_error
@@ -50,13 +49,20 @@ _RULES = {
 class Settings:
     """hydra.sweeper.KEY=VALUE; conf/hydra/sweeper/optuna.yaml says what each means."""
 
-    n_trials: int
-    n_jobs: int
-    objectives: Any
-    sampler: Any
-    pruner: Any
-    storage: str
+    n_trials: int = 20
+    n_jobs: int = 1
+    objectives: Any = None
+    sampler: Any = "TPESampler"
+    pruner: Any = "MedianPruner"
+    storage: str = "journal"
     params: Any = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        known = [one.name for one in fields(cls)]
+        for name in values.keys() - known:
+            raise config_error(f"hydra.sweeper.{name}", values[name], f"no such key; accepted are {', '.join(known)}")
+        return cls(**values)
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -115,10 +121,12 @@ class Search:
         while numbers := self._batch():
             self._try(numbers)
         Sweep.adopt()
-        console.say(self._best())
+        print(f"\n{self._best()}", flush=True)
 
     def _check(self) -> None:
-        """Before anything is written: what Optuna is to be made of, and whether it goes together."""
+        """Before anything is written: what Optuna is to be made of, and whether all that is to be chosen from is there."""
+        for point in self.space.corners():
+            self.loader.load_sweep_config(self.config, list(point))
         self._sampler(0)
         construct("hydra.sweeper.pruner", self.settings.pruner)
         if len(self.objectives) > 1 and OmegaConf.select(self.config, "callbacks.pruning") is not None:

@@ -1,6 +1,6 @@
 """A search space, from the overrides of a command line: what Hydra would sweep over is a distribution of Optuna's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Self
@@ -43,6 +43,13 @@ class Space:
     def point(self, trial: Trial) -> tuple[str, ...]:
         """The overrides of a trial; what it has no value of yet is drawn."""
         return (*self.constants, *(f"{key}={_drawn(trial, key, one)}" for key, one in self.distributions.items()))
+
+    def corners(self) -> Iterator[tuple[str, ...]]:
+        """Points that together have every choice: what can't be composed is in one of them."""
+        values = {key: _some_of(one) for key, one in self.distributions.items()}
+        first = {key: some[0] for key, some in values.items()}
+        for point in (first, *(first | {key: value} for key, some in values.items() for value in some[1:])):
+            yield (*self.constants, *(f"{key}={value}" for key, value in point.items()))
 
     def check(self, earlier: dict[str, BaseDistribution]) -> None:
         """Raises ConfigError where a study that has trials of `earlier` distributions can't go on with these."""
@@ -91,6 +98,14 @@ def _range(sweep: RangeSweep, *, is_log: bool) -> BaseDistribution:
         return IntDistribution(int(low), int(max(values)), log=is_log, step=int(step))
     high = Decimal(str(low)) + (len(values) - 1) * Decimal(str(step))  # their sum as floats may lie above the last value
     return FloatDistribution(float(low), float(high), log=is_log, step=None if is_log else float(step))
+
+
+def _some_of(distribution: BaseDistribution) -> Sequence[Any]:
+    """All choices, or the smallest number."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    return (distribution.low,)
 
 
 def _drawn(trial: Trial, key: str, distribution: BaseDistribution) -> Any:

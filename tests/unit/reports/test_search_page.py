@@ -32,7 +32,7 @@ def search(folder: Path, objectives: dict[str, str]) -> Path:
 
 def test_a_search_ends_with_its_best_trial_and_optuna_s_pictures(tmp_path: Path) -> None:
     answer, page = write_report(search(tmp_path, {"val/acc": "max"}))
-    assert answer == "The best of 4 trials: val/acc 0.3 with model.optimizer.lr=0.1 model=b."
+    assert answer == "The best of 5 trials: val/acc 0.3 with model.optimizer.lr=0.1 model=b."
     assert {path.name for path in page.parent.glob("*.png")} == {"history.png", "importances.png"}
     text = (page.parent / "report.md").read_text()
     assert "5 trials: 4 complete, 1 failed. Optimized: val/acc (max)" in text
@@ -44,7 +44,7 @@ def test_a_search_ends_with_its_best_trial_and_optuna_s_pictures(tmp_path: Path)
 def test_of_several_objectives_the_trials_that_no_other_beats_come_first(tmp_path: Path) -> None:
     answer, page = write_report(search(tmp_path, {"val/loss": "min", "wall_time": "max"}))
     best = "val/loss 0, wall_time 10 with model.optimizer.lr=0.0001 model=a"
-    assert answer == f"4 trials of 4 on the Pareto front; the first: {best}."
+    assert answer == f"4 trials of 5 on the Pareto front; the first: {best}."
     assert {path.name for path in page.parent.glob("*.png")} == {"pareto.png"}
 
 

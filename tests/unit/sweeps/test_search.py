@@ -1,6 +1,7 @@
 """A search whose launcher trains nothing: what is asked, what is told, and what is left when it is killed."""
 
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 from fake_sweep import leave
 from omegaconf import OmegaConf
 
+from hydra_plugins.lockstep_search import OptunaSweeper
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import CONF
 from lockstep.sweeps.jobs import Job
@@ -57,13 +59,17 @@ def near_a_hundredth(point: dict[str, str]) -> Outcome:
     return 1.0 - abs(float(point["model.optimizer.lr"]) - 0.01)
 
 
+composed: list[list[str]] = []  # by searches, before they begin
+
+
 def search(launcher: Launcher, *arguments: str, launcher_settings: Any = None, **settings: Any) -> Any:
     """A whole search; its study."""
     shipped = OmegaConf.load(CONF / "hydra" / "sweeper" / "optuna.yaml")
     known = {key: value for key, value in shipped.items() if not str(key).startswith("_")} | settings  # pyright: ignore
     config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"pruning": None}}
     config |= {"hydra": {"sweep": {"dir": str(launcher.folder)}, "launcher": launcher_settings or {}}}
-    Search(OmegaConf.create(config), None, Settings(**known), launcher).run(arguments or [LR])  # pyright: ignore
+    loader = SimpleNamespace(load_sweep_config=lambda _, overrides: composed.append(overrides))
+    Search(OmegaConf.create(config), loader, Settings.of(known), launcher).run(arguments or [LR])  # pyright: ignore
     return None if launcher_settings else study_in(launcher.folder)
 
 
@@ -179,6 +185,20 @@ def test_a_line_that_was_cut_off_does_not_cost_the_study(tmp_path: Path) -> None
     assert states(study) == ["COMPLETE"] * 5
 
 
+def test_every_choice_is_composed_before_the_first_trial(tmp_path: Path) -> None:
+    composed.clear()
+    search(Launcher(tmp_path, near_a_hundredth), LR, "model=mlp,cnn", "x=a,b", "seed=1", n_trials=1)
+    points = [("0.0001", "mlp", "a"), ("0.0001", "cnn", "a"), ("0.0001", "mlp", "b")]
+    assert composed == [["seed=1", f"model.optimizer.lr={lr}", f"model={model}", f"x={x}"] for lr, model, x in points]
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)  # as if there were none
+    nothing: Any = None
+    with pytest.raises(ConfigError, match=r"^hydra/sweeper=optuna: .* is not installed: pip install 'lockstep\[search\]'$"):
+        OptunaSweeper().setup(hydra_context=nothing, task_function=nothing, config=nothing)
+
+
 def test_a_dry_run_asks_and_leaves_nothing(tmp_path: Path) -> None:
     launcher = Launcher(tmp_path / "elsewhere", near_a_hundredth)
     launcher.launch = lambda points, _: launcher.batches.append(len(points))  # pyright: ignore
@@ -192,6 +212,7 @@ def test_a_dry_run_asks_and_leaves_nothing(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"n_trials": 0}, "hydra.sweeper.n_trials=0: accepted is an integer of at least 1"),
+        ({"trials": 3}, "hydra.sweeper.trials=3: no such key; accepted are n_trials, n_jobs, "),
         ({"storage": "redis"}, "hydra.sweeper.storage=redis: accepted is journal, sqlite"),
         ({"objectives": {"val/acc": "up"}}, r"hydra.sweeper.objectives=.*: accepted is \{METRIC: max or min\}, or null"),
         ({"objectives": {"speed": "max"}}, "hydra.sweeper.objectives=speed: accepted is a metric, val/loss say, or one of wo"),
