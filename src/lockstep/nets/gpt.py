@@ -83,12 +83,16 @@ class GPT(nn.Module):
         next ones of those it has been given."""
         cache = Cache(None) if cache is None else cache
         places, documents, seen_places, seen_documents = cache.extend(self._documents(tokens, cache), tokens.shape[1])
-        distance = places[:, None] - seen_places
-        mask = (distance >= 0) & (distance < self.context) & (documents[:, :, None] == seen_documents[:, None])
+        if self.separator is None and cache.length is None and tokens.shape[1] <= self.context:
+            mask = None  # of all earlier tokens: attention has kernels for that, which need no matrix of it
+        else:
+            distance = places[:, None] - seen_places
+            mask = (distance >= 0) & (distance < self.context) & (documents[:, :, None] == seen_documents[:, None])
+            mask = mask[:, None]
         rotation = _rotation(places, self.head_width, self.rope_base)
         x = self.embed_tokens(tokens)
         for number, layer in enumerate(self.layers):
-            x = layer(x, mask[:, None], rotation, cache.of_layer(number))
+            x = layer(x, mask, rotation, cache.of_layer(number))
         return functional.linear(self.norm(x), self.embed_tokens.weight)
 
     def _documents(self, tokens: Tensor, cache: "Cache") -> Tensor:
@@ -117,13 +121,15 @@ class Attention(nn.Module):
         self.q_proj, self.o_proj = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.k_proj, self.v_proj = (nn.Linear(width, of_keys, bias=False) for _ in range(2))
 
-    def forward(self, x: Tensor, mask: Tensor, rotation: tuple[Tensor, Tensor], remember: Any) -> Tensor:
-        """(n, length, width) to the same; `mask` (n, 1, length, seen) is true where a token sees another."""
+    def forward(self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], remember: Any) -> Tensor:
+        """(n, length, width) to the same; `mask` (n, 1, length, seen) is true where a token sees another; without one it sees
+        all before it, and itself."""
         queries = _rotated(_in_heads(self.q_proj(x), self.heads), rotation)
         keys, values = _rotated(_in_heads(self.k_proj(x), self.kv_heads), rotation), _in_heads(self.v_proj(x), self.kv_heads)
         keys, values = remember(keys, values)
         shared = self.heads != self.kv_heads
-        seen = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=shared)
+        how: dict[str, Any] = {"attn_mask": mask, "is_causal": mask is None, "enable_gqa": shared}
+        seen = functional.scaled_dot_product_attention(queries, keys, values, **how)
         return self.o_proj(seen.transpose(1, 2).flatten(2))
 
 
