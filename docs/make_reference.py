@@ -22,6 +22,7 @@ GROUPS = (
     "datamodule/curriculum",
     "trainer",
     "trainer/strategy",
+    "trainer/plan",
     "trainer/communication",
     "guards",
     "callbacks",

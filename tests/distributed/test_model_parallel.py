@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from faults import Poison
-from fits import become_rank, last, prepared, trained
+from fits import KeepAll, become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 from torch import Tensor
@@ -169,3 +169,47 @@ def test_a_checkpoint_is_read_as_any_other(found: list[dict[str, Any]], folder: 
     assert differences(dict(load_model(path).state_dict()), single) == []
     assert found[0]["tested"] == found[1]["tested"]
     assert found[0]["tested"][0]["test/loss"] > 0
+
+
+# Layers that are divided besides, on a mesh of two by two processes
+
+MESH = ("trainer/strategy=tensor_parallel", "trainer/plan=mlp", "trainer.devices=4", "model.net.hidden=[16, 8]")
+FEW = ("datamodule.global_batch_size=240", "trainer.max_epochs=1", "trainer.precision=64-true", "trainer.gradient_clip_val=0.05")
+FEW += ("+model.torchmetrics.f1._target_=torchmetrics.classification.MulticlassF1Score",)
+
+
+def check_mesh(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    become_rank(rank, world_size)
+    watched = Watched()
+    whole, trainer = trained(folder / "whole", *FEW, *MESH, extra=[watched, KeepAll(folder)])
+    weights = dict(trainer.lightning_module.named_parameters())
+    dist.barrier()
+    resumed, _ = trained(folder / "resumed", *FEW, *MESH, ckpt_path=folder / "3.ckpt")
+    return {
+        "held": watched.held,
+        "whole": whole,
+        "resumed": differences(whole | NOWHERE, resumed | NOWHERE),
+        "mesh": [weights[f"net.layers.{number}.weight"].device_mesh.ndim for number in (1, 4, 7)],
+    }
+
+
+@pytest.fixture(scope="module")
+def on_mesh(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("mesh")
+    return in_ranks(4, partial(check_mesh, folder=folder), folder)
+
+
+def test_layers_of_a_plan_are_divided_twice_and_the_others_once(on_mesh: list[dict[str, Any]]) -> None:
+    assert on_mesh[0]["mesh"] == [2, 2, 1]
+    twice = 64 * 16 + 16 + 16 * 8  # their numbers: weights, and the first one's bias
+    once = on_mesh[0]["held"]["whole"] - twice
+    for name in ("weights", "gradients", "optimizer"):
+        assert sum(rank["held"][name] for rank in on_mesh) == twice + 2 * once
+
+
+def test_a_mesh_goes_on_to_the_bit_and_gives_the_result_of_one_process(on_mesh: list[dict[str, Any]], tmp_path: Path) -> None:
+    assert [rank["resumed"] for rank in on_mesh] == [[], [], [], []]
+    one, _ = trained(tmp_path, *FEW, *MESH, "trainer.devices=1")
+    assert furthest(one["state_dict"], on_mesh[0]["whole"]["state_dict"]) < 1e-10
+    assert furthest(one["optimizer_states"][0]["state"], on_mesh[0]["whole"]["optimizer_states"][0]["state"]) < 1e-10
+    assert on_mesh[0]["whole"]["metrics"] == pytest.approx(one["metrics"], abs=1e-12)

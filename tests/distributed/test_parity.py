@@ -25,6 +25,7 @@ DATA = (
 )
 TINY = (*DATA, "trainer=cpu", "trainer.devices=2", "parity.steps=4")
 CNN = ("model=cnn", "model.net.width=4")
+TAIL = ("trainer.accumulate_grad_batches=2", "datamodule.batch_size=2", "datamodule.drop_last=false")  # of one sample
 
 
 def composed(*overrides: str) -> Callable[[list[str]], DictConfig]:
@@ -67,9 +68,9 @@ EQUAL = {
     "plain DDP": ("parity.against=ddp",),
     "in parts": (*CNN, "trainer/strategy=fsdp", "trainer.gradient_clip_val=0.1", "trainer.accumulate_grad_batches=2"),
     "in parts, float32, a tail that leaves a process without a sample": (
-        *("trainer/strategy=fsdp", "trainer.accumulate_grad_batches=2", "datamodule.batch_size=2"),
-        *("datamodule.drop_last=false", "model/optimizer=sgd", "parity.precision=run"),
+        *("trainer/strategy=fsdp", "model/optimizer=sgd", "parity.precision=run", *TAIL),
     ),
+    "layers divided": ("trainer/strategy=tensor_parallel", "trainer/plan=mlp", "trainer.gradient_clip_val=0.1", *TAIL),
     "a strategy's setting": ("parity.against='trainer.strategy.static_graph=true'",),
 }
 

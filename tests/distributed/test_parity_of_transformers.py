@@ -27,8 +27,12 @@ MODELS = {
     "gpt, AdamW": (*TINY_GPT, "model/optimizer=adamw", "model.net.separator=null", "trainer.gradient_clip_val=0.5"),
     "gpt, LoRA": (*TINY_GPT, "model/optimizer=adamw", "model/adapt=lora", "model.adapt.rank=2", "model.adapt.train=norm"),
     "vit": VIT,
+    "gpt, fsdp": (*TINY_GPT, "trainer/strategy=fsdp"),
+    "gpt, tensor_parallel": (*TINY_GPT, "trainer/strategy=tensor_parallel", "trainer/plan=gpt", "trainer.gradient_clip_val=0.5"),
+    "vit, tensor_parallel": (*VIT, "trainer/strategy=tensor_parallel", "trainer/plan=vit"),
 }
 ON = [*((model, devices) for devices in (2, 3, 4) for model in ("gpt", "vit")), ("gpt, LoRA", 2), ("gpt, AdamW", 2)]
+ON += [("gpt, fsdp", 2), ("gpt, fsdp", 4), ("gpt, tensor_parallel", 2), ("gpt, tensor_parallel", 4), ("vit, tensor_parallel", 2)]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Proc
 def test_gradients_and_weights_are_those_of_one_process(
     model: str, devices: int, started: dict[int, Processes], tmp_path: Path
 ) -> None:
-    data = () if model == "vit" else texts(tmp_path)
+    data = () if "vit" in model else texts(tmp_path)
     options = plain(*STEPS, *data, *MODELS[model], f"trainer.devices={devices}")
     sides = Sides.of(compose(*options, config_name="parity"), lambda more: compose(*options, *more, config_name="parity"))
     found = compare(sides, started[devices])

@@ -13,6 +13,7 @@ from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.nets.dropout import Dropout
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
+from lockstep.trainer.shares import share_of_batch
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ def _is_synchronised(layer: nn.Module) -> bool:
 
 
 def _of_noise(trainer: Any, model: nn.Module) -> Iterator[str]:
-    is_counted = any(isinstance(callback, CounterBasedRandomness) for callback in trainer.callbacks)
+    is_whole = share_of_batch(trainer)[1] == trainer.world_size  # else a process may drop from a part of a sample
+    is_counted = is_whole and any(isinstance(callback, CounterBasedRandomness) for callback in trainer.callbacks)
     drawing = [
         f"{name} ({type(layer).__name__})"
         for name, layer in model.named_modules()
@@ -87,5 +89,5 @@ def _of_data(trainer: Any, datamodule: Any) -> Iterator[str]:
         order = datamodule.order_facts()
         yield (
             f"datamodule.batch_size={datamodule.batch_size} is of each process: a step has {order['global_batch_size']} samples, "
-            f"on one process {order['global_batch_size'] // trainer.world_size}; datamodule.global_batch_size is of all"
+            f"on one process {order['global_batch_size'] // share_of_batch(trainer)[1]}; datamodule.global_batch_size is of all"
         )

@@ -11,6 +11,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.datamodules.batches import samples_in
+from lockstep.trainer.shares import share_of_batch
 from lockstep.trainer.steps import ends_step
 
 
@@ -69,7 +70,7 @@ class Throughput(Callback):
         self._step_times.append(seconds / (trainer.global_step - self._step))
         measured = {"throughput/step_time": self._step_times[-1]}
         if self._samples:
-            measured |= self.rates(trainer, pl_module, self._samples * trainer.world_size / seconds)
+            measured |= self.rates(trainer, pl_module, self._samples * share_of_batch(trainer)[1] / seconds)
         log_metrics(trainer, measured)
         self._restart(trainer.global_step)
 

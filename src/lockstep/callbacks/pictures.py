@@ -10,6 +10,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 
 from lockstep.datamodules.batches import Batch
 from lockstep.models import Classifier
+from lockstep.trainer.shares import is_first_of_share
 
 
 class Pictures(Callback):
@@ -44,7 +45,7 @@ class Pictures(Callback):
             return
         if self._confusion is None:
             self._confusion = MulticlassConfusionMatrix(pl_module.spec.num_outputs).to(pl_module.device)
-        if len(batch.ids):
+        if len(batch.ids) and is_first_of_share(trainer):
             self._confusion.update(outputs, batch.targets)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

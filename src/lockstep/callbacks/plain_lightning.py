@@ -19,6 +19,7 @@ from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.models.task import Task
 from lockstep.trainer.lightning_internals import batches_passed, begin_batches_again, with_sampler
+from lockstep.trainer.shares import share_of_batch
 
 log = logging.getLogger(__name__)
 
@@ -138,10 +139,11 @@ def _ordered(loader: DataLoader[Any], trainer: Any, seed: int) -> DataLoader[Any
     draws_some = isinstance(sampler, RandomSampler) and (sampler.replacement or sampler.num_samples != len(sampler.data_source))
     if not is_usual or draws_some or type(sampler) not in (RandomSampler, SequentialSampler):
         return loader
+    rank, number = share_of_batch(trainer)
     order = DistributedSampler(
         loader.dataset,
-        num_replicas=trainer.world_size,
-        rank=trainer.global_rank,
+        num_replicas=number,
+        rank=rank,
         shuffle=isinstance(sampler, RandomSampler),
         seed=seed,
         drop_last=loader.drop_last,

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.runs.results import accountant
+from lockstep.trainer.shares import share_of_batch
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
@@ -64,7 +65,7 @@ class Progress(TQDMProgressBar):
         """progress.json in the run's directory, for whoever watches a sweep; its history says after how many seconds of training
         which metrics were reached."""
         seconds = time.monotonic() - self._began
-        samples = getattr(accountant(trainer), "samples_trained", 0) * trainer.world_size
+        samples = getattr(accountant(trainer), "samples_trained", 0) * share_of_batch(trainer)[1]
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self._history.append({"epoch": trainer.current_epoch, "seconds": self._earlier + seconds, "metrics": metrics})
         content = {

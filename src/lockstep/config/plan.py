@@ -40,6 +40,7 @@ class Plan:
     accumulate_grad_batches: int
     lr: float | None
     strategy: str = "DDP"  # of several processes: the name of its class
+    tensor_parallel_size: int = 1  # processes that have the same samples
 
     @classmethod
     def of(cls, cfg: DictConfig) -> "Plan":
@@ -50,9 +51,10 @@ class Plan:
             _check_cores(devices, cfg.max_processes_per_core)
         if world_size > 1:
             _check_several(cfg, accelerator)
+        alike = _tensor_parallel_size(cfg, world_size)
         accumulate = cfg.trainer.accumulate_grad_batches
-        batch_size = _batch_size(cfg, world_size * accumulate)
-        global_batch_size = batch_size * world_size * accumulate
+        batch_size = _batch_size(cfg, world_size // alike * accumulate)
+        global_batch_size = batch_size * (world_size // alike) * accumulate
         return cls(
             accelerator=accelerator,
             devices=devices,
@@ -64,7 +66,13 @@ class Plan:
             accumulate_grad_batches=accumulate,
             lr=_learning_rate(cfg, global_batch_size),
             strategy=str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2],
+            tensor_parallel_size=alike,
         )
+
+    @property
+    def data_parallel_size(self) -> int:
+        """How many processes, or groups of them, have samples of their own."""
+        return self.world_size // self.tensor_parallel_size
 
     def facts(self) -> dict[str, Any]:
         """For the record of the run."""
@@ -77,7 +85,8 @@ class Plan:
         else:
             backend = "NCCL" if self.accelerator == "gpu" else "gloo"
             nodes = f" on {self.num_nodes} nodes" if self.num_nodes > 1 else ""
-            where = f"{self.world_size} {kind} processes{nodes}, {self.strategy} over {backend}"
+            alike = f", {self.tensor_parallel_size} with the same samples" if self.tensor_parallel_size > 1 else ""
+            where = f"{self.world_size} {kind} processes{nodes}{alike}, {self.strategy} over {backend}"
         rate = "" if self.lr is None else f", learning rate {self.lr:g}"
         parts = f"{self.batch_size} per process"
         if self.accumulate_grad_batches > 1:
@@ -135,6 +144,17 @@ def _devices(trainer: DictConfig) -> tuple[str, int, tuple[int, ...] | None]:
     if accelerator == "mps" and count > 1:
         raise config_error("trainer.devices", count, "MPS is one device; accepted is 1, or trainer=cpu")
     return accelerator, count, None
+
+
+def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
+    """1 where there is one process, on which nothing is divided."""
+    size = OmegaConf.select(cfg, "trainer.strategy.tensor_parallel_size") or 1
+    if world_size == 1:
+        return 1
+    if world_size % size:
+        accepted = f"does not divide the {world_size} processes; accepted is a divisor of their number"
+        raise config_error("trainer.strategy.tensor_parallel_size", size, accepted)
+    return size
 
 
 def _batch_size(cfg: DictConfig, shares: int) -> int:

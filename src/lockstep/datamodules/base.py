@@ -21,6 +21,7 @@ from lockstep.datamodules.loaders import loader_of
 from lockstep.datamodules.on_device import OnDevice
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
 from lockstep.errors import config_error
+from lockstep.trainer.shares import share_of_batch
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +241,7 @@ class DataModule(LightningDataModule):
 
     @property
     def _rank(self) -> int:
-        return self.trainer.global_rank if self.trainer else 0
+        return share_of_batch(self.trainer)[0] if self.trainer else 0
 
     @property
     def _device(self) -> torch.device:
@@ -248,7 +249,7 @@ class DataModule(LightningDataModule):
 
     @property
     def _world_size(self) -> int:
-        return self.trainer.world_size if self.trainer else 1
+        return share_of_batch(self.trainer)[1] if self.trainer else 1
 
     @property
     def _accumulate(self) -> int:

@@ -25,6 +25,7 @@ from lockstep.models.sample_mean import SampleMean
 from lockstep.models.schedules import TrainingLength
 from lockstep.trainer.batchnorm import uncounted
 from lockstep.trainer.lightning_internals import is_attached
+from lockstep.trainer.shares import is_first_of_share, share_of_batch
 from lockstep.trainer.steps import begins_step, ends_step
 
 OptimizerFactory = Callable[..., Optimizer]
@@ -129,7 +130,7 @@ class Task(LightningModule):
         self._expect_batch(batch)
         outputs = self(batch.inputs)
         means.update(self._measured(outputs, batch.targets))
-        if metrics:
+        if metrics and is_first_of_share(self.trainer):
             metrics.update(*self.for_torchmetrics(outputs, batch.targets))
         return outputs
 
@@ -222,15 +223,16 @@ class Task(LightningModule):
         rows = checkpoint.get("train_means")
         if rows is None or not is_attached(self) or self.trainer.state.fn != "fit":
             return
-        rank, is_same_world = self.global_rank, len(rows["count"]) == self.trainer.world_size
+        rank, number = share_of_batch(self.trainer)
+        is_same_world = len(rows["count"]) == number
         for name, state in (("sums", self.train_means.sums), ("count", self.train_means.count)):
             total = rows[name][rank] if is_same_world else rows[name].sum(dim=0) * int(rank == 0)
             state.copy_(total)
 
     def _rows(self, tensor: Tensor) -> Tensor:
-        """This tensor of every rank, (world size, ...), on the CPU; a collective."""
+        """This tensor of every share of a batch, (shares, ...), on the CPU; a collective."""
         rows = gather_all_tensors(tensor) if self.trainer.world_size > 1 else [tensor]
-        return torch.stack(rows).cpu()
+        return torch.stack(rows[:: len(rows) // share_of_batch(self.trainer)[1]]).cpu()
 
 
 def _initialize_lazy_layers(net: nn.Module, spec: DataSpec) -> None:

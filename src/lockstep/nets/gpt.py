@@ -117,15 +117,16 @@ class Block(nn.Module):
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int, kv_heads: int) -> None:
         super().__init__()
-        self.heads, self.kv_heads, of_keys = heads, kv_heads, width // heads * kv_heads
+        self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
+        of_keys = self.head_width * kv_heads
         self.q_proj, self.o_proj = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.k_proj, self.v_proj = (nn.Linear(width, of_keys, bias=False) for _ in range(2))
 
     def forward(self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], remember: Any) -> Tensor:
         """(n, length, width) to the same; `mask` (n, 1, length, seen) is true where a token sees another; without one it sees
-        all before it, and itself."""
-        queries = _rotated(_in_heads(self.q_proj(x), self.heads), rotation)
-        keys, values = _rotated(_in_heads(self.k_proj(x), self.kv_heads), rotation), _in_heads(self.v_proj(x), self.kv_heads)
+        all before it, and itself. The projections may be of some of the heads."""
+        queries, keys, values = (_in_heads(of(x), self.head_width) for of in (self.q_proj, self.k_proj, self.v_proj))
+        queries, keys = _rotated(queries, rotation), _rotated(keys, rotation)
         keys, values = remember(keys, values)
         shared = self.heads != self.kv_heads
         how: dict[str, Any] = {"attn_mask": mask, "is_causal": mask is None, "enable_gqa": shared}
@@ -181,9 +182,9 @@ class Cache:
         return remember
 
 
-def _in_heads(x: Tensor, heads: int) -> Tensor:
+def _in_heads(x: Tensor, head_width: int) -> Tensor:
     """(n, length, heads * head width) to (n, heads, length, head width)."""
-    return x.unflatten(2, (heads, -1)).transpose(1, 2)
+    return x.unflatten(2, (-1, head_width)).transpose(1, 2)
 
 
 def _rotation(places: Tensor, width: int, base: float) -> tuple[Tensor, Tensor]:

@@ -41,15 +41,15 @@ def _is_merged(found: Comparison) -> bool:
 def _in_parts(found: Comparison, ranks: int) -> Switch:
     plan = found.plan
     accumulated = plan.accumulate_grad_batches if _is_merged(found) else 1
-    return {"interventions.parts": [plan.batch_size * plan.world_size, accumulated, ranks]}
+    return {"interventions.parts": [plan.batch_size * plan.data_parallel_size, accumulated, ranks]}
 
 
 def _equal_batches(found: Comparison) -> Switch:
     """A batch size, and numbers of batches, with which every batch of every process has as many samples as any other."""
     plan, lengths = found.plan, found.facts.get("length", {})
     stages = {"val": lengths.get("validation samples", 0), "test": lengths.get("test samples", 0)}
-    size = max(1, min([plan.batch_size, *(length // plan.world_size for length in stages.values() if length)]))
-    total = size * plan.world_size
+    size = max(1, min([plan.batch_size, *(length // plan.data_parallel_size for length in stages.values() if length)]))
+    total = size * plan.data_parallel_size
     batches = {"datamodule.batch_size": size, "datamodule.global_batch_size": total, "trainer.accumulate_grad_batches": 1}
     return batches | {f"trainer.limit_{stage}_batches": length // total for stage, length in stages.items() if length}
 
@@ -175,7 +175,7 @@ CAUSES = (
         "a loss that sees the batch of its process alone",
         lambda c: c.reference_plan.world_size == 1 < c.plan.world_size and _differs_within_a_step(c),
         "it is no sum over samples (a mean over a process's tokens, in-batch negatives): gather what it needs from all",
-        lambda c: _in_parts(c, ranks=c.plan.world_size),
+        lambda c: _in_parts(c, ranks=c.plan.data_parallel_size),
     ),
 )
 

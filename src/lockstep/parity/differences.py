@@ -111,9 +111,10 @@ def _along(tensor: Tensor, axis: int, number: int) -> Print:
     return tuple(rows.shape[1:]), flat @ torch.cos(torch.arange(flat.shape[1], dtype=torch.float64) + number)
 
 
-def gathered(batches: list[Prints]) -> Prints:
-    """Those of all batches of all processes as of one batch."""
-    everyone = [prints for rank in of_all_ranks(batches) for prints in rank]
+def gathered(batches: list[Prints], share: int) -> Prints:
+    """Those of all batches of all processes as of one batch, but once of those that take the same share of it."""
+    shares = dict(of_all_ranks((share, batches)))
+    everyone = [prints for rank in shares.values() for prints in rank]
     names = dict.fromkeys(name for prints in everyone for name in prints)
     return {name: [_joined(axis) for axis in zip(*(p[name] for p in everyone if name in p), strict=True)] for name in names}
 

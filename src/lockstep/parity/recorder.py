@@ -13,6 +13,7 @@ from lockstep.parity.differences import Differences, Prints, Tensors, copied, fi
 from lockstep.parity.draws import drawn_between, states
 from lockstep.parity.exchange import Exchange
 from lockstep.parity.interventions import counted_tokens, round_anew
+from lockstep.trainer.shares import share_of_batch
 
 Observed = dict[str, Any]  # by quantity: tensors by name, or the fingerprints of samples
 
@@ -86,7 +87,7 @@ class Recorder(Callback):
         self._in_step, self.facts["steps"] = False, trainer.global_step
         total = trainer.strategy.reduce(sum(self._losses, torch.zeros((), device=pl_module.device)), reduce_op="mean")
         self._observed["loss"] = copied({"": torch.as_tensor(total)})
-        self._observed["samples"] = gathered(self._samples)
+        self._observed["samples"] = gathered(self._samples, share_of_batch(trainer)[0])
         self._observed["buffers"] = copied(dict(pl_module.named_buffers()))
         self.ends(trainer, pl_module, "step", self._observed)
         self._number += 1
@@ -120,7 +121,8 @@ class Recorder(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         what, metrics = _evaluation(trainer), self._logged(trainer, pl_module)
         self.facts["ran"].add(what)
-        self.ends(trainer, pl_module, what, {f"{what} samples": gathered(self._samples), f"{what} metrics": metrics})
+        samples = gathered(self._samples, share_of_batch(trainer)[0])
+        self.ends(trainer, pl_module, what, {f"{what} samples": samples, f"{what} metrics": metrics})
         self._known = dict(trainer.callback_metrics)
 
     on_test_start, on_test_batch_start, on_test_end = on_validation_start, on_validation_batch_start, on_validation_end

@@ -93,7 +93,9 @@ def _of_ranks(trainer: Trainer, value: float) -> list[float]:
 def _total(trainer: Trainer, count: int) -> int:
     device = trainer.strategy.root_device
     kind = torch.float32 if device.type == "mps" else torch.float64
-    return int(trainer.strategy.reduce(torch.tensor(count, dtype=kind, device=device), reduce_op="sum"))
+    shares = (trainer.distributed_sampler_kwargs or {"num_replicas": 1})["num_replicas"]  # processes may have the same samples
+    total = trainer.strategy.reduce(torch.tensor(count, dtype=kind, device=device), reduce_op="sum")
+    return int(total) * shares // trainer.world_size
 
 
 def log_hparams(

@@ -16,12 +16,20 @@ from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.optim import LBFGS, Optimizer
 
+from lockstep.console import first_of
 from lockstep.errors import config_error
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 from lockstep.trainer.shards import local_part, norm, part_like, whole
 from lockstep.trainer.strategies import OfPlannedSize
+
+# By a key of the plan: how torch divides a linear layer, and along what.
+STYLES: dict[str, tuple[type[ParallelStyle], str]] = {
+    "colwise": (ColwiseParallel, "out_features"),
+    "rowwise": (RowwiseParallel, "in_features"),
+}
 
 
 class ModelParallel(OfPlannedSize, ModelParallelStrategy):
@@ -32,17 +40,33 @@ class ModelParallel(OfPlannedSize, ModelParallelStrategy):
     Args:
         blocks: a regular expression. A module in whose name it is found is gathered before it computes and given back afterwards,
             by itself; what is in no such module, with the child of the model that it is in.
+        tensor_parallel_size: processes among which the linear layers of `plan` are divided; they take the same samples.
+        plan: regular expressions for the names of linear layers. Of `colwise` ones each process has some of the outputs, which it
+            gives to a `rowwise` one, of which it has the inputs; the sum over the processes is whole again.
     """
 
-    def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, blocks: str) -> None:
+    def __init__(
+        self,
+        *,
+        world_size: int,
+        timeout: float,
+        process_group_backend: str | None,
+        blocks: str,
+        tensor_parallel_size: int = 1,
+        plan: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(
-            data_parallel_size=world_size,
-            tensor_parallel_size=1,
+            data_parallel_size=world_size // tensor_parallel_size,
+            tensor_parallel_size=tensor_parallel_size,
             save_distributed_checkpoint=False,
             process_group_backend=process_group_backend,
             timeout=timedelta(seconds=timeout),
         )
         self.planned_world_size, self.blocks = world_size, blocks
+        self.tensor_parallel_size, self.plan = tensor_parallel_size, plan
+        if 1 < tensor_parallel_size <= world_size and plan is None:
+            needs = "says which layers are divided; accepted is a group: trainer/plan=OPTION chooses one"
+            raise config_error("trainer.strategy.plan", "null", needs)
 
     def setup(self, trainer: Trainer) -> None:
         assert self.accelerator is not None
@@ -64,22 +88,36 @@ class ModelParallel(OfPlannedSize, ModelParallelStrategy):
         self._without_fused()
 
     def _without_fused(self) -> None:
-        """Kernels that make a whole step: torch has not all of them for tensors in parts."""
+        """Of the kernels that make a whole step torch has not all for tensors in parts; those for many tensors at once take none
+        that are divided differently."""
+        names = ("fused", "foreach") if self.tensor_parallel_size > 1 else ("fused",)
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
-            group.update({name: False for name in ("fused",) if name in group})
+            group.update({name: False for name in names if name in group})
 
     def parallelize(self, model: nn.Module) -> None:
         """Leaves this process its part of each parameter; what is in parts already stays as it is."""
         if any(isinstance(module, FSDPModule) for module in model.modules()):
             return
-        _check_norms(model)
+        _check_norms(model, self.tensor_parallel_size)
         units = list(_units(model, self.blocks))
         _check_ties(model, units, self.blocks)
         self._begin_as_rank_zero(model)
+        if self.plan is not None and self.tensor_parallel_size > 1:
+            self._divide_layers(model, self.plan)
         # Over gloo torch asks for a mean of what is float32 and gets the sum (pytorch issue 162338), but not of what is float64.
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float64 if dist.get_backend() == "gloo" else None)
         for unit in units:
             fully_shard(unit, mesh=self.device_mesh["data_parallel"], mp_policy=policy)
+
+    def _divide_layers(self, model: nn.Module, plan: Mapping[str, str]) -> None:
+        torch.backends.mha.set_fastpath_enabled(False)  # torch's encoder layers read weights there that are in parts
+        for key, pattern in plan.items():
+            style, divided = STYLES[key]
+            for name, layer in _found(model, f"trainer.strategy.plan.{key}", pattern):
+                if (features := getattr(layer, divided)) % self.tensor_parallel_size:
+                    needs = f"does not divide the {features} {divided} of {name}; accepted is a divisor, or a plan without it"
+                    raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
+                parallelize_module(layer, self.device_mesh["tensor_parallel"], style())
 
     @torch.no_grad()
     def _begin_as_rank_zero(self, model: nn.Module) -> None:
@@ -180,8 +218,19 @@ def _check_ties(model: nn.Module, units: list[nn.Module], blocks: str) -> None:
                 raise config_error("trainer.strategy.blocks", blocks, needs)
 
 
-def _check_norms(model: nn.Module) -> None:
+def _found(model: nn.Module, key: str, pattern: str) -> list[tuple[str, nn.Linear]]:
+    layers = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
+    if not (found := [(name, layer) for name, layer in layers if re.search(pattern, name)]):
+        some = first_of([name for name, _ in layers]) or "one, and this model has none"
+        raise config_error(key, pattern, f"found in no name of a linear layer; accepted is part of {some}")
+    return found
+
+
+def _check_norms(model: nn.Module, tensor_parallel_size: int) -> None:
     for name, layer in model.named_modules():
+        if is_batchnorm(layer) and tensor_parallel_size > 1:
+            needs = f"{name} would count a sample once for each process that has it; accepted for a model with BatchNorm is 1"
+            raise config_error("trainer.strategy.tensor_parallel_size", tensor_parallel_size, needs)
         if is_batchnorm(layer) and not isinstance(layer, Synchronised):
             needs = f"{name} would have statistics of its own on each process, of which one is saved; accepted here is true"
             raise config_error("trainer.sync_batchnorm", "false", needs)

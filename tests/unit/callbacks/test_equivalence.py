@@ -17,8 +17,10 @@ def causes(**parts: Any) -> list[str]:
     """Of a plain module on two processes; `parts` are attributes of the trainer, `net` the module's."""
     module = LightningModule()
     module.net = parts.pop("net", nn.Identity())
+    shares = {"rank": 0, "num_replicas": 2}
     trainer: Any = SimpleNamespace(
-        **{"world_size": 2, "callbacks": [], "strategy": None, "precision": "32-true", "datamodule": None} | parts
+        distributed_sampler_kwargs=shares,
+        **{"world_size": 2, "callbacks": [], "strategy": None, "precision": "32-true", "datamodule": None} | parts,
     )
     report = EquivalenceReport()
     report.on_fit_start(trainer, module)

@@ -33,7 +33,8 @@ def test_a_batch_of_another_type_is_no_picture(batch: Any, model: Classifier) ->
 
 
 def test_the_confusion_matrix_counts_every_sample(model: Classifier) -> None:
-    pictures, trainer = Pictures(), SimpleNamespace(loggers=[], is_global_zero=True)
+    one = {"global_rank": 0, "world_size": 1, "distributed_sampler_kwargs": None}
+    pictures, trainer = Pictures(), SimpleNamespace(loggers=[], is_global_zero=True, **one)
     pictures.on_test_start(trainer, model)
     for targets in ([0, 0, 2], [], [1]):  # a rank may have no sample in a tail
         batch = Batch(

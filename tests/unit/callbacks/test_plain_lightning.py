@@ -121,7 +121,7 @@ def batches_of(world_size: int, epoch: int, **options: Any) -> list[list[int]]:
     """The samples of each global batch of 4 of 13, over all ranks."""
     ranks = []
     for rank in range(world_size):
-        trainer = SimpleNamespace(world_size=world_size, global_rank=rank)
+        trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": rank, "num_replicas": world_size})
         loader = _ordered(DataLoader(range(13), 4 // world_size, **options), trainer, seed=3)  # pyright: ignore
         assert isinstance(loader.sampler, DistributedSampler)
         loader.sampler.set_epoch(epoch)

@@ -14,7 +14,7 @@ def trained(folder: Path, first: int, last: int) -> list[dict[str, Any]]:
     """The history that a run of epochs `first` to `last` leaves."""
     progress = Progress()
     trainer: Any = SimpleNamespace(
-        current_epoch=first, max_epochs=9, global_step=0, is_global_zero=True, world_size=1, callbacks=[]
+        current_epoch=first, max_epochs=9, global_step=0, is_global_zero=True, distributed_sampler_kwargs=None, callbacks=[]
     )
     trainer.default_root_dir, trainer.lightning_module, trainer.callback_metrics = str(folder), SimpleNamespace(), {}
     progress.setup(trainer, trainer.lightning_module, "fit")

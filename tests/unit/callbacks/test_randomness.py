@@ -15,7 +15,7 @@ from lockstep.nets import MLP, Dropout
 
 def test_noise_is_a_function_of_seed_epoch_batch_and_rank() -> None:
     def draws(seed: int, epoch: int, batch: int, rank: int) -> tuple[float, float, float]:
-        trainer: Any = SimpleNamespace(current_epoch=epoch, global_rank=rank)
+        trainer: Any = SimpleNamespace(current_epoch=epoch, distributed_sampler_kwargs={"rank": rank, "num_replicas": 2})
         CounterBasedRandomness(seed).on_train_batch_start(trainer, LightningModule(), None, batch)
         return torch.rand(()).item(), numpy.random.rand(), random.random()
 
@@ -27,7 +27,8 @@ def test_noise_is_a_function_of_seed_epoch_batch_and_rank() -> None:
 
 
 def test_dropout_is_told_the_samples_in_any_module() -> None:
-    module, trainer = LightningModule(), SimpleNamespace(current_epoch=3, global_rank=1)
+    module = LightningModule()
+    trainer = SimpleNamespace(current_epoch=3, distributed_sampler_kwargs={"rank": 1, "num_replicas": 2})
     module.net = MLP((4,), 2, [5, 5], dropout=0.5)
     layers = [layer for layer in module.modules() if isinstance(layer, Dropout)]
     randomness = CounterBasedRandomness(seed=7)

@@ -188,6 +188,7 @@ def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None
         "accumulate_grad_batches": 1,
         "lr": 2e-3,
         "strategy": "DDP",
+        "tensor_parallel_size": 1,
     }
     assert set(plan.facts()) == {field.name for field in dataclasses.fields(Plan)} - {"device_ids"}
 

@@ -24,8 +24,7 @@ def pretend(
 ) -> DataModule:
     """As if attached to the trainer of one rank."""
     trainer: Any = SimpleNamespace(
-        global_rank=global_rank,
-        world_size=world_size,
+        distributed_sampler_kwargs={"rank": global_rank, "num_replicas": world_size},
         accumulate_grad_batches=accumulate,
         limit_train_batches=limit,
         strategy=SimpleNamespace(root_device=torch.device(device)),

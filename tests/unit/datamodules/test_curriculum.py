@@ -103,7 +103,10 @@ def test_a_datamodule_trains_by_it_and_is_not_continued_by_another() -> None:
         curriculum = Curriculum(module.distance_to_class_mean, partial(step, start=start), 1)
         datamodule = Digits(batch_size=100, pin_memory=False, curriculum=curriculum, seed=1)
         datamodule.trainer = SimpleNamespace(
-            global_rank=0, world_size=1, accumulate_grad_batches=1, limit_train_batches=1.0, state=SimpleNamespace(fn="fit")
+            distributed_sampler_kwargs={"rank": 0, "num_replicas": 1},
+            accumulate_grad_batches=1,
+            limit_train_batches=1.0,
+            state=SimpleNamespace(fn="fit"),
         )
         return datamodule
 

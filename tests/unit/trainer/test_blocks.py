@@ -1,6 +1,7 @@
 """What of a model is gathered together, and which models can't be in parts."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.trainer.batchnorm import synchronise_batchnorm
-from lockstep.trainer.model_parallel import _check_norms, _check_ties, _units
+from lockstep.trainer.model_parallel import ModelParallel, _check_norms, _check_ties, _units
 
 BLOCKS = r"(^|\.)\d+$"
 
@@ -73,9 +74,9 @@ def test_a_shared_parameter_stays_within_a_block() -> None:
 def test_each_process_s_own_batchnorm_is_refused() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3))
     with pytest.raises(ConfigError, match=r"^trainer.sync_batchnorm=false: 0 would have statistics of its own on each process"):
-        _check_norms(model)
+        _check_norms(model, 1)
     synchronise_batchnorm(model)
-    _check_norms(model)
+    _check_norms(model, 1)
 
 
 def test_a_scaler_of_gradients_is_refused_where_there_are_several_processes(compose: Callable[..., DictConfig]) -> None:
@@ -89,3 +90,36 @@ def test_what_is_of_ddp_alone_is_refused(compose: Callable[..., DictConfig]) -> 
     assert "ModelParallel over gloo" in str(Plan.of(compose("trainer=cpu", "trainer/strategy=fsdp", "trainer.devices=2")))
     wrong = compose("trainer/strategy=fsdp", "trainer.strategy.blocks='('")
     assert refusal(wrong) == "trainer.strategy.blocks=(: accepted is a regular expression"
+
+
+def divided(**options: Any) -> ModelParallel:
+    return ModelParallel(world_size=6, timeout=9, process_group_backend=None, blocks=BLOCKS, **options)
+
+
+def test_layers_that_can_not_be_divided_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.plan=null: says which layers are divided; accepted is a group"):
+        divided(tensor_parallel_size=2)
+    assert divided().plan is None
+    strategy, model = divided(tensor_parallel_size=3, plan={}), Model()
+    with pytest.raises(
+        ConfigError, match=r"^trainer.strategy.plan.colwise=tail: found in no name of a linear layer; accepted is"
+    ):
+        strategy._divide_layers(model, {"colwise": "tail"})
+    with pytest.raises(
+        ConfigError, match=r"^trainer.strategy.tensor_parallel_size=3: does not divide the 4 out_features of net.h"
+    ):
+        strategy._divide_layers(model, {"colwise": "head$"})
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.tensor_parallel_size=2: 0 would count a sample once for each proc"):
+        _check_norms(nn.Sequential(nn.BatchNorm1d(3)), 2)
+
+
+def test_processes_with_the_same_samples_share_a_batch(compose: Callable[..., DictConfig]) -> None:
+    options = ("trainer=cpu", "trainer/strategy=tensor_parallel", "trainer/plan=gpt", "datamodule.global_batch_size=48")
+    plan = Plan.of(compose(*options, "trainer.devices=4"))
+    assert (plan.world_size, plan.data_parallel_size, plan.batch_size, plan.global_batch_size) == (4, 2, 24, 48)
+    assert str(plan).startswith(
+        "4 CPU processes, 2 with the same samples, ModelParallel over gloo; global batch 48 (24 per process)"
+    )
+    assert Plan.of(compose(*options)).data_parallel_size == 1  # one process has nobody to share with
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.tensor_parallel_size=2: does not divide the 3 processes"):
+        Plan.of(compose(*options, "trainer.devices=3"))

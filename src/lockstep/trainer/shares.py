@@ -1,0 +1,15 @@
+"""Which share of each batch a process has."""
+
+from typing import Any
+
+
+def share_of_batch(trainer: Any) -> tuple[int, int]:
+    """Its number, and of how many: the rank and the world size, but that processes which hold the parts of one layer take the
+    same samples."""
+    share = trainer.distributed_sampler_kwargs
+    return (0, 1) if share is None else (share["rank"], share["num_replicas"])
+
+
+def is_first_of_share(trainer: Any) -> bool:
+    """Of several processes with the same samples one is to count them."""
+    return trainer.global_rank % (trainer.world_size // share_of_batch(trainer)[1]) == 0
