@@ -5,12 +5,16 @@ BIN := .venv/bin
 # Importing torch and Lightning takes more than twice as long from sources, which are installed without bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test parity gpu lint reference docs lock
+.PHONY: train test test-all parity gpu lint reference docs lock
 
 train: .venv/installed
 	$(BIN)/python train.py $(ARGS)
 
 test: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+
+# The slow ones too, as CI does.
+test-all: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # Two processes against one, every shipped model on small data. ResNets are slow in float64: a few steps show it.

@@ -21,8 +21,6 @@ from lockstep.models.epoch_metrics import EpochMetrics
 from lockstep.models.sample_mean import SampleMean
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module", params=(2, 3, 4))
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
