@@ -147,7 +147,7 @@ def test_runs_started_together_have_directories_of_their_own(tmp_path: Path) -> 
 
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2")
-    options = ("trainer.accelerator=cpu", "trainer.devices=2", "debug=fast", WITNESS)
+    options = ("trainer.accelerator=cpu", "trainer.devices=auto", "debug=fast", WITNESS)
     done = python(*launcher, ROOT / "train.py", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path)
@@ -167,7 +167,8 @@ def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
         "SLURM_NODEID": "0",
     }
     job |= {"SLURM_JOB_NAME": "train", "SLURM_JOB_NODELIST": "localhost", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
-    options = (ROOT / "train.py", "trainer.accelerator=cpu", "trainer.devices=2", "debug=fast", WITNESS)
+    auto = ("trainer.devices=auto", "trainer.num_nodes=auto")
+    options = (ROOT / "train.py", "trainer.accelerator=cpu", *auto, "debug=fast", WITNESS)
     tasks = [job | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in (0, 1)]
     with started(*options, cwd=tmp_path, **tasks[0]) as first, started(*options, cwd=tmp_path, **tasks[1]) as second:
         output, errors = first.communicate(timeout=120)

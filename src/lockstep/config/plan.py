@@ -10,11 +10,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import config_error
 
-AUTO = "auto"  # datamodule.batch_size: to be found before the run begins
+AUTO = "auto"  # datamodule.batch_size: to be found before the run begins; trainer.devices and num_nodes: what there is
 # Present where a driver is: NVIDIA, NVIDIA under WSL, AMD.
 _DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 RATES = ("model.optimizer.lr", "model.lr", "model.learning_rate")  # the learning rate: a Task's, or a LightningModule's own
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The nodes that a run is planned for, where they are not this machine. gpus: of each node."""
+
+    gpus: int
 
 
 def visible_gpus() -> int:
@@ -43,11 +50,13 @@ class Plan:
     tensor_parallel_size: int = 1  # processes that have the same samples
 
     @classmethod
-    def of(cls, cfg: DictConfig) -> "Plan":
-        """Raises ConfigError where the config asks for devices that are not there or batches that do not divide."""
-        accelerator, devices, device_ids = _devices(cfg.trainer)
-        world_size = devices * cfg.trainer.num_nodes
-        if accelerator == "cpu":
+    def of(cls, cfg: DictConfig, started: tuple[int, int] | None = None, elsewhere: Elsewhere | None = None) -> "Plan":
+        """`started` are the processes of each node, and the nodes, where torchrun or srun has started them: what is auto takes
+        these. Raises ConfigError where the config asks for devices that are not there or batches that do not divide."""
+        accelerator, devices, device_ids = _devices(cfg.trainer, started, elsewhere)
+        num_nodes = (started[1] if started else 1) if cfg.trainer.num_nodes == AUTO else cfg.trainer.num_nodes
+        world_size = devices * num_nodes
+        if accelerator == "cpu" and elsewhere is None:
             _check_cores(devices, cfg.max_processes_per_core)
         if world_size > 1:
             _check_several(cfg, accelerator)
@@ -59,7 +68,7 @@ class Plan:
             accelerator=accelerator,
             devices=devices,
             device_ids=device_ids,
-            num_nodes=cfg.trainer.num_nodes,
+            num_nodes=num_nodes,
             world_size=world_size,
             batch_size=batch_size,
             global_batch_size=global_batch_size,
@@ -124,10 +133,15 @@ def _check_several(cfg: DictConfig, accelerator: str) -> None:
         raise config_error("model.optimizer.line_search_fn", search, why)
 
 
-def _devices(trainer: DictConfig) -> tuple[str, int, tuple[int, ...] | None]:
-    gpus = visible_gpus() if trainer.accelerator in ("auto", "gpu", "cuda") else 0
+def _devices(
+    trainer: DictConfig, started: tuple[int, int] | None, elsewhere: Elsewhere | None
+) -> tuple[str, int, tuple[int, ...] | None]:
+    gpus = 0
+    if trainer.accelerator in ("auto", "gpu", "cuda"):
+        gpus = visible_gpus() if elsewhere is None else elsewhere.gpus
+    where = "this machine shows" if elsewhere is None else "a node has"
     if trainer.accelerator in ("gpu", "cuda") and gpus == 0:
-        raise config_error("trainer.accelerator", trainer.accelerator, "this machine shows no GPU; accepted is cpu or auto")
+        raise config_error("trainer.accelerator", trainer.accelerator, f"{where} no GPU; accepted is cpu or auto")
     if trainer.accelerator == "mps" and sys.platform != "darwin":
         raise config_error("trainer.accelerator", "mps", "this machine is not a Mac; accepted is cpu or auto")
     accelerator = trainer.accelerator if trainer.accelerator in ("cpu", "mps") else ("gpu" if gpus else "cpu")
@@ -136,11 +150,11 @@ def _devices(trainer: DictConfig) -> tuple[str, int, tuple[int, ...] | None]:
         if accelerator != "gpu":
             raise config_error("trainer.devices", wanted, "a list names GPUs, and this run has none; accepted is a number")
         if max(wanted) >= gpus:
-            raise config_error("trainer.devices", wanted, f"this machine shows {gpus} GPU(s), numbered from 0")
+            raise config_error("trainer.devices", wanted, f"{where} {gpus} GPU(s), numbered from 0")
         return accelerator, len(wanted), tuple(wanted)
-    count = wanted if wanted not in ("auto", -1) else max(gpus, 1)
+    count = wanted if wanted not in (AUTO, -1) else (started[0] if started else max(gpus, 1))
     if accelerator == "gpu" and count > gpus:
-        raise config_error("trainer.devices", count, f"this machine shows {gpus} GPU(s); accepted is 1 to {gpus}, or trainer=cpu")
+        raise config_error("trainer.devices", count, f"{where} {gpus} GPU(s); accepted is 1 to {gpus}, or trainer=cpu")
     if accelerator == "mps" and count > 1:
         raise config_error("trainer.devices", count, "MPS is one device; accepted is 1, or trainer=cpu")
     return accelerator, count, None

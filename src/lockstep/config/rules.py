@@ -117,7 +117,7 @@ RULES: dict[str, Rule] = {
     "base_batch_size": integer(1),
     "trainer.accelerator": one_of("auto", "cpu", "gpu", "cuda", "mps"),
     "trainer.devices": Rule("accepted is a number of at least 1, auto, or a list of GPU ids", _is_devices),
-    "trainer.num_nodes": integer(1),
+    "trainer.num_nodes": Rule("accepted is an integer of at least 1, or auto", lambda v: v == "auto" or (_is_int(v) and v >= 1)),
     "trainer.precision": one_of(*PRECISIONS),
     "trainer.max_epochs": UNENDING.or_null(),
     "trainer.max_steps": UNENDING,

@@ -44,6 +44,11 @@ class Rank:
     world_size: int
     num_nodes: int
 
+    @property
+    def started(self) -> tuple[int, int]:
+        """The processes of each node, and the nodes."""
+        return self.world_size // self.num_nodes, self.num_nodes
+
 
 @functools.cache
 def this_rank() -> Rank | None:

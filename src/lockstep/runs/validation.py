@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lockstep import console
 from lockstep.config.checks import check
 from lockstep.config.hydra_errors import explain
-from lockstep.config.plan import AUTO, Plan
+from lockstep.config.plan import AUTO, Elsewhere, Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
@@ -43,16 +43,20 @@ class Prepared:
         return cls._by_hydra
 
 
-def validated(config: DictConfig, searched: bool = False) -> tuple[DictConfig, Plan]:
+def validated(config: DictConfig, searched: bool = False, elsewhere: Elsewhere | None = None) -> tuple[DictConfig, Plan]:
     """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
 
     `searched`: datamodule.batch_size may be auto; the plan is then that of one sample.
+    `elsewhere`: where it is to run, and will be started, if that is not here.
     """
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     check(cfg, OmegaConf.select(config, "hydra.runtime.choices") or ())
     is_auto = searched and is_searched(cfg)
-    plan = Plan.of(OmegaConf.merge(cfg, {"datamodule": {"batch_size": 1}}) if is_auto else cfg)  # pyright: ignore[reportArgumentType]
-    _check_launch(plan)
+    sized: Any = OmegaConf.merge(cfg, {"datamodule": {"batch_size": 1}}) if is_auto else cfg
+    rank = this_rank()
+    plan = Plan.of(sized, None if rank is None else rank.started, elsewhere)
+    if elsewhere is None:
+        _check_launch(plan)
     if is_auto:
         _check_search(plan, OmegaConf.select(cfg, "memory_per_process"))
     return cfg, plan

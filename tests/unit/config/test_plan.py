@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lockstep.config.plan import Plan
+from lockstep.config.plan import Elsewhere, Plan
 from lockstep.errors import ConfigError
 
 
@@ -86,6 +86,27 @@ def test_gpus_are_not_counted_for_a_run_on_the_cpu(shipped: DictConfig, monkeypa
 def test_the_world_is_devices_times_nodes(shipped: DictConfig) -> None:
     plan = plan_of(shipped, trainer__accelerator="gpu", trainer__devices="auto", trainer__num_nodes=3)
     assert (plan.devices, plan.num_nodes, plan.world_size) == (4, 3, 12)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(("gpus", "accelerator"), [(4, "gpu"), (0, "cpu")], indirect=["gpus"])
+def test_auto_is_what_has_been_started(accelerator: str, shipped: DictConfig) -> None:
+    for name, value in {"accelerator": accelerator, "devices": "auto", "num_nodes": "auto"}.items():
+        OmegaConf.update(shipped, f"trainer.{name}", value)
+    plan = Plan.of(shipped, started=(2, 3))
+    assert (plan.devices, plan.num_nodes, plan.world_size) == (2, 3, 6)
+    assert Plan.of(shipped).num_nodes == 1
+    shipped.trainer.devices = 4  # a number stays one
+    assert Plan.of(shipped, started=(2, 3)).world_size == 12
+
+
+def test_a_run_elsewhere_has_the_gpus_and_the_cores_of_there(shipped: DictConfig) -> None:
+    shipped.trainer.devices = 4
+    assert Plan.of(shipped, elsewhere=Elsewhere(gpus=4)).accelerator == "gpu"
+    shipped.trainer.devices, shipped.max_processes_per_core = 1000, 1
+    assert Plan.of(shipped, elsewhere=Elsewhere(gpus=0)).world_size == 1000
+    with pytest.raises(ConfigError, match=r"trainer.devices=1000: a node has 4 GPU\(s\); accepted is 1 to 4, or trainer=cpu"):
+        Plan.of(shipped, elsewhere=Elsewhere(gpus=4))
 
 
 @pytest.mark.parametrize(
