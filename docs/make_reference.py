@@ -28,6 +28,7 @@ GROUPS = (
     "callbacks",
     "logger",
     "profiler",
+    "hydra/launcher",
 )
 HEAD = """# Every key
 

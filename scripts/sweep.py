@@ -2,6 +2,7 @@
 
 python scripts/sweep.py status SWEEP_DIR    # a table of its jobs, while it runs or afterwards
 python scripts/sweep.py resume SWEEP_DIR    # its commands once more, for what has not finished
+python scripts/sweep.py cancel SWEEP_DIR    # takes its jobs out of SLURM's queue, those that run too; resume continues them
 """
 
 import argparse
@@ -15,15 +16,17 @@ from lockstep import console
 from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.errors import ExitCode, config_error
+from lockstep.launchers.slurm import Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.launchers.supervisor import POLL
-from lockstep.sweeps.live_table import COLUMNS, rows_of
-from lockstep.sweeps.manifest import Manifest, as_it_stands
+from lockstep.sweeps import slurm
+from lockstep.sweeps.live_table import COLUMNS, as_it_stands, rows_of
+from lockstep.sweeps.manifest import Manifest
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["status", "resume"])
+    parser.add_argument("what", choices=["status", "resume", "cancel"])
     parser.add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
     arguments = parser.parse_args()
     manifest = Manifest(arguments.sweep_dir)
@@ -33,6 +36,9 @@ def main() -> None:
         if manifest.recovered:
             console.say(f"{manifest.path} does not know {manifest.recovered} of the jobs: read from their directories")
         console.show_table(rows_of(as_it_stands(manifest)), COLUMNS)
+        return
+    if arguments.what == "cancel":
+        cancel(manifest)
         return
     sys.exit(resume(manifest, arguments.sweep_dir.absolute()))
 
@@ -49,6 +55,14 @@ def resume(manifest: Manifest, sweep_dir: Path) -> int:
             if codes[-1] == ExitCode.PREEMPTED or received:
                 break
     return max(code if code >= 0 else 128 - code for code in codes)  # killed by a signal, as a shell counts it
+
+
+def cancel(manifest: Manifest) -> None:
+    try:
+        count = slurm.cancel(manifest)
+    except Unanswered as error:
+        raise config_error("SWEEP_DIR", manifest.directory, f"{error}; a sweep on this machine is ended by Ctrl-C") from error
+    console.say(f"{count} job(s) cancelled")
 
 
 def _called(command: list[str], cwd: str, received: list[int]) -> int:

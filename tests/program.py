@@ -1,8 +1,8 @@
 """A stand-in for train.py that takes a second: the same command line, directory, record and checkpoints, without torch.
 
 It counts to STEPS, saving checkpoints/last.ckpt at every step, and adds up a sum that depends on its learning rate. It
-fails as the environment says: CHAOS is a seed, and an attempt then fails at random; `how` below is taken from the seed of
-the config when FAULTS is set.
+fails as the environment says: CHAOS is a seed, and an attempt then fails at random; jobs of FAULTS devices do so as HOW
+says for the seed of their config.
 """
 
 import math
@@ -31,7 +31,11 @@ def main(cfg: DictConfig) -> None:
     record.write_status(folder, "running")
     journal(cfg, "began")
     first, total = continued(folder / "checkpoints" / "last.ckpt" if cfg.resume else None)
-    fatal = chaos(cfg) if "CHAOS" in os.environ else (2, HOW[cfg.seed] if "FAULTS" in os.environ else "well")
+    fatal = (
+        chaos(cfg)
+        if "CHAOS" in os.environ
+        else (2, HOW[cfg.seed] if os.environ.get("FAULTS") == str(cfg.trainer.devices) else "well")
+    )
     for step in range(first, STEPS):
         if step == fatal[0]:
             if fatal[1] == "preempted" and not cfg.resume:
@@ -75,7 +79,7 @@ def fail(how: str) -> None:
 
 def journal(cfg: DictConfig, what: str) -> None:
     if "JOURNAL" in os.environ:
-        (Path(os.environ["JOURNAL"]) / f"{cfg.model.optimizer.lr}.{time.time_ns()}.{what}").touch()
+        (Path(os.environ["JOURNAL"]) / f"{cfg.model.optimizer.lr}.{time.time_ns()}.{what}").write_text(Path(cfg.run_dir).name)
 
 
 def continued(path: Path | None) -> tuple[int, float]:

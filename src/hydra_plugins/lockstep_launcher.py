@@ -1,5 +1,6 @@
 """Hydra's seam for multirun: found by Hydra under this name, imported at every start, so it imports nothing heavy."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,22 +10,36 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from lockstep.sweeps.settings import Settings
+from lockstep.sweeps.settings import LocalSettings
 
-ConfigStore.instance().store(group="hydra/launcher", name="lockstep", node=Settings, provider="lockstep")
+ConfigStore.instance().store(group="hydra/launcher", name="lockstep", node=LocalSettings, provider="lockstep")
 
 
-class LockstepLauncher(Launcher):
-    """Each job a fresh process tree in a directory of its own; see lockstep.sweeps.sweep."""
+class SweepLauncher(Launcher):
+    """Each job in a directory of its own, run by whom `executor` says; see lockstep.sweeps.sweep."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
         self.sweep: Any = None
 
+    @abstractmethod
+    def executor(self, config: DictConfig) -> tuple[Any, Any]:
+        """The settings of the sweep, and its executor."""
+
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from lockstep.sweeps.sweep import Sweep
 
-        self.sweep = Sweep.current(config, hydra_context.config_loader, self.settings)
+        self.sweep = Sweep.current(config, hydra_context.config_loader, *self.executor(config))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         return self.sweep.launch(job_overrides)
+
+
+class LockstepLauncher(SweepLauncher):
+    """Each job a fresh process tree on this machine."""
+
+    def executor(self, config: DictConfig) -> tuple[Any, Any]:
+        from lockstep.sweeps.local import LocalExecutor
+
+        settings = LocalSettings(**self.settings)
+        return settings, LocalExecutor.of(settings)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.config_store import ConfigStore
 
-from hydra_plugins.lockstep_launcher import LockstepLauncher
+from hydra_plugins.lockstep_launcher import SweepLauncher
 
 
 @dataclass
@@ -19,6 +19,6 @@ ConfigStore.instance().store(group="hydra/sweeper", name="lockstep", node=Lockst
 
 class LockstepSweeper(BasicSweeper):
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Our launcher composes and checks all jobs of a batch before it starts the first: lockstep.sweeps.sweep.Sweep.launch."""
-        if not isinstance(self.launcher, LockstepLauncher):
+        """Our launchers compose and check all jobs of a batch before they start the first: lockstep.sweeps.sweep.Sweep.launch."""
+        if not isinstance(self.launcher, SweepLauncher):
             super().validate_batch_is_legal(batch)

@@ -20,6 +20,7 @@ ROOT = CONF.parent
 PAGE = (ROOT / "docs" / "guides.md").read_text()
 TABLES, DEFECTS = PAGE.split("## What is wrong in them")
 MISSING = ("not yet", "not there")
+LAUNCHER = OmegaConf.load(CONF / "hydra" / "launcher" / "slurm.yaml")
 CONFIGS = {"parity.py": "parity", "train.py": "train", "train.sbatch": "train"}  # the others take no overrides
 
 
@@ -94,6 +95,9 @@ def test_each_command_composes_and_passes_the_checks(command: str, tmp_path: Pat
     flags = [argument for argument in arguments if argument.startswith("-") and argument != "-m"]
     assert all(f'"{flag}"' in script.read_text() for flag in flags)
     overrides = [argument.replace("PATH", str(tmp_path)) for argument in arguments if "=" in argument]
+    of_launcher = [override for override in overrides if override.startswith("hydra.launcher.")]
+    assert all(override.split(".")[2].partition("=")[0] in LAUNCHER for override in of_launcher)
+    overrides = [override for override in overrides if override not in of_launcher]
     if script.suffix == ".sbatch":
         overrides += [word for word in script.read_text().split() if word.startswith("trainer=")]
     if script.name not in CONFIGS:

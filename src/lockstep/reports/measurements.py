@@ -10,7 +10,8 @@ from typing import Any
 from lockstep.errors import config_error
 from lockstep.sweeps.job_directory import FAILED, FINISHED, card_of, progress_of, record_of
 from lockstep.sweeps.jobs import REPEATS, flat, varying
-from lockstep.sweeps.manifest import Manifest, as_it_stands
+from lockstep.sweeps.live_table import as_it_stands
+from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import edits
 
 DIVERGED, MISSING = "diverged", "missing"

@@ -47,9 +47,9 @@ def status_of(directory: Path) -> tuple[str | None, str | None]:
     return content.get("status"), content.get("reason")
 
 
-def judged(directory: Path) -> tuple[str, str | None, float | None]:
-    """Status, reason and metric of a job that no process runs, by what it has left. The record is written last: where it is
-    there, a lost status changes nothing."""
+def judged(directory: Path, died: str = "the sweep process died") -> tuple[str, str | None, float | None]:
+    """Status, reason and metric of a job that no process runs, by what it has left; `died` where that says nothing. The record
+    is written last: where it is there, a lost status changes nothing."""
     status, reason = status_of(directory)
     record = record_of(directory)
     if record is not None and status in ("finished", None):
@@ -57,7 +57,7 @@ def judged(directory: Path) -> tuple[str, str | None, float | None]:
     if status == "failed":
         return FAILED, reason, None
     is_begun = status is not None or (directory / ".hydra").is_dir()
-    return (INTERRUPTED, reason or "the sweep process died", None) if is_begun else (WAITING, None, None)
+    return (INTERRUPTED, reason or died, None) if is_begun else (WAITING, None, None)
 
 
 def judge_record(directory: Path, record: dict[str, Any]) -> tuple[str, str | None, float | None]:

@@ -26,6 +26,7 @@ class Job:
     swept: the keys of the overrides that are not the same for all jobs.
     fresh: in interpreters of its own, not forked from one that has imported torch.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
+    resources: what it takes, in the words of the one who runs it.
     """
 
     key: str
@@ -44,6 +45,7 @@ class Job:
     swept: tuple[str, ...] = ()
     fresh: bool = False
     stop_deadline: float = 0.0
+    resources: tuple[str, ...] = ()
 
 
 def config_of(cfg: DictConfig) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from lockstep.console import table
+from lockstep.console import say, table
+from lockstep.launchers.slurm import Unanswered
+from lockstep.runs.locks import is_held
 from lockstep.sweeps.job_directory import FINISHED, RUNNING, progress_of, record_of
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import Manifest
@@ -54,6 +56,21 @@ class LiveTable:
                 metric = "" if job["metric"] is None else f"  {job['optimized_metric']} {job['metric']:.6g}"
                 why = f"  {clause(job['reason'])}" if job["reason"] else ""
                 print(f"{job['directory']}: {job['status']}{metric}{why}", flush=True)
+
+
+def as_it_stands(manifest: Manifest) -> Manifest:
+    """For who only looks: jobs that are said to run, in a directory that no sweep holds, have been interrupted, unless a
+    cluster has them."""
+    if not is_held(manifest.directory):
+        manifest.settle()
+        if manifest.in_queue():
+            from lockstep.sweeps import slurm
+
+            try:
+                slurm.settle(manifest)
+            except Unanswered as error:
+                say(str(error))
+    return manifest
 
 
 def clause(reason: str) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.runs.locks import is_held
 from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, card_of, cards, judged, write_card
 from lockstep.sweeps.jobs import Job, repetition
 
@@ -67,10 +66,17 @@ class Manifest:
         self.cwd = str(cwd)
         self.save()
 
+    def in_queue(self) -> dict[str, str]:
+        """By job the place in a cluster's queue that its last attempt was given, and is not known to have left."""
+        last = {key: job["attempts"][-1] for key, job in self.jobs.items() if job["attempts"]}
+        return {key: attempt["queue"] for key, attempt in last.items() if "queue" in attempt and attempt["ended"] is None}
+
     def settle(self) -> None:
-        """Judges jobs that were running when an earlier sweep process died: they have finished, or were interrupted."""
-        for job in self.jobs.values():
-            if job["status"] == RUNNING:
+        """Judges jobs that were running when an earlier sweep process died: they have finished, or were interrupted. Those in
+        a queue have not died with it."""
+        queued = self.in_queue()
+        for key, job in self.jobs.items():
+            if job["status"] == RUNNING and key not in queued:
                 status, reason, metric = judged(self.directory / job["directory"])
                 if status == WAITING:  # it had not come to write anything
                     status, reason = INTERRUPTED, _DIED
@@ -106,13 +112,6 @@ class Manifest:
         return next((path for path in self.directory.glob(f"*{key}") if path.is_dir()), None)
 
 
-def as_it_stands(manifest: Manifest) -> Manifest:
-    """For who only looks: jobs that are said to run, in a directory that no sweep holds, have been interrupted."""
-    if not is_held(manifest.directory):
-        manifest.settle()
-    return manifest
-
-
 def _facts(job: Job) -> dict[str, Any]:
     facts = {"optimized_metric": job.optimized_metric, "optimized_mode": job.optimized_mode}
     return facts | {"overrides": list(job.overrides), "devices": job.world_size, "command": list(job.command)}
@@ -145,7 +144,9 @@ def _is_entry(job: dict[str, Any]) -> bool:
 
 
 def _is_attempt(value: object) -> bool:
-    times = [value.get(name, "") for name in ("started", "ended")] if isinstance(value, dict) else [""]
+    if not isinstance(value, dict) or not isinstance(value.get("queue", ""), str):
+        return False
+    times = [value.get(name, "") for name in ("started", "ended")]
     return isinstance(times[0], int | float) and all(isinstance(time, int | float | None) for time in times)
 
 

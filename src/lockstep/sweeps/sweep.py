@@ -20,11 +20,11 @@ from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.hparams import hyperparameters
 from lockstep.runs.record import git_commit
 from lockstep.runs.validation import is_searched, validated
+from lockstep.sweeps.executor import Executor
 from lockstep.sweeps.job_directory import FAILED, INTERRUPTED, WAITING
 from lockstep.sweeps.jobs import Job, config_of, directory_name, identity, pool_of
 from lockstep.sweeps.live_table import LiveTable
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import edits, report
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
@@ -46,9 +46,9 @@ class Sweep:
     _current: ClassVar["Sweep | None"] = None
 
     @classmethod
-    def current(cls, config: DictConfig, loader: Any, settings: dict[str, Any]) -> "Sweep":
+    def current(cls, config: DictConfig, loader: Any, settings: Settings, executor: Executor) -> "Sweep":
         if cls._current is None:
-            cls._current = cls(config, loader, Settings(**settings))
+            cls._current = cls(config, loader, settings, executor)
         return cls._current
 
     @classmethod
@@ -70,14 +70,13 @@ class Sweep:
             manifest, _ = cls._current._open()
             cls._current.adopted = tuple(manifest.jobs)
 
-    def __init__(self, config: DictConfig, loader: Any, settings: Settings) -> None:
-        self.config, self.loader, self.settings = config, loader, settings
+    def __init__(self, config: DictConfig, loader: Any, settings: Settings, executor: Executor) -> None:
+        self.config, self.loader, self.settings, self.executor = config, loader, settings, executor
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.jobs: dict[str, Job] = {}
         self.adopted: tuple[str, ...] = ()
         self.manifest = Manifest(self.directory)
         self.runner: Runner | None = None
-        self._pools = {"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())}
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
         """Validates every job of the batch before it starts the first; then runs those that have not finished. Raises RefusedJob,
@@ -92,7 +91,7 @@ class Sweep:
             raise
         if self.settings.dry_run:
             for job in batch:
-                print(f"{job.pool} x {job.width}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
+                print(f"{' '.join(job.resources)}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
             return [_returned(job, math.nan) for job in batch]
         try:
             manifest, runner = self._open()
@@ -110,6 +109,7 @@ class Sweep:
     def _job(self, number: int, overrides: list[str]) -> Job:
         try:
             full, cfg, plan = self._composed(overrides)
+            resources = self.executor.resources(full, plan)
             key = self._key(cfg)
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
@@ -136,6 +136,7 @@ class Sweep:
             tensorboard=tensorboard_of(cfg),
             fresh=cfg.fresh_processes,
             stop_deadline=_stop_deadline(cfg),
+            resources=resources,
         )
         return job
 
@@ -149,14 +150,11 @@ class Sweep:
         full: Any = self.loader.load_sweep_config(self.config, overrides)
         HydraConfig.instance().set_config(full)
         try:
-            cfg, plan = validated(full, searched=True)
+            cfg, plan = validated(full, searched=True, elsewhere=self.executor.elsewhere(full))
         finally:
             HydraConfig.instance().set_config(self.config)
         if plan.device_ids is not None:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
-        pool, width = pool_of(plan)
-        if width > len(self._pools[pool].slots):
-            raise config_error("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
         return full, cfg, plan
 
     def _key(self, cfg: DictConfig) -> str:
@@ -187,10 +185,10 @@ class Sweep:
             if self.settings.same_code:
                 raise config_error("hydra.launcher.same_code", "true", line)
             log.info(line)
-        manifest.settle()
+        self.executor.settle(manifest)
         manifest.git_commit = commit
         manifest.add_command([str(Path(sys.argv[0]).absolute()), *sys.argv[1:]], Path.cwd())
-        self.manifest, self.runner = manifest, Runner(manifest, self._pools, self.settings, LiveTable(manifest))
+        self.manifest, self.runner = manifest, Runner(manifest, self.executor, self.settings, LiveTable(manifest))
         return self.manifest, self.runner
 
     def _say_edits(self, batch: Sequence[Job]) -> None:
@@ -207,6 +205,8 @@ class Sweep:
         states = [self.manifest.jobs[key]["status"] for key in keys if key in self.manifest.jobs]
         if self.runner.stopped:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {resume_hint(self.directory)}")
+            if queued := self.manifest.in_queue():
+                console.say(f"{len(queued)} job(s) stay in the queue. Take them out of it: {_hint('cancel', self.directory)}")
         if INTERRUPTED in states or self.runner.was_interrupted:
             raise SystemExit(ExitCode.PREEMPTED)
         if FAILED in states or WAITING in states:
@@ -227,7 +227,11 @@ def _stop_deadline(cfg: DictConfig) -> float:
 
 def resume_hint(directory: Path) -> str:
     """What to type, from the working directory, in a shell."""
-    return console.command_line("scripts/sweep.py", "resume", str(directory))
+    return _hint("resume", directory)
+
+
+def _hint(what: str, directory: Path) -> str:
+    return console.command_line("scripts/sweep.py", what, str(directory))
 
 
 def tensorboard_of(cfg: DictConfig) -> str | None:

@@ -14,8 +14,8 @@ import pytest
 
 from lockstep.console import show_table
 from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, WAITING, archive
-from lockstep.sweeps.live_table import COLUMNS, rows_of
-from lockstep.sweeps.manifest import Manifest, as_it_stands
+from lockstep.sweeps.live_table import COLUMNS, as_it_stands, rows_of
+from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import report
 
 STATES = (FINISHED, FINISHED, FAILED, INTERRUPTED, WAITING)

@@ -10,8 +10,8 @@ import fake_sweep
 import pytest
 
 from lockstep.runs import locks
-from lockstep.sweeps.live_table import clause, rows_of
-from lockstep.sweeps.manifest import Manifest, as_it_stands
+from lockstep.sweeps.live_table import as_it_stands, clause, rows_of
+from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import edits, report
 
 LONG = "rank 0: at step 3 the loss is nan, of samples " + ", ".join(map(str, range(64)))

@@ -27,11 +27,12 @@ from lockstep.runs.composition import compose
 from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, RUNNING, judge_record
 from lockstep.sweeps.jobs import Job, directory_name, identity, varying
 from lockstep.sweeps.live_table import LiveTable
+from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import report
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.settings import Settings
+from lockstep.sweeps.settings import LocalSettings, Settings
 from lockstep.sweeps.sweep import resume_hint
 
 # a job that writes its record after `seconds`
@@ -107,8 +108,8 @@ def run(jobs: list[Job], slots: int, folder: Path, **settings: Any) -> Manifest:
         entry = {"number": number, "status": "waiting", "reason": None, "metric": None, "attempts": [], "optimized_mode": "max"}
         facts = {"overrides": list(one.overrides), "directory": one.directory.name, "devices": one.width}
         manifest.jobs[one.key] = entry | facts | {"optimized_metric": "val/acc"}
-    pools = {"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))}
-    Runner(manifest, pools, Settings(**settings), LiveTable(manifest)).run(jobs)
+    executor = LocalExecutor({"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))})
+    Runner(manifest, executor, Settings(**settings), LiveTable(manifest)).run(jobs)
     return Manifest(folder)
 
 
@@ -196,7 +197,7 @@ def test_the_report_ranks_jobs_and_averages_over_seeds(tmp_path: Path, capsys: p
 
 def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     def slots(gpus: Any) -> tuple[str, ...]:
-        return Settings(gpus=gpus).gpu_slots()
+        return LocalSettings(gpus=gpus).gpu_slots()
 
     monkeypatch.setattr("lockstep.sweeps.settings.visible_gpus", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

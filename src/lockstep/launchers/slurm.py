@@ -1,0 +1,159 @@
+"""SLURM's queue, as its own commands show it: sbatch, squeue, sacct, sinfo and scancel.
+
+Not by submitit: it keeps the numbers of jobs in the memory of the process that has submitted them, unpickles a function where a
+sweep's job is a command line, and asks sacct alone, which says nothing on a cluster without accounting. What is needed of it is
+what is below.
+"""
+
+import fcntl
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.errors import config_error
+
+PATIENCE = 60.0  # seconds that one of its commands may take
+# The states, of JOB STATE CODES in squeue(1), of a job that is over.
+ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
+ENDED |= {"REVOKED", "TIMEOUT"}
+_SUBMITTING = "submitting"
+_FIELDS = "%F|%K|%j|%T|%r|%M|%N"
+# Of this process's place, none of the job's own; what SLURM needs to be found stays.
+_OF_THIS_PLACE = ("LOCKSTEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_")
+_OF_THIS_PLACE += ("CUDA_VISIBLE_DEVICES",)
+
+
+class Unanswered(RuntimeError):
+    """The controller can't be asked now."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a job array, or a job of its own.
+
+    id: as scancel takes it, 12_3 say.
+    reason: why it waits.
+    seconds: for which it has run since it was last started.
+    nodes: a list as SLURM writes it, n[1-2].
+    """
+
+    id: str
+    state: str
+    reason: str = ""
+    seconds: float = 0.0
+    nodes: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ENDED
+
+
+def submit(script: Path, name: str, count: int, flags: Sequence[str], at_once: int | None = None) -> str:
+    """Puts an array of `count` tasks into the queue, `at_once` of them at the same time, unless there is one of that name;
+    returns its number.
+
+    A file beside the script is locked until sbatch has ended, even if this process is killed first: see `wait_for_sbatch`.
+    Raises ConfigError with sbatch's words for what is refused, Unanswered where it is not known whether it is.
+    """
+    if (known := _number_of(name)) is not None:
+        return known
+    array = f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(_OF_THIS_PLACE) or key == "SLURM_CONF"}
+    with (script.parent / _SUBMITTING).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        options: dict[str, Any] = {"env": environment, "pass_fds": (file.fileno(),)}
+        done = _run("sbatch", "--parsable", f"--job-name={name}", array, *flags, str(script), **options)
+    if done.returncode == 0:
+        return done.stdout.strip().partition(";")[0]
+    words = " ".join(done.stderr.split())
+    if (known := _number_of(name)) is not None:  # it was heard after all
+        return known
+    if re.search("timed out|unable to contact|connection refused", words, re.IGNORECASE):
+        raise Unanswered(words)
+    raise config_error("hydra.launcher", " ".join(flags), f"{words}; accepted is what sbatch takes")
+
+
+def _number_of(name: str) -> str | None:
+    return next((task.id.partition("_")[0] for place, task in tasks(name).items() if place.startswith(f"{name}_")), None)
+
+
+def wait_for_sbatch(folder: Path) -> None:
+    """Of a sweep that was killed while it submitted; what that has put into the queue is seen from now on."""
+    if folder.is_dir():
+        with (folder / _SUBMITTING).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def tasks(prefix: str) -> dict[str, Task]:
+    """Those of one's own whose job's name begins so, by NAME_INDEX; for some minutes those too that are over. Raises
+    Unanswered."""
+    found = {}
+    for line in _answer("squeue", "--me", "--array", "--states=all", "--noheader", f"--format={_FIELDS}").splitlines():
+        job, index, name, state, reason, used, nodes = line.split("|") if line.count("|") == 6 else ("",) * 7
+        if name.startswith(prefix):
+            task = Task(f"{job}_{index}", state, "" if reason == "None" else reason, _seconds(used), nodes)
+            found[f"{name}_{index}"] = task
+    return found
+
+
+def accounted(name: str) -> dict[str, Task]:
+    """The same of those that have left the queue, on a cluster that keeps accounts; else nothing."""
+    query = ("--allocations", "--noheader", "--parsable2", "--starttime=now-60days", "--format=JobID,State,NodeList")
+    try:
+        lines = _answer("sacct", f"--name={name}", *query).splitlines()
+    except Unanswered:
+        return {}
+    rows = [line.split("|") for line in lines if line.count("|") == 2]
+    return {f"{name}_{job.rpartition('_')[2]}": Task(job, state.split(" ")[0], nodes=nodes) for job, state, nodes in rows}
+
+
+def cancel(ids: Sequence[str], signal: str | None = None) -> None:
+    """Ends them, or sends them a signal only. Those that are over are let alone."""
+    if ids:
+        options = [] if signal is None else [f"--signal={signal}"]
+        _answer("scancel", "--quiet", *options, *ids)
+
+
+def words_of(nodes: str) -> str:
+    """What SLURM says of nodes that are not well: n2 is down* (Not responding). Nothing of the others."""
+    try:
+        lines = _answer("sinfo", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T|%E").splitlines() if nodes else []
+    except Unanswered:
+        return ""
+    rows = dict.fromkeys(tuple(line.split("|", 2)) for line in lines if line.count("|") >= 2)
+    return ", ".join(f"{node} is {state} ({why})" for node, state, why in rows if re.match("down|fail|drain|unknown", state))
+
+
+def _answer(*command: str) -> str:
+    done = _run(*command)
+    if done.returncode:
+        raise Unanswered(f"{command[0]}: {' '.join(done.stderr.split()) or f'ended with code {done.returncode}'}")
+    return done.stdout
+
+
+def _run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """In a session of its own, so that Ctrl-C does not end it half-way."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False, start_new_session=True, **options
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unanswered(f"{command[0]}: no answer within {PATIENCE:g} s") from error
+    except OSError as error:
+        raise Unanswered(f"{command[0]}: {error.strerror}") from error
+
+
+def _seconds(used: str) -> float:
+    """1-02:03:04 and 03:04 are days, hours, minutes and seconds."""
+    days, _, rest = used.rpartition("-")
+    try:
+        total = 0
+        for part in rest.split(":"):
+            total = total * 60 + int(part)
+        return float(total + 86400 * int(days or 0))
+    except ValueError:  # INVALID, by squeue(1)
+        return 0.0

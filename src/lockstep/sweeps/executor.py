@@ -1,0 +1,77 @@
+"""Who runs a sweep's jobs: what the runner asks of this machine, or of a cluster's queue."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from omegaconf import DictConfig
+
+from lockstep.config.plan import Elsewhere, Plan
+from lockstep.sweeps.ending import End
+from lockstep.sweeps.job_directory import RUNNING
+from lockstep.sweeps.jobs import Job
+from lockstep.sweeps.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a job stands that is under way. lost: why each of its earlier starts came to nothing, where it was started again."""
+
+    status: str = RUNNING
+    reason: str | None = None
+    lost: tuple[str, ...] = ()
+
+
+class Attempt(Protocol):
+    """A job under way."""
+
+    @property
+    def seconds(self) -> float:
+        """For which it has run; 0 while it waits."""
+        ...
+
+    def standing(self) -> Standing: ...
+
+    def reap(self) -> End | None:
+        """None while it is under way. When it is over, once, how it has ended; nothing of it is left then."""
+        ...
+
+    def ask_to_end(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class Begin(Protocol):
+    """Notes that an attempt begins, on what, before it does; returns the command."""
+
+    def __call__(self, job: Job, **where: Any) -> list[str]: ...
+
+
+class Executor(Protocol):
+    """ends_with_sweep: do its jobs end when the sweep's process does."""
+
+    ends_with_sweep: bool
+
+    def elsewhere(self, config: DictConfig) -> Elsewhere | None:
+        """The nodes that a job of this composed config is planned for; None for this machine. Raises ConfigError."""
+        ...
+
+    def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
+        """What a job takes, for the executor itself and for a person. Raises ConfigError where that is not to be had."""
+        ...
+
+    def settle(self, manifest: Manifest) -> None:
+        """Judges jobs that were under way when an earlier sweep process ended; notes those that still are, for `adopt`."""
+        ...
+
+    def at_work(self) -> AbstractContextManager[Any]:
+        """In which jobs are started, and their ends waited for."""
+        ...
+
+    def adopt(self, job: Job) -> Attempt | None:
+        """One that an earlier sweep process has started, and that is still under way."""
+        ...
+
+    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
+        """Starts what can be started now, and takes it from the list."""
+        ...

@@ -1,0 +1,125 @@
+"""Jobs as process trees of their own on this machine, several at once, each on slots of its own."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+
+from omegaconf import DictConfig
+
+from lockstep.config.plan import Elsewhere, Plan, cores
+from lockstep.errors import config_error
+from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
+from lockstep.launchers.processes import PROCESSES, Process
+from lockstep.launchers.supervisor import kill_group, pipe
+from lockstep.sweeps.ending import OUTPUT, End
+from lockstep.sweeps.executor import Begin, Standing
+from lockstep.sweeps.jobs import Job, pool_of
+from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.pool import Pool
+from lockstep.sweeps.settings import LocalSettings
+
+
+class LocalAttempt:
+    """A process, and the slots that it has."""
+
+    def __init__(self, process: Process, pool: Pool, slots: tuple[str, ...]) -> None:
+        self._process, self._pool, self._slots = process, pool, slots
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def standing(self) -> Standing:
+        return Standing()
+
+    def reap(self) -> End | None:
+        if self._process.poll() is None:
+            return None
+        self.kill()
+        self._pool.give_back(self._slots)
+        return End(self._process.returncode)
+
+    def ask_to_end(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """The job's own process; its ranks see that this is gone, and follow."""
+        kill_group(self._process.pid)
+
+
+class LocalExecutor:
+    """Packs jobs onto the GPUs, and onto the cores."""
+
+    ends_with_sweep = True
+
+    def __init__(self, pools: dict[str, Pool]) -> None:
+        self._pools = pools
+        self._lifeline: int | None = None  # a descriptor that the jobs follow
+
+    @classmethod
+    def of(cls, settings: LocalSettings) -> "LocalExecutor":
+        return cls({"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())})
+
+    def elsewhere(self, config: DictConfig) -> Elsewhere | None:
+        return None
+
+    def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
+        pool, width = pool_of(plan)
+        if width > len(self._pools[pool].slots):
+            raise config_error("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
+        return (f"{pool} x {width}",)
+
+    def settle(self, manifest: Manifest) -> None:
+        if queued := manifest.in_queue():
+            words = f"{len(queued)} job(s) of this sweep were given to SLURM; accepted is slurm, or first scripts/sweep.py cancel"
+            raise config_error("hydra/launcher", "lockstep", words)
+        manifest.settle()
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        with pipe() as (self._lifeline, _):
+            yield
+
+    def adopt(self, job: Job) -> None:
+        """Jobs end with the sweep that has started them."""
+
+    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, LocalAttempt]]:
+        started = []
+        for name, pool in self._pools.items():
+            while (job := pool.choose([job for job in waiting if job.pool == name])) is not None:
+                waiting.remove(job)
+                started.append((job, self._start(job, pool, begin)))
+        return started
+
+    def _start(self, job: Job, pool: Pool, begin: Begin) -> LocalAttempt:
+        assert self._lifeline is not None, "jobs are started within at_work"
+        slots = pool.take(job.width)
+        command = begin(job, devices=list(slots))
+        kept = _cores_of(pool, slots)
+        environment, lifeline = _environment(job, slots, len(kept)), (SWEEP_PIPE, self._lifeline)
+        with (job.directory / OUTPUT).open("ab") as output:
+            process = PROCESSES.start(command, environment, lifeline, output, output, cores_kept=kept, fresh=job.fresh)
+        return LocalAttempt(process, pool, slots)
+
+
+def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:
+    drop = {*RANK_VARIABLES, PARENT_PIPE}
+    environment = {key: value for key, value in os.environ.items() if key not in drop}
+    environment[SWEPT_KEYS] = " ".join(job.swept)
+    if job.pool == "gpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count // job.world_size)))
+    return environment
+
+
+def _cores_of(pool: Pool, slots: Sequence[str]) -> list[int]:
+    """Jobs at the same time keep to cores of their own: each slot has an equal share. All cores where there are too few."""
+    everything = sorted(cores())
+    share = len(everything) // len(pool.slots)
+    if not share:
+        return everything
+    places = [pool.slots.index(slot) for slot in slots]
+    return [core for place in places for core in everything[place * share : (place + 1) * share]]

@@ -1,0 +1,154 @@
+"""Jobs in SLURM's queue: those that ask for the same go out as one job array.
+
+They outlive the process that has submitted them. Whoever comes next finds them by the name of their array, which says whose they
+are, in squeue or, if they have left that, in sacct and in what they have left in their directories. SWEEP_DIR/slurm has a list of
+jobs and a batch script for each array, written before it is submitted.
+"""
+
+import contextlib
+import logging
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.atomic_files import replace_text, write_json
+from lockstep.config.plan import Elsewhere, Plan
+from lockstep.errors import config_error
+from lockstep.launchers import slurm
+from lockstep.launchers.environment import SWEPT_KEYS
+from lockstep.launchers.slurm import Unanswered
+from lockstep.launchers.stop_signals import STOP_SIGNALS
+from lockstep.sweeps.ending import OUTPUT, judge
+from lockstep.sweeps.executor import Begin
+from lockstep.sweeps.job_directory import WAITING
+from lockstep.sweeps.jobs import Job
+from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.slurm_queue import CODE, Queue, QueuedAttempt
+from lockstep.sweeps.slurm_settings import SlurmSettings
+
+log = logging.getLogger(__name__)
+LARGEST = 1000  # tasks of an array; MaxArraySize of slurm.conf(5) is 1001 unless set
+_SCRIPT = """#!/bin/bash
+# Task k of the array is the k-th of these jobs.
+trap : TERM # srun is told too, and what it ends with is wanted
+{setup}
+case $SLURM_ARRAY_TASK_ID in
+{cases}
+esac
+export {swept_keys}="$swept" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{threads}}}"
+rm -f "$directory/{code}"
+srun --input=none --wait=60 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+  --open-mode=append --output="${{directory//%/%%}}/{output}" "$@"
+code=$?
+echo $code > "$directory/{code}.partial" && mv "$directory/{code}.partial" "$directory/{code}"
+exit $code
+"""
+
+
+class SlurmExecutor:
+    """Submits all jobs at once; which of them run is SLURM's matter."""
+
+    ends_with_sweep = False
+
+    def __init__(self, sweep_dir: Path, settings: SlurmSettings) -> None:
+        self.settings, self.queue = settings, Queue(sweep_dir, settings.poll)
+        self._adopted: dict[str, QueuedAttempt] = {}
+
+    def elsewhere(self, config: DictConfig) -> Elsewhere:
+        if OmegaConf.select(config, "trainer.accelerator") == "cpu":
+            return Elsewhere(gpus=0)
+        return Elsewhere(SlurmSettings.of(config.hydra.launcher).gpus())
+
+    def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
+        return SlurmSettings.of(config.hydra.launcher).flags(plan)
+
+    def settle(self, manifest: Manifest) -> None:
+        manifest.settle()
+        try:
+            self._adopted = settle(manifest, self.queue)
+        except Unanswered as error:
+            raise config_error("hydra/launcher", "slurm", f"{error}; accepted once it answers") from error
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        yield
+
+    def adopt(self, job: Job) -> QueuedAttempt | None:
+        return self._adopted.pop(job.key, None)
+
+    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, QueuedAttempt]]:
+        alike: dict[tuple[str, ...], list[Job]] = {}
+        for job in waiting:
+            alike.setdefault(job.resources, []).append(job)
+        waiting.clear()
+        arrays = [jobs[at : at + LARGEST] for jobs in alike.values() for at in range(0, len(jobs), LARGEST)]
+        return [started for jobs in arrays for started in self._submit(jobs, begin)]
+
+    def _submit(self, jobs: list[Job], begin: Begin) -> list[tuple[Job, QueuedAttempt]]:
+        name = self.queue.next_name()
+        script = self.queue.folder / f"{name}.sh"
+        write_json(self.queue.folder / f"{name}.json", {"jobs": [job.key for job in jobs]})
+        places = [f"{name}_{index}" for index in range(len(jobs))]
+        commands = [begin(job, queue=place) for job, place in zip(jobs, places, strict=True)]
+        replace_text(script, self._script(jobs, commands))
+        flags = (f"--chdir={Path.cwd()}", f"--output={script.with_suffix('')}_%a.out", "--open-mode=append", *jobs[0].resources)
+        self._put_into_queue(script, name, len(jobs), flags)
+        return [(job, QueuedAttempt(self.queue, place, job.directory)) for job, place in zip(jobs, places, strict=True)]
+
+    def _script(self, jobs: list[Job], commands: list[list[str]]) -> str:
+        cases = [
+            f"{index}) directory={shlex.quote(str(job.directory))} swept={shlex.quote(' '.join(job.swept))}\n"
+            f"  set -- {shlex.join(command)} ;;"
+            for index, (job, command) in enumerate(zip(jobs, commands, strict=True))
+        ]
+        setup, threads = "\n".join(self.settings.setup), self.settings.cpus_per_device
+        return _SCRIPT.format(
+            setup=setup, cases="\n".join(cases), swept_keys=SWEPT_KEYS, threads=threads, code=CODE, output=OUTPUT
+        )
+
+    def _put_into_queue(self, script: Path, name: str, count: int, flags: Sequence[str]) -> None:
+        """Until the controller has answered, or we are asked to stop. Raises ConfigError where sbatch refuses."""
+        while not STOP_SIGNALS.received:
+            try:
+                slurm.submit(script, name, count, flags, self.settings.jobs)
+                self.queue.ask()
+                return
+            except Unanswered as error:
+                log.warning(f"{error}; trying again")
+                time.sleep(self.settings.poll)
+
+
+def settle(manifest: Manifest, queue: Queue | None = None) -> dict[str, QueuedAttempt]:
+    """Judges the jobs that have left the queue since they were looked at last; returns the others. Raises Unanswered."""
+    queue = queue or Queue(manifest.directory)
+    slurm.wait_for_sbatch(queue.folder)
+    queue.ask()
+    for place, key in queue.keys().items():
+        if key in manifest.jobs and manifest.in_queue().get(key) != place:  # the manifest was lost
+            manifest.jobs[key]["attempts"].append({"queue": place, "started": time.time(), "ended": None, "code": None})
+    found: dict[str, QueuedAttempt] = {}
+    for key, place in manifest.in_queue().items():
+        job = manifest.jobs[key]
+        attempt = QueuedAttempt(queue, place, manifest.directory / job["directory"])
+        if (end := attempt.reap()) is None:
+            found[key] = attempt
+            standing = attempt.standing()
+            job |= {"status": standing.status, "reason": standing.reason}
+        else:
+            status, reason, metric = judge(manifest.directory / job["directory"], end)
+            job |= {"status": status, "reason": reason, "metric": metric}
+            if status == WAITING:  # it never came to the queue
+                job["attempts"].pop()
+            else:
+                job["attempts"][-1] |= {"ended": time.time(), "code": end.code, "reason": reason}
+    return found
+
+
+def cancel(manifest: Manifest) -> int:
+    """Takes what SLURM has of a sweep out of its queue, running jobs too; returns how many. Raises Unanswered."""
+    found = settle(manifest)
+    slurm.cancel([task.id for attempt in found.values() if (task := attempt.task) is not None])
+    return len(found)

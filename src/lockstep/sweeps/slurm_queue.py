@@ -1,0 +1,134 @@
+"""What SLURM has of one sweep, and how each of its jobs stands there."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import time
+from pathlib import Path
+
+from lockstep.atomic_files import read_json
+from lockstep.launchers import slurm
+from lockstep.launchers.slurm import Task, Unanswered
+from lockstep.sweeps.ending import End
+from lockstep.sweeps.executor import Standing
+from lockstep.sweeps.job_directory import FAILED, INTERRUPTED, RUNNING, WAITING, judged, status_of
+
+log = logging.getLogger(__name__)
+CODE = "exit_code"  # in a job's directory: what srun has ended with
+_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+_GOES_ON = ("PREEMPTED", "TIMEOUT")  # from its last checkpoint
+
+
+class Queue:
+    """The jobs of one sweep that SLURM has, by array and index: what squeue has said last."""
+
+    def __init__(self, sweep_dir: Path, poll: float = 0.0) -> None:
+        self.folder = sweep_dir / "slurm"
+        self.prefix = f"lockstep-{hashlib.sha256(os.path.realpath(sweep_dir).encode()).hexdigest()[:8]}-"
+        self.tasks: dict[str, Task] = {}
+        self._poll, self._due = poll, 0.0
+
+    def ask(self) -> None:
+        """Asks squeue again. Raises Unanswered."""
+        self.tasks = slurm.tasks(self.prefix)
+        self._due = time.monotonic() + self._poll
+
+    def ask_if_due(self) -> None:
+        """Where it does not answer, things are taken to stand as they did."""
+        if time.monotonic() > self._due:
+            try:
+                self.ask()
+            except Unanswered as error:
+                log.warning(str(error))
+                self._due = time.monotonic() + self._poll
+
+    def keys(self) -> dict[str, str]:
+        """The job of each task that is not over."""
+        known = {name: (read_json(self.folder / f"{name}.json") or {}).get("jobs", []) for name in self._names()}
+        places = {f"{name}_{index}": key for name, jobs in known.items() for index, key in enumerate(jobs)}
+        return {place: places[place] for place, task in self.tasks.items() if not task.is_over and place in places}
+
+    def _names(self) -> set[str]:
+        return {place.rpartition("_")[0] for place in self.tasks}
+
+    def next_name(self) -> str:
+        """That no array of this sweep has had."""
+        self.folder.mkdir(exist_ok=True)
+        return f"{self.prefix}{len([*self.folder.glob('*.json')])}"
+
+
+class QueuedAttempt:
+    """A job that SLURM has, in its place in the queue."""
+
+    def __init__(self, queue: Queue, place: str, directory: Path) -> None:
+        self._queue, self._place, self._directory = queue, place, directory
+        self._nodes = ""  # on which it has run until now
+        self._lost: tuple[str, ...] = ()
+
+    @property
+    def task(self) -> Task | None:
+        return self._queue.tasks.get(self._place)
+
+    @property
+    def seconds(self) -> float:
+        return self.task.seconds if self.task else 0.0
+
+    def standing(self) -> Standing:
+        task = self.task
+        if task is None or task.state in _WAITING:
+            if self._nodes:
+                self._lost = (*self._lost, self._why_requeued())
+                self._nodes = ""
+            reason = f"in SLURM's queue: {task.reason or task.state}" if task else None
+            return Standing(WAITING, reason, self._lost)
+        self._nodes = task.nodes
+        return Standing(RUNNING, None, self._lost)
+
+    def _why_requeued(self) -> str:
+        """What the run has said itself, or SLURM of its nodes."""
+        status, reason = status_of(self._directory)
+        if status == "preempted" and reason is not None:
+            return reason
+        return f"put back into the queue by SLURM: {slurm.words_of(self._nodes) or 'it does not say why'}"
+
+    def reap(self) -> End | None:
+        self._queue.ask_if_due()
+        task = self.task
+        if task is not None and not task.is_over:
+            return None
+        if task is None:
+            task = slurm.accounted(self._place.rpartition("_")[0]).get(self._place)
+        code = 0 if task is not None and task.state == "COMPLETED" else self._code()
+        if task is None and code is None:  # squeue has forgotten it, and nobody keeps accounts
+            status, reason, _ = judged(self._directory, died="has left SLURM's queue without a word")
+            return End(None, (status, reason))
+        return End(code, self._verdict(task, code), task is not None and task.state == "CANCELLED")
+
+    def _verdict(self, task: Task | None, code: int | None) -> tuple[str, str] | None:
+        """What SLURM says of its end, where that is not the job's own doing."""
+        if task is None or (task.state in ("COMPLETED", "FAILED") and code is not None):
+            return None
+        words = f"{task.state} by SLURM"
+        if on := slurm.words_of(task.nodes):
+            words = f"{words}: {on}"
+        return (INTERRUPTED if task.state in (*_GOES_ON, "CANCELLED") else FAILED), words
+
+    def _code(self) -> int | None:
+        """Beyond 128 are signals, as a shell counts them."""
+        try:
+            code = int((self._directory / CODE).read_text())
+        except (OSError, ValueError):
+            return None
+        return code if code <= 128 else 128 - code
+
+    def ask_to_end(self) -> None:
+        self._cancel("INT")
+
+    def kill(self) -> None:
+        self._cancel(None)
+
+    def _cancel(self, signal: str | None) -> None:
+        if self.task is not None:
+            with contextlib.suppress(Unanswered):
+                slurm.cancel([self.task.id], signal)

@@ -1,0 +1,74 @@
+"""SLURM's commands as shell scripts on the PATH: a cluster that runs every task at once, without any SLURM.
+
+Each task is a line of squeue's in a file of its own, in `tasks`, which a test may change; they wait while there is a file `hold`.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+_SBATCH = r"""
+echo "$@" >> calls
+env > environment
+[ -f refuses ] && { cat refuses >&2; [ -f heard ] || exit 1; }
+[ -f slow ] && { touch began; sleep 0.5; }
+for word; do
+  case $word in
+    --job-name=*) name=${word#*=} ;;
+    --array=*) last=${word##*-}; last=${last%%%*} ;;
+  esac
+  script=$word
+done
+number=$(( $(cat number 2>/dev/null || echo 0) + 1 ))
+echo $number > number
+index=0
+while [ $index -le $last ]; do
+  echo "$number|$index|$name|PENDING|Priority|0:00|" > tasks/${number}_$index
+  ( for fd in $(ls /proc/self/fd); do [ $fd -gt 2 ] && [ $fd -lt 255 ] && eval "exec $fd>&-"; done
+    while [ -f hold ]; do sleep 0.02; done
+    echo "$number|$index|$name|RUNNING|None|0:07|n1" > tasks/${number}_$index
+    SLURM_ARRAY_TASK_ID=$index SLURM_CPUS_PER_TASK=1 bash "$script"
+    [ $? -eq 0 ] && state=COMPLETED || state=FAILED
+    echo "$number|$index|$name|$state|None|0:08|n1" > tasks/${number}_$index
+  ) > /dev/null 2>&1 &
+  index=$((index + 1))
+done
+[ -f heard ] && exit 1
+echo "$number;cluster"
+"""
+_SQUEUE = (
+    '[ -f down ] && { cat down >&2; exit 1; }; echo "9|N/A|somebody\'s|a|b|RUNNING|None|1:00|n2"; cat tasks/* 2>/dev/null; true'
+)
+_SRUN = r"""
+while case $1 in --output=*) output=${1#*=} ;; --*) ;; *) false ;; esac; do shift; done
+exec "$@" >> "$output" 2>&1
+"""
+_SCANCEL = r"""
+echo "$@" >> cancelled
+case "$*" in *--signal*) exit 0 ;; esac
+for id; do [ -f tasks/$id ] && sed -i "s/PENDING\|RUNNING/CANCELLED/" tasks/$id; done
+true
+"""
+_SACCT = "[ -f accounts ] || { echo accounting storage is disabled >&2; exit 1; }; cat accounts"
+_SINFO = "cat nodes 2>/dev/null; true"
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts it first on the PATH; returns its folder."""
+    place = folder / "cluster"
+    (place / "tasks").mkdir(parents=True)
+    commands = {"sbatch": _SBATCH, "squeue": _SQUEUE, "srun": _SRUN, "scancel": _SCANCEL, "sacct": _SACCT, "sinfo": _SINFO}
+    for name, text in commands.items():
+        enter = "" if name == "srun" else f"cd {place}\n"
+        (place / name).write_text(f"#!/bin/bash\n{enter}{text}\n")
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    return place
+
+
+def state(place: Path, task: str, state: str, seconds: str = "0:07") -> None:
+    """Makes a task one that is in that state."""
+    fields = (place / "tasks" / task).read_text().strip().split("|")
+    fields[3], fields[5] = state, seconds
+    (place / "tasks" / task).write_text("|".join(fields) + "\n")

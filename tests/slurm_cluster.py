@@ -1,0 +1,182 @@
+"""A SLURM of a test's own on this machine: two nodes of four fake GPUs each, with its own configuration, key and ports.
+
+Needs Debian's slurm-wlm and munge (apt-get install slurm-wlm munge), and to be root. Nothing of the system's own SLURM is used.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from waiting import wait_for
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "srun", "scancel", "scontrol", "sinfo")
+CONF = """
+ClusterName=lockstep
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=3
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdSpoolDir={folder}/%n
+SlurmdPidFile={folder}/%n.pid
+SlurmdLogFile={folder}/%n.log
+SlurmdTimeout=4
+SlurmdParameters=config_overrides
+KillWait=10
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=batch_sched_delay=1,sched_interval=2,bf_interval=2
+ReturnToService=2
+MpiDefault=none
+GresTypes=gpu
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=64 RealMemory=1000 Gres=gpu:4
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=64 RealMemory=1000 Gres=gpu:4
+PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def why_not() -> str | None:
+    """The reason for which there can be no such cluster here."""
+    if missing := [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]:
+        return f"SLURM is not installed: no {missing[0]} (Debian has it as slurm-wlm and munge)"
+    return None if os.geteuid() == 0 else "SLURM's daemons are started by root"
+
+
+_PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
+
+
+class Cluster:
+    """`environment` is what its commands need to find it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        self.folder.chmod(0o755)
+        (self.folder / "state").mkdir()
+        gpus = [self.folder / f"gpu{number}" for number in range(8)]
+        for gpu in gpus:
+            subprocess.run(["mknod", gpu, "c", "1", "3"], check=True)  # as /dev/null
+        text = CONF.format(host=socket.gethostname(), folder=self.folder, ports=_free_ports(3))
+        (self.folder / "slurm.conf").write_text(text)
+        lines = [f"NodeName=n{1 + number // 4} Name=gpu File={gpu}" for number, gpu in enumerate(gpus)]
+        (self.folder / "gres.conf").write_text("\n".join(lines))
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        files = {"socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={self.folder}/munge.{file}" for option, file in files.items()]
+        self._run("munged", "munged", "--foreground", "--force", f"--key-file={key}", *options)
+        wait_for((self.folder / "munge.socket").exists, 10)
+        self._run("slurmctld", "slurmctld", "-D", "-c")
+        self.start_node("n1")
+        self.start_node("n2")
+        wait_for(lambda: self.states() == ["idle", "idle"], 30)
+
+    def start_node(self, name: str) -> None:
+        self._run(name, "slurmd", "-D", "-N", name)
+
+    def _run(self, name: str, *command: str) -> None:
+        program = shutil.which(command[0], path=_PATH)
+        assert program is not None
+        with (self.folder / f"{name}.out").open("ab") as output:
+            self._processes[name] = subprocess.Popen(
+                [program, *command[1:]],
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def ask(self, *command: str) -> str:
+        """What a command of SLURM's says."""
+        done = subprocess.run(command, env=os.environ | self.environment, capture_output=True, text=True, timeout=30, check=False)
+        return done.stdout if done.returncode == 0 else ""
+
+    def states(self) -> list[str]:
+        return self.ask("sinfo", "--Node", "--noheader", "--format=%T").split()
+
+    def tasks(self) -> list[list[str]]:
+        """Of each task of each array: number, index, name, state, nodes."""
+        lines = self.ask("squeue", "--array", "--states=all", "--noheader", "--format=%F|%K|%j|%T|%N").splitlines()
+        return [line.split("|") for line in lines]
+
+    def lose_node(self, name: str) -> None:
+        """As if its power had failed: its daemon, and all that it has started."""
+        daemon = self._processes.pop(name)
+        for pid in [daemon.pid, *self._jobs(name)]:
+            _kill(pid)
+        daemon.wait()
+
+    def _jobs(self, node: str) -> list[int]:
+        """The processes of the jobs on a node."""
+        ours, there = f"SLURM_CONF={self.environment['SLURM_CONF']}", f"SLURMD_NODENAME={node}"
+        return [pid for pid, variables in _environments() if {ours, there} <= variables]
+
+    def stop(self) -> None:
+        """Everything that it has started, jobs first."""
+        self.ask("scancel", "--user=root")
+        for process in reversed(self._processes.values()):
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for pid in [*self._jobs("n1"), *self._jobs("n2")]:
+            _kill(pid)
+        self._processes.clear()
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # sockets have short names
+    one = Cluster(folder)
+    try:
+        one.start()
+        yield one
+    finally:
+        one.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _environments() -> Iterator[tuple[int, set[str]]]:
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            yield int(path.parent.name), set(path.read_text(errors="replace").split("\0"))
+        except OSError:
+            continue
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
