@@ -23,7 +23,7 @@ class OptunaSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         if importlib.util.find_spec("optuna") is None:
-            raise config_error("hydra/sweeper", "optuna", "the library `optuna` is not installed: pip install 'lockstep[search]'")
+            raise config_error("hydra/sweeper", "optuna", "the library `optuna` is not installed: pip install -e '.[search]'")
         self.config, self.loader = config, hydra_context.config_loader
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
