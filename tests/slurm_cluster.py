@@ -118,13 +118,6 @@ class Cluster:
         lines = self.ask("squeue", "--array", "--states=all", "--noheader", "--format=%F|%K|%j|%T|%N").splitlines()
         return [line.split("|") for line in lines]
 
-    def lose_node(self, name: str) -> None:
-        """As if its power had failed: its daemon, and all that it has started."""
-        daemon = self._processes.pop(name)
-        for pid in [daemon.pid, *self._jobs(name)]:
-            _kill(pid)
-        daemon.wait()
-
     def _jobs(self, node: str) -> list[int]:
         """The processes of the jobs on a node."""
         ours, there = f"SLURM_CONF={self.environment['SLURM_CONF']}", f"SLURMD_NODENAME={node}"
