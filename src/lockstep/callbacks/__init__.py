@@ -1,5 +1,6 @@
 """Lightning callbacks, each switched on by one file in conf/callbacks."""
 
+from lockstep.callbacks.activation_checkpointing import ActivationCheckpointing
 from lockstep.callbacks.averaging import EMA
 from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lockstep.callbacks.early_stopping import EarlyStopping
@@ -22,6 +23,7 @@ from lockstep.callbacks.watchdog import Watchdog
 __all__ = [
     "EMA",
     "TF32",
+    "ActivationCheckpointing",
     "BestCheckpoint",
     "CounterBasedRandomness",
     "EarlyStopping",

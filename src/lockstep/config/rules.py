@@ -270,6 +270,7 @@ RULES: dict[str, Rule] = {
     "guards.randomness.seed": SEED,
     "callbacks.best_checkpoint.mode": one_of("max", "min"),
     "callbacks.best_checkpoint.save_top_k": integer(-1),
+    "callbacks.activation_checkpointing.match": PATTERN,
     "callbacks.ema.decay": number(0, 1),
     "callbacks.ema.update_every_n_steps": integer(1),
     "callbacks.ema.update_starting_at_step": integer(0).or_null(),
