@@ -1,11 +1,16 @@
 """The table of benchmarks/parity.md: shipped models, 2 to 4 processes against one, both precisions, two optimizers.
 
-    python benchmarks/parity_table.py [mlp cnn resnet18] > benchmarks/parity.md
+    python benchmarks/parity_table.py > benchmarks/parity.md
+    python benchmarks/parity_table.py vit gpt_nano lora fsdp tensor_parallel mesh --precisions 64-true
+        > benchmarks/parity_transformers.md
 
-On digits, on the CPU, BatchNorm synchronised. Each row is one `python scripts/parity.py OPTIONS`.
+On digits, a GPT on the standard library's sources, on the CPU, BatchNorm synchronised. Each row is one
+`python scripts/parity.py OPTIONS`.
 """
 
+import argparse
 import platform
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -22,7 +27,21 @@ from lockstep.parity.sides import Sides
 from lockstep.runs.composition import compose
 
 FIXED = ("trainer=cpu", "model/lr_scheduler=constant", "datamodule.augment=null")
-BATCH = {"mlp": 48, "cnn": 48, "resnet18": 24}  # samples; ResNet-18 takes a second a step in float64 here
+BATCH = {"mlp": 48, "cnn": 48, "resnet18": 24, "vit": 24}  # samples; ResNet-18 takes a second a step in float64 here
+WINDOWS = 12  # of a language model
+SMALL = ("model.net.width=32", "model.net.depth=2")
+GPT = ("model=gpt_nano", *SMALL, "datamodule=text", "datamodule.context=64", "trainer.limit_val_batches=10")
+GPT += ("optimized_metric=val/loss", "optimized_mode=min", "test=false")
+DIVIDED = (*GPT, "trainer/strategy=tensor_parallel", "trainer/plan=gpt")
+OPTIONS = {
+    "vit": ("model=vit", *SMALL),
+    "gpt_nano": GPT,
+    "lora": (*GPT, "model/adapt=lora"),
+    "fsdp": (*GPT, "trainer/strategy=fsdp"),
+    "tensor_parallel": (*DIVIDED, "trainer.strategy.tensor_parallel_size=${trainer.devices}"),
+    "mesh": (*DIVIDED, "trainer.strategy.tensor_parallel_size=2"),
+}
+DEVICES = {"fsdp": (2, 4), "tensor_parallel": (2, 4), "mesh": (4,)}
 # With SGD's shipped rate of 0.05 rounding alone moves the weights of a ResNet-18 by 2e-9 in 50 steps of so small a batch.
 RATE = {("resnet18", "sgd"): "model.optimizer.lr=0.005"}
 NOTES = """
@@ -35,17 +54,23 @@ QUANTITIES = ("loss", "gradients", "buffers", "validation metrics", "weights")
 
 
 def main() -> None:
-    print(f"`python benchmarks/parity_table.py`; torch {version('torch')}, lightning {version('lightning')},")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=["mlp", "cnn", "resnet18"], help=f"of {', '.join(BATCH | OPTIONS)}")
+    parser.add_argument("--precisions", nargs="+", default=["64-true", "32-true"])
+    arguments = parser.parse_args()
+    command = shlex.join(["python", "benchmarks/parity_table.py", *sys.argv[1:]])
+    print(f"`{command}`; torch {version('torch')}, lightning {version('lightning')},")
     print(f"Python {platform.python_version()}, {platform.machine()}, on two cores of {processor()}.\n")
     print(f"Each row is `python scripts/parity.py {' '.join(FIXED)} OPTIONS`: N processes")
     print("against one. The numbers are the largest max|a-b| / max|a| over all tensors and 50 steps, the control's in brackets.")
-    print(NOTES)
+    print(NOTES if "resnet18" in arguments.models else "")
     print(f"| options | {' | '.join(QUANTITIES)} | weights' tolerance | verdict |\n|---|{'---|' * (len(QUANTITIES) + 2)}")
-    for model in sys.argv[1:] or BATCH:
-        for devices in (2, 3, 4):
-            for precision in ("64-true", "32-true"):
+    for model in arguments.models:
+        for devices in DEVICES.get(model, (2, 3, 4)):
+            for precision in arguments.precisions:
                 for optimizer in ("sgd", "adam"):
-                    options = [f"model={model}", f"trainer.devices={devices}", f"datamodule.global_batch_size={BATCH[model]}"]
+                    options = [*OPTIONS.get(model, (f"model={model}",)), f"trainer.devices={devices}"]
+                    options += [f"datamodule.global_batch_size={BATCH.get(model, WINDOWS)}"]
                     options += [f"parity.precision={precision}", f"model/optimizer={optimizer}"]
                     options += [RATE[model, optimizer]] if (model, optimizer) in RATE else []
                     print(row(options, compared(*options)), flush=True)
