@@ -132,9 +132,16 @@ def test_ranks_are_started_again_when_one_has_died(whole: dict[str, Any], tmp_pa
     assert not differences(whole, state(run))
 
 
-def test_a_language_model_goes_on_bit_for_bit_after_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_language_model_goes_on_bit_for_bit_after_a_kill(strategy: str, tmp_path: Path) -> None:
     """Muon has the state, and the last window of an epoch few targets."""
-    fixed = ("trainer.devices=2", "trainer.max_epochs=2", "datamodule.global_batch_size=4", "guards.checkpoint.every_n_steps=2")
+    fixed = (
+        f"trainer/strategy={strategy}",
+        "trainer.devices=2",
+        "trainer.max_epochs=2",
+        "datamodule.global_batch_size=4",
+        "guards.checkpoint.every_n_steps=2",
+    )
     fixed += ("model/lr_scheduler=constant", "datamodule.augment=null", "logger=csv", "test=false", "callbacks.pictures=null")
     options = (*texts(tmp_path), *TINY, *fixed)
     in_ranks(2, partial(undisturbed, run=tmp_path / "whole", options=options), tmp_path)
