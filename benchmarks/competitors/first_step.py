@@ -3,9 +3,9 @@
 import os
 from typing import Any
 
-from lightning import Callback
+from lightning import Callback, LightningModule, Trainer
 
 
 class End(Callback):
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         os._exit(0)
