@@ -19,6 +19,6 @@ ConfigStore.instance().store(group="hydra/sweeper", name="lockstep", node=Lockst
 
 class LockstepSweeper(BasicSweeper):
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Our launchers compose and check all jobs of a batch before they start the first: lockstep.sweeps.sweep.Sweep.launch."""
+        """Our launchers compose and check all jobs of a batch before they start the first: see lockstep.sweeps.sweep."""
         if not isinstance(self.launcher, SweepLauncher):
             super().validate_batch_is_legal(batch)
