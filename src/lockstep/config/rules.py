@@ -20,6 +20,9 @@ class Rule:
     def or_null(self) -> "Rule":
         return Rule(f"{self.words}, or null", lambda value: value is None or self.test(value))
 
+    def or_auto(self) -> "Rule":
+        return Rule(f"{self.words}, or auto", lambda value: value == "auto" or self.test(value))
+
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
@@ -117,7 +120,7 @@ RULES: dict[str, Rule] = {
     "base_batch_size": integer(1),
     "trainer.accelerator": one_of("auto", "cpu", "gpu", "cuda", "mps"),
     "trainer.devices": Rule("accepted is a number of at least 1, auto, or a list of GPU ids", _is_devices),
-    "trainer.num_nodes": Rule("accepted is an integer of at least 1, or auto", lambda v: v == "auto" or (_is_int(v) and v >= 1)),
+    "trainer.num_nodes": integer(1).or_auto(),
     "trainer.precision": one_of(*PRECISIONS),
     "trainer.max_epochs": UNENDING.or_null(),
     "trainer.max_steps": UNENDING,
@@ -154,9 +157,7 @@ RULES: dict[str, Rule] = {
     "trainer.strategy.communication.seed": SEED,
     "datamodule.dataset": TEXT,
     "datamodule.data_dir": TEXT,
-    "datamodule.batch_size": Rule(
-        "accepted is an integer of at least 1, or auto", lambda v: v == "auto" or (_is_int(v) and v >= 1)
-    ),
+    "datamodule.batch_size": integer(1).or_auto(),
     "datamodule.global_batch_size": integer(1).or_null(),
     "datamodule.drop_last": YES_NO,
     "datamodule.shuffle": YES_NO,
