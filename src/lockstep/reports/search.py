@@ -15,10 +15,9 @@ from optuna.trial import FrozenTrial, TrialState
 from lockstep.reports.choice import count
 from lockstep.reports.document import Block, Document, Heading, Items, Picture, Table, Text
 from lockstep.sweeps.live_table import clause
-from lockstep.sweeps.study import about, study_in
+from lockstep.sweeps.study import about, study_in, told
 
 SHOWN = 10  # trials in the table
-_ENDED = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,8 @@ def _answer(found: Searched) -> str:
 
 
 def _blocks(found: Searched) -> Iterator[Block]:
-    states = [trial.state for trial in found.trials]
-    counts = ", ".join(f"{states.count(state)} {word}" for state, word in _ENDED.items() if state in states)
     best = "the best of it is better than it would be on other data: trials were chosen by it"
-    yield Text(f"{count(len(states), 'trial')}: {counts}. Optimized: {_modes(found.objectives)}; {best}.")
+    yield Text(f"{count(len(found.trials), 'trial')}: {told(found.trials)}. Optimized: {_modes(found.objectives)}; {best}.")
     if len(found.complete) > 1 and len(found.objectives) in (2, 3):
         yield Picture("pareto", "The trials by their objectives")
     if len(found.complete) > 1 and len(found.objectives) == 1:

@@ -21,7 +21,7 @@ from lockstep.errors import config_error
 from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, PRUNED, RECORDED, record_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.space import Space
-from lockstep.sweeps.study import FILES, POINT, begin, trial_of
+from lockstep.sweeps.study import FILES, POINT, begin, told, trial_of
 from lockstep.sweeps.sweep import RefusedJob, Sweep
 
 log = logging.getLogger(__name__)
@@ -223,11 +223,8 @@ class Search:
 
     def _best(self) -> str:
         trials = self.study.get_trials(deepcopy=False)
-        states = [trial.state for trial in trials]
-        counts = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
-        said = ", ".join(f"{states.count(state)} {word}" for word, state in counts.items() if state in states)
-        lines = [f"{len(trials)} trials: {said}."]
-        best = self.study.best_trials if TrialState.COMPLETE in states else []
+        lines = [f"{len(trials)} trials: {told(trials)}."]
+        best = self.study.best_trials if any(trial.state == TrialState.COMPLETE for trial in trials) else []
         for trial in best[:5]:
             values = " ".join(f"{name} {value:.6g}" for name, value in zip(self.objectives, trial.values, strict=True))
             lines.append(f"best: {values} with {' '.join(f'{key}={value}' for key, value in trial.params.items())}")

@@ -1,7 +1,7 @@
 """A search's study on disk: Optuna's, in the sweep's directory, for the sweeper, its jobs and its report."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from lockstep.sweeps.job_directory import SEARCH, card_of
 FILES = {"journal": "study.log", "sqlite": "study.db"}
 POINT = "overrides"  # a trial's attribute: the overrides of its job
 _NAME = "search"
+_ENDED = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 _DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -63,6 +64,12 @@ def study_in(directory: Path) -> optuna.Study:
         directions=[_DIRECTIONS[mode] for mode in known["objectives"].values()],
         load_if_exists=True,
     )
+
+
+def told(trials: Sequence[FrozenTrial]) -> str:
+    """How many of them have ended in which way: 17 complete, 2 pruned, 1 failed."""
+    states = [trial.state for trial in trials]
+    return ", ".join(f"{states.count(state)} {word}" for state, word in _ENDED.items() if state in states)
 
 
 def trial_in(run_dir: Path) -> Trial | None:
