@@ -12,8 +12,8 @@ from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.nets.dropout import Dropout
+from lockstep.runs.shares import share_of_batch
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
-from lockstep.trainer.shares import share_of_batch
 
 log = logging.getLogger(__name__)
 

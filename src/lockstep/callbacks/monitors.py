@@ -11,7 +11,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.datamodules.batches import samples_in
-from lockstep.trainer.shares import share_of_batch
+from lockstep.runs.shares import share_of_batch
 from lockstep.trainer.steps import ends_step
 
 

@@ -10,7 +10,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 
 from lockstep.datamodules.batches import Batch
 from lockstep.models import Classifier
-from lockstep.trainer.shares import is_first_of_share
+from lockstep.runs.shares import is_first_of_share
 
 
 class Pictures(Callback):

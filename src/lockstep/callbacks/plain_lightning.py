@@ -18,8 +18,8 @@ from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.models.task import Task
+from lockstep.runs.shares import share_of_batch
 from lockstep.trainer.lightning_internals import batches_passed, begin_batches_again, with_sampler
-from lockstep.trainer.shares import share_of_batch
 
 log = logging.getLogger(__name__)
 

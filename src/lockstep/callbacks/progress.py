@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.runs.results import accountant
-from lockstep.trainer.shares import share_of_batch
+from lockstep.runs.shares import share_of_batch
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"

@@ -9,7 +9,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from lockstep.counter_rng import random_bits, seed_of
 from lockstep.nets.dropout import Dropout
-from lockstep.trainer.shares import share_of_batch
+from lockstep.runs.shares import share_of_batch
 
 _DROPOUT = 1000  # the stream of the first layer's bits; augmentation has those from 0 on
 

@@ -21,7 +21,7 @@ from lockstep.datamodules.loaders import loader_of
 from lockstep.datamodules.on_device import OnDevice
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
 from lockstep.errors import config_error
-from lockstep.trainer.shares import share_of_batch
+from lockstep.runs.shares import share_of_batch
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from lockstep.models.param_groups import Groups, make_optimizer
 from lockstep.models.preprocess import Preprocess
 from lockstep.models.sample_mean import SampleMean
 from lockstep.models.schedules import TrainingLength
+from lockstep.runs.shares import is_first_of_share, share_of_batch
 from lockstep.trainer.batchnorm import uncounted
 from lockstep.trainer.lightning_internals import is_attached
-from lockstep.trainer.shares import is_first_of_share, share_of_batch
 from lockstep.trainer.steps import begins_step, ends_step
 
 OptimizerFactory = Callable[..., Optimizer]

@@ -13,7 +13,7 @@ from lockstep.parity.differences import Differences, Prints, Tensors, copied, fi
 from lockstep.parity.draws import drawn_between, states
 from lockstep.parity.exchange import Exchange
 from lockstep.parity.interventions import counted_tokens, round_anew
-from lockstep.trainer.shares import share_of_batch
+from lockstep.runs.shares import share_of_batch
 
 Observed = dict[str, Any]  # by quantity: tensors by name, or the fingerprints of samples
 

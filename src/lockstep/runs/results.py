@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from lockstep.checkpointing import read_checkpoint
 from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.hparams import hyperparameters, session, swept
+from lockstep.runs.shares import share_of_batch
 
 
 def best_checkpoint(trainer: Any) -> Path | None:
@@ -93,9 +94,8 @@ def _of_ranks(trainer: Trainer, value: float) -> list[float]:
 def _total(trainer: Trainer, count: int) -> int:
     device = trainer.strategy.root_device
     kind = torch.float32 if device.type == "mps" else torch.float64
-    shares = (trainer.distributed_sampler_kwargs or {"num_replicas": 1})["num_replicas"]  # processes may have the same samples
     total = trainer.strategy.reduce(torch.tensor(count, dtype=kind, device=device), reduce_op="sum")
-    return int(total) * shares // trainer.world_size
+    return int(total) * share_of_batch(trainer)[1] // trainer.world_size  # processes may have the same samples
 
 
 def log_hparams(
