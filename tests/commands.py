@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from lockstep.launchers.warm_server import Request
 ROOT = Path(__file__).parents[1]
 MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
 TIMEOUT = 150  # seconds
+FOLLOW = 10  # seconds
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -78,10 +80,18 @@ def started(*arguments: str | Path, cwd: Path, **env: str) -> Iterator[subproces
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-        left = processes_marked(marked[MARK])
+        left = _left_by(process, marked[MARK])
         for pid in left:
             os.kill(pid, signal.SIGKILL)
     assert not left, f"left running: {left}"
+
+
+def _left_by(process: subprocess.Popen[str], mark: str) -> list[int]:
+    """What outlives a process that has ended. Those of a killed one follow it when they see that it is gone: in a moment."""
+    deadline = time.monotonic() + (FOLLOW if process.returncode == -signal.SIGKILL else 0)
+    while (left := processes_marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
 
 
 def processes_marked(mark: str) -> list[int]:
