@@ -122,7 +122,9 @@ def check_batchnorm(rank: int, world_size: int) -> dict[str, Any]:
     for name, make in LAYERS.items():
         layer = make().double()
         synchronise_batchnorm(layer)
-        found[name] = through(layer, pictures()[mine], slopes()[mine])
+        with torch.profiler.profile() as profile:
+            found[name] = through(layer, pictures()[mine], slopes()[mine])
+        found[name]["exchanges"] = sum(event.name.startswith("c10d::") for event in profile.events())
         for gradient in found[name]["gradients"]:
             dist.all_reduce(gradient)
     return found
@@ -143,6 +145,8 @@ def test_batchnorm_over_ranks_is_batchnorm_over_the_batch(name: str, found: list
     for rank in ranks:
         torch.testing.assert_close(rank["gradients"], expected["gradients"], **close)
         torch.testing.assert_close(rank["buffers"], expected["buffers"], **close)
+        passes = 2 if "twice" in name else 1
+        assert rank["exchanges"] == 2 * passes  # one forward, one backward: on CPUs each takes a millisecond
 
 
 def test_a_synchronised_layer_stays_what_it_is() -> None:
