@@ -1,5 +1,6 @@
 """Files that other programs read while they are replaced: the old content or the new, never a part."""
 
+import errno
 import fcntl
 import json
 import logging
@@ -13,6 +14,7 @@ from typing import IO, Any, Literal
 log = logging.getLogger(__name__)
 
 _PARTIAL = ".partial"
+_NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES}
 _named = set[Path]()  # unreadable files that have been named: once is enough for whoever polls
 
 
@@ -45,6 +47,20 @@ def sync(file: IO[Any]) -> None:
     """What was written so far is on the disk, also for who opens the file by its name."""
     file.flush()
     os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path, *, strict: bool = False) -> None:
+    """Makes renames in it last: fsync(2) of the folder itself. A file system that has no such thing, as CIFS and some in user
+    space, is let off unless `strict`; one that fails at it is not."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if strict or error.errno not in _NOT_SUPPORTED:
+            raise
 
 
 def remove_partial_files(folder: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 
+from lockstep.errors import NamedFailure
 from lockstep.runs.identity import run_id_of
 from lockstep.trainer.lightning_internals import end_restart, logged_step_of, set_logged_step
 from lockstep.trainer.steps import begins_step
@@ -68,6 +69,8 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()
+        if self._logged_step is not None and trainer.world_size > 1:
+            _check_that_all_are_at(trainer.strategy.broadcast(trainer.global_step), trainer)
         if not _is_within_epoch(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
             trainer.fit_loop.epoch_loop.restarting = False
 
@@ -109,6 +112,14 @@ class LastCheckpoint(Checkpoint):
 def last_checkpoint_of(trainer: Any) -> LastCheckpoint | None:
     """The trainer's callback of that kind; None where it has been taken out."""
     return next((callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)), None)
+
+
+def _check_that_all_are_at(step: int, trainer: Trainer) -> None:
+    """Each rank reads the checkpoint itself, and a host may see for a while the file that another has replaced (nfs(5), on the
+    cache of attributes)."""
+    if trainer.global_step != step:
+        where = f"rank {trainer.global_rank} has a checkpoint of step {trainer.global_step}, rank 0 of step {step}"
+        raise NamedFailure(f"{where}: the file system shows them different files; resume once more")
 
 
 def _is_within_epoch(trainer: Trainer) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lockstep.atomic_files import remove_partial_files, replacing, sync
+from lockstep.atomic_files import remove_partial_files, replacing, sync, sync_folder
 from lockstep.config.checks import check_checkpoint
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import is_rank_zero
@@ -32,7 +32,7 @@ def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = 
         read_checkpoint("checkpoint", Path(file.name))
         if keep_as is not None and path.is_file():
             _copy_name(path, path.with_name(keep_as))
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def read_checkpoint(key: str, path: Path) -> dict[str, Any]:
@@ -108,12 +108,3 @@ def _copy_name(path: Path, other: Path) -> None:
     else:
         link.replace(other)
         link.unlink(missing_ok=True)  # rename(2) leaves it where both are names of one file already
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes renames in it last: fsync(2) of the folder itself."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,6 +5,7 @@ import logging
 import os
 import platform
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self, TextIO
 
@@ -19,6 +20,7 @@ class Lock:
 
     A POSIX record lock (fcntl(2)): unlike flock's it is not inherited by data workers, which may outlive a killed run. But to
     close any other handle of the same file would give it up: which directories are held here is known by their real paths.
+    On NFS the server keeps it, so that it holds between hosts (as flock's would, which Linux turns into these there; flock(2)).
     """
 
     _here: ClassVar[dict[str, Self]] = {}
@@ -31,6 +33,9 @@ class Lock:
         except ConfigError:
             self._file.close()
             raise
+        except _NoLocks as error:
+            lost = "a second run in this directory would not be refused, and this one looks interrupted to others"
+            log.warning(f"{directory}: this file system has no locks ({error}); {lost}")
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} on {platform.node()}\n")
         self._file.flush()
@@ -50,7 +55,7 @@ def check_free(directory: Path, key: str) -> None:
     path = directory / "lock"
     if Lock.is_here(directory) or not path.is_file():
         return
-    with path.open() as file:
+    with path.open() as file, suppress(_NoLocks):
         _lock(file, directory, key, fcntl.LOCK_SH)
 
 
@@ -63,6 +68,10 @@ def is_held(directory: Path) -> bool:
     return Lock.is_here(directory)
 
 
+class _NoLocks(Exception):
+    """A file system refuses locks: ENOLCK, ENOSYS or ENOTSUP."""
+
+
 def _lock(file: TextIO, directory: Path, key: str, kind: int = fcntl.LOCK_EX) -> None:
     for attempt in range(_TRIES):
         try:
@@ -70,8 +79,7 @@ def _lock(file: TextIO, directory: Path, key: str, kind: int = fcntl.LOCK_EX) ->
         except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by fcntl(2)
             time.sleep(_PAUSE if attempt < _TRIES - 1 else 0.0)
         except OSError as error:
-            log.warning(f"{directory}: this file system has no locks ({error}); see to it that only one process uses it")
-            return
+            raise _NoLocks(error.strerror) from error
         else:
             return
     file.seek(0)

@@ -27,6 +27,7 @@ from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.files import RunFiles
 from lockstep.runs.identity import run_id_of
+from lockstep.runs.storage import shortcomings
 from lockstep.runs.validation import Prepared
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class Run:
                 self._files.begin(self.cfg, is_first=not self.is_continued)
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
+            for line in shortcomings(self.directory):
+                log.warning(line)
             log.info(str(self.plan))
         if self.is_continued and not self.is_parent:
             self._find_checkpoint()

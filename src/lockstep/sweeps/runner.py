@@ -100,6 +100,7 @@ class Runner:
         """Notes an attempt, on what; returns its command."""
         command = self._prepare(job)
         attempt = {"command": command, "started": time.time(), "ended": None, "code": None, **where}
+        attempt["saved_before"] = _saved(job)
         attempts = [*self.manifest.jobs[job.key]["attempts"], attempt | {"git_commit": self.manifest.git_commit}]
         self.manifest.update(job.key, status=RUNNING, reason=None, log_tail=None, attempts=attempts)
         return command
@@ -140,11 +141,11 @@ class Runner:
             self.manifest.update(one.job.key, status=WAITING, reason=None, attempts=entry["attempts"][:-1])
             return
         status, reason, metric = judge(one.job.directory, end, one.ended_for)
-        began = entry["attempts"][-1]["started"]
+        before = entry["attempts"][-1].get("saved_before")
         entry["attempts"][-1] |= {"ended": time.time(), "code": end.code, "reason": reason}
         tail = None if status == FINISHED else log_tail(one.job.directory)
         self.manifest.update(one.job.key, status=status, reason=reason, metric=metric, log_tail=tail)
-        if status == INTERRUPTED and not self.stopped and not end.is_cancelled and _has_advanced(one.job, began):
+        if status == INTERRUPTED and not self.stopped and not end.is_cancelled and _has_advanced(one.job, before):
             waiting.append(one.job)  # it was preempted, not the sweep
         tries = self._tries[one.job.key] = self._tries.get(one.job.key, 0) + 1
         if status == FAILED and tries <= self.settings.retries:
@@ -162,10 +163,15 @@ def _show_in_tensorboard(job: Job) -> None:
             write_failed_session(job.directory / job.tensorboard, job.hyperparameters)
 
 
-def _has_advanced(job: Job, began: float) -> bool:
+def _has_advanced(job: Job, before: int | None) -> bool:
     """Has it saved a checkpoint since it began? One that is preempted before it can do so would go round for ever."""
+    return _saved(job) not in (None, before)
+
+
+def _saved(job: Job) -> int | None:
+    """Tells one last.ckpt from the next, by the clock of the file system, which need not be ours."""
     last = job.directory / "checkpoints" / "last.ckpt"
-    return last.is_file() and last.stat().st_mtime > began
+    return last.stat().st_mtime_ns if last.is_file() else None
 
 
 def _ask_to_end(one: Running, status: str, why: str, seconds: float) -> None:

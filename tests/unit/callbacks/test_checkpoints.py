@@ -9,6 +9,7 @@ from fits import BARE, last, prepared
 
 from lockstep.callbacks import checkpoints
 from lockstep.checkpointing import read_checkpoint
+from lockstep.errors import NamedFailure
 
 NO_EPOCHS = "guards.checkpoint.every_n_epochs=null"
 
@@ -73,6 +74,16 @@ def test_saved_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     trainer.save_checkpoint = lambda *_, **__: found.append(trainer.global_step)
     trainer.fit(model, datamodule)
     assert found == [3, 6, 8]
+
+
+def test_ranks_that_were_shown_different_files_are_told_so(tmp_path: Path) -> None:
+    """As by NFS, whose other hosts see a file for a while that has been replaced."""
+    callback = checkpoints.LastCheckpoint(str(tmp_path))
+    strategy = SimpleNamespace(broadcast=lambda _: 6)
+    trainer: Any = SimpleNamespace(current_epoch=0, global_step=8, global_rank=1, world_size=2, strategy=strategy)
+    callback._logged_step = 8  # it has loaded one
+    with pytest.raises(NamedFailure, match=r"^rank 1 has a checkpoint of step 8, rank 0 of step 6: .*; resume once more$"):
+        callback.on_train_start(trainer, trainer)
 
 
 def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:

@@ -50,5 +50,9 @@ def test_a_file_system_without_locks_is_said_and_goes_on(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("lockstep.runs.locks.fcntl.lockf", refused)
-    Lock(tmp_path, "resume").close()
-    assert "this file system has no locks" in caplog.text
+    lock = Lock(tmp_path, "resume")
+    assert f"{tmp_path}: this file system has no locks (No locks available); a second run in this" in caplog.text
+    lock.close()
+    caplog.clear()
+    check_free(tmp_path, "resume")  # asked again and again, by whoever watches a run
+    assert not caplog.text
