@@ -1,8 +1,9 @@
 """A sweep's state, and its continuation.
 
-python scripts/sweep.py status SWEEP_DIR    # a table of its jobs, while it runs or afterwards
-python scripts/sweep.py resume SWEEP_DIR    # its commands once more, for what has not finished
-python scripts/sweep.py cancel SWEEP_DIR    # takes its jobs out of SLURM's queue, those that run too; resume continues them
+python scripts/sweep.py status SWEEP_DIR         # a table of its jobs, while it runs or afterwards
+python scripts/sweep.py watch SWEEP_DIR          # the same, live, until the sweep has ended; ends with its exit code
+python scripts/sweep.py resume SWEEP_DIR         # its commands once more, for what has not finished
+python scripts/sweep.py cancel SWEEP_DIR         # takes its jobs out of SLURM's queue, those that run too; resume continues them
 """
 
 import argparse
@@ -20,27 +21,41 @@ from lockstep.launchers.slurm import Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.launchers.supervisor import POLL
 from lockstep.sweeps import slurm
-from lockstep.sweeps.live_table import COLUMNS, as_it_stands, rows_of
+from lockstep.sweeps.live_table import COLUMNS, rows_of
 from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.view import Views, Watched, as_it_stands
+from lockstep.sweeps.watch import watch
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["status", "resume", "cancel"])
-    parser.add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
+    commands = parser.add_subparsers(dest="what", required=True)
+    for name in ("status", "watch", "resume", "cancel"):
+        commands.add_parser(name).add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
+    options = commands.choices["watch"]
+    options.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)")
+    options.add_argument("--once", action="store_true", help="one look")
     arguments = parser.parse_args()
+    if arguments.what == "watch":
+        sys.exit(watched(arguments))
     manifest = Manifest(arguments.sweep_dir)
     if not manifest.jobs:
         raise config_error("SWEEP_DIR", arguments.sweep_dir, "names no jobs; accepted is the directory of a sweep")
     if arguments.what == "status":
         if manifest.recovered:
             console.say(f"{manifest.path} does not know {manifest.recovered} of the jobs: read from their directories")
-        console.show_table(rows_of(as_it_stands(manifest)), COLUMNS)
+        console.show_table(rows_of(Views().of(as_it_stands(manifest))), COLUMNS)
         return
     if arguments.what == "cancel":
         cancel(manifest)
         return
     sys.exit(resume(manifest, arguments.sweep_dir.absolute()))
+
+
+def watched(arguments: argparse.Namespace) -> int:
+    if not 0.1 <= arguments.interval <= 3600:
+        raise config_error("--interval", arguments.interval, "accepted is a number of seconds from 0.1 to 3600")
+    return watch(Watched(arguments.sweep_dir), arguments.interval, once=arguments.once)
 
 
 def resume(manifest: Manifest, sweep_dir: Path) -> int:

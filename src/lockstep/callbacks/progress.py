@@ -16,6 +16,7 @@ from lockstep.runs.shares import share_of_batch
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
+INTERVAL = 10.0  # seconds at most between two notes of how far a run is; it begins with shorter ones
 
 
 class Progress(TQDMProgressBar):
@@ -30,20 +31,31 @@ class Progress(TQDMProgressBar):
         self._began, self._first_epoch = 0.0, 0
         self._history: list[dict[str, Any]] = []  # of the epochs so far, those before the run was continued too
         self._earlier = 0.0  # seconds trained in those
+        self._due = 0.0
+        self._first: tuple[float, float] | None = None  # when a batch ended first, and the share of training done then
+        self._noted: dict[str, Any] = {}  # of the latest epoch
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
         return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
 
     def on_train_start(self, *arguments: Any) -> None:
         super().on_train_start(*arguments)
-        self._began = time.monotonic()
+        self._began = self._due = time.monotonic()
+        self._first = None
         self._first_epoch = self._said = arguments[0].current_epoch
         self._history = _history_until(self._first_epoch, Path(arguments[0].default_root_dir) / PROGRESS)
         self._earlier = self._history[-1]["seconds"] if self._history else 0.0
+        self._noted = {"epoch": self._first_epoch, "epochs": arguments[0].max_epochs, "history": self._history}
+        self._noted["metrics"] = self._history[-1].get("metrics", {}) if self._history else {}
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         self._say_epoch(trainer)
         super().on_train_epoch_start(trainer, *_)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if time.monotonic() >= self._due and trainer.is_global_zero:
+            self._write(trainer, batch_idx + 1)
 
     def on_train_end(self, *arguments: Any) -> None:
         self._say_epoch(arguments[0])
@@ -62,13 +74,12 @@ class Progress(TQDMProgressBar):
         log.info(f"epoch {trainer.current_epoch}{end}  step {trainer.global_step}  {metrics}")
 
     def _record(self, trainer: Trainer) -> None:
-        """progress.json in the run's directory, for whoever watches a sweep; its history says after how many seconds of training
-        which metrics were reached."""
+        """The epoch that has ended; its history says after how many seconds of training which metrics were reached."""
         seconds = time.monotonic() - self._began
         samples = getattr(accountant(trainer), "samples_trained", 0) * share_of_batch(trainer)[1]
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self._history.append({"epoch": trainer.current_epoch, "seconds": self._earlier + seconds, "metrics": metrics})
-        content = {
+        self._noted = {
             "epoch": trainer.current_epoch,
             "epochs": trainer.max_epochs,
             "metrics": metrics,
@@ -76,8 +87,27 @@ class Progress(TQDMProgressBar):
             "samples_per_second": samples / seconds,
             "seconds_per_epoch": seconds / max(1, trainer.current_epoch - self._first_epoch),
         }
+        self._write(trainer)
+
+    def _write(self, trainer: Trainer, batches: int = 0) -> None:
+        """progress.json in the run's directory, for whoever watches: the latest epoch, and `batches` later the step, the share of
+        training that is done, and the seconds that the rest takes at the pace so far. Reads no value from the device."""
+        now, share, left = time.monotonic(), _share(trainer, batches), None
+        self._due = now + min(INTERVAL, max(1.0, now - self._began))
+        if share is not None:
+            began, first = self._first = self._first or (now, share)
+            left = (now - began) * (1 - share) / (share - first) if share > first else None
+        content = self._noted | {"step": trainer.global_step, "share": share, "seconds_left": left}
         with suppress(OSError):  # a full disk, say: no reason to stop training
             write_json(Path(trainer.default_root_dir) / PROGRESS, content)
+
+
+def _share(trainer: Any, batches: int) -> float | None:
+    """Of training that is done, `batches` after its latest epoch, from 0 to 1; None where nobody knows its end."""
+    shares = [trainer.global_step / trainer.max_steps] if trainer.max_steps > 0 else []
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        shares.append((trainer.current_epoch + batches / max(1, trainer.num_training_batches)) / trainer.max_epochs)
+    return min(1.0, max(shares)) if shares else None
 
 
 def _history_until(epoch: int, path: Path) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from typing import Any
 from lockstep.errors import config_error
 from lockstep.sweeps.job_directory import FAILED, FINISHED, card_of, progress_of, record_of
 from lockstep.sweeps.jobs import REPEATS, flat, varying
-from lockstep.sweeps.live_table import as_it_stands
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import edits
+from lockstep.sweeps.view import as_it_stands
 
 DIVERGED, MISSING = "diverged", "missing"
 # What a row has a field of its own for; jobs that differ in any other key are not compared with each other.

@@ -10,7 +10,7 @@ from lockstep.runs.record import Status
 STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
 CARD = "job.json"  # which job of which sweep this is: enough to write a lost manifest anew
 ATTEMPTS = "attempts"
-SEARCH = "search.json"  # beside the directories of jobs that are a search's trials: which study it is
+SEARCH = "search.json"  # beside the directories of jobs that are a search's trials: which study it is, of how many
 PRUNED = "pruned_after"  # in the record of a trial that was ended early: the number of its validations
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 
@@ -27,13 +27,18 @@ def record_of(directory: Path) -> dict[str, Any] | None:
 
 
 def progress_of(directory: Path) -> dict[str, Any]:
-    """progress.json, of the latest epoch; empty where there is none."""
-    numbers = ("epoch", "epochs", "seconds_per_epoch", "samples_per_second")
+    """progress.json, of how far training is; empty where there is none."""
+    numbers = ("epoch", "epochs", "seconds_per_epoch", "samples_per_second", "step", "share", "seconds_left")
 
     def fits(content: dict[str, Any]) -> bool:
         return _is_metrics(content.get("metrics", {})) and all(_is_number_or_none(content.get(name)) for name in numbers)
 
     return read_json(directory / "progress.json", fits) or {}
+
+
+def trials_of(sweep_dir: Path) -> int | None:
+    """How many trials a search has in all; None where the sweep is none."""
+    return (read_json(sweep_dir / SEARCH, lambda content: isinstance(content.get("n_trials"), int | None)) or {}).get("n_trials")
 
 
 def status_of(directory: Path) -> tuple[str | None, str | None]:

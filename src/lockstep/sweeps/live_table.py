@@ -1,24 +1,28 @@
-"""How the jobs of a sweep stand, for a person, while it runs or afterwards."""
+"""How the jobs of a sweep stand, for a person at a terminal, while it runs or afterwards."""
 
 import re
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Column, Table
+from rich.text import Text
 
-from lockstep.console import say, table
-from lockstep.launchers.slurm import Unanswered
-from lockstep.runs.locks import is_held
-from lockstep.sweeps.job_directory import FINISHED, RUNNING, progress_of, record_of
-from lockstep.sweeps.jobs import varying
+from lockstep.console import first_of
+from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING
 from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.view import JobView, SweepView, Views, seen
 
-COLUMNS = ("job", "overrides", "devices", "state", "epoch", "metric", "samples/s", "time", "expected end")
+COLUMNS = ("job", "overrides", "devices", "state", "epoch", "step", "done", "metric", "samples/s", "time", "left")
+_DISPENSABLE = ("devices", "step", "samples/s", "time", "epoch", "left", "done")  # the first first, where a terminal is narrow
+_STYLES = {RUNNING: "cyan", FINISHED: "green", FAILED: "bold red", INTERRUPTED: "yellow", WAITING: "dim"}
+_FIRST = (RUNNING, FAILED, INTERRUPTED, FINISHED, WAITING)  # where there are more jobs than lines
+_READABLE = 16  # characters of the overrides that a column less is worth
+_REASONS = 5  # lines
 
 
 class LiveTable:
@@ -26,51 +30,131 @@ class LiveTable:
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self._live: Live | None = None
-        self._said: dict[str, str] = {}
-        self._due = 0.0
+        self._views, self._changes, self._screen, self._due = Views(), Changes(), Screen(), 0.0
 
     def show(self) -> None:
         if not sys.stdout.isatty():
-            self._say_changes()
+            self._changes.say(self._views.of(self.manifest))
         elif time.monotonic() > self._due:
             self._due = time.monotonic() + 1
-            if self._live is None:
-                self._live = Live(console=Console(), auto_refresh=False, transient=True)
-                self._live.start()
-            self._live.update(table(rows_of(self.manifest), COLUMNS), refresh=True)
+            self._screen.show(seen(self.manifest, self._views))
 
     def close(self) -> None:
         """Takes the live table away; the last changes are said."""
+        self._screen.close()
+        if not sys.stdout.isatty():
+            self._changes.say(self._views.of(self.manifest))
+
+
+class Changes:
+    """A line whenever a job changes its state, or is tried again."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, tuple[str, int]] = {}
+
+    def take(self, jobs: Sequence[JobView]) -> list[JobView]:
+        """Those that have begun, and stand otherwise than they did."""
+        changed = [job for job in jobs if job.tries and self._said.get(job.key) != (job.status, job.tries)]
+        self._said |= {job.key: (job.status, job.tries) for job in changed}
+        return changed
+
+    def say(self, jobs: Sequence[JobView]) -> bool:
+        """Whether there was anything to say."""
+        changed = self.take(jobs)
+        for job in changed:
+            metric = "" if job.metric is None or job.status != FINISHED else f"  {job.metric_name} {job.metric:.6g}"
+            why = f"  {clause(job.reason)}" if job.reason and job.status != RUNNING else ""
+            print(f"{job.directory}: {job.status}{metric}{why}", flush=True)
+        return bool(changed)
+
+
+class Screen:
+    """A table on a terminal, in the place of the one before."""
+
+    def __init__(self) -> None:
+        self._live: Live | None = None
+
+    def show(self, found: SweepView, note: str = "") -> None:
+        if self._live is None:
+            self._live = Live(console=Console(), auto_refresh=False, transient=True)
+            self._live.start()
+        console = self._live.console
+        self._live.update(fitted(found, note, console.width, console.height), refresh=True)
+
+    def close(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
-        elif not sys.stdout.isatty():
-            self._say_changes()
-
-    def _say_changes(self) -> None:
-        for key, job in self.manifest.jobs.items():
-            state = f"{job['status']}{len(job['attempts'])}"
-            if job["attempts"] and self._said.get(key) != state:
-                self._said[key] = state
-                metric = "" if job["metric"] is None else f"  {job['optimized_metric']} {job['metric']:.6g}"
-                why = f"  {clause(job['reason'])}" if job["reason"] else ""
-                print(f"{job['directory']}: {job['status']}{metric}{why}", flush=True)
 
 
-def as_it_stands(manifest: Manifest) -> Manifest:
-    """For who only looks: jobs that are said to run, in a directory that no sweep holds, have been interrupted, unless a
-    cluster has them."""
-    if not is_held(manifest.directory):
-        manifest.settle()
-        if manifest.in_queue():
-            from lockstep.sweeps import slurm
+def fitted(found: SweepView, note: str = "", width: int = 80, height: int | None = None) -> Group:
+    """Table, reasons and summary within so many columns, and lines; the most important of the rows where they are too many."""
+    reasons = _reasons(found.jobs)
+    room = len(found.jobs) if height is None else max(3, height - len(reasons) - 7)
+    ranked = sorted(found.jobs, key=lambda job: _FIRST.index(job.status))
+    keys = {job.key for job in (ranked[: room - 1] if len(ranked) > room else ranked)}
+    shown = [job for job in found.jobs if job.key in keys]
+    left_out = Counter(job.status for job in found.jobs if job.key not in keys)
+    more = [f"and {', '.join(f'{number} {status}' for status, number in left_out.items())}"] if left_out else []
+    lines = [*more, *reasons, words_of(found), *([note] if note else [])]
+    texts = [Text(line, style="dim" if line in more else "", overflow="ellipsis", no_wrap=line in reasons) for line in lines]
+    return Group(*([_table(shown, width)] if shown else []), *texts)
 
-            try:
-                slurm.settle(manifest)
-            except Unanswered as error:
-                say(str(error))
-    return manifest
+
+def _table(jobs: Sequence[JobView], width: int) -> Table:
+    """The columns that fit, and with the overrides as short as they have to be."""
+    rows: list[dict[str, str]] = [dict(zip(COLUMNS, _cells(job), strict=True)) for job in jobs]
+    wide = {name: max(len(name), *(len(row[name]) for row in rows)) for name in COLUMNS}
+    names = [name for name in COLUMNS if any(row[name] for row in rows) or name in ("job", "overrides", "state")]
+
+    def room() -> int:
+        return width - sum(wide[name] + 3 for name in names if name != "overrides") - 4
+
+    if room() < wide["overrides"]:
+        for row, job in zip(rows, jobs, strict=True):
+            row["overrides"] = short(job.overrides, jobs)
+        wide["overrides"] = max(len("overrides"), *(len(row["overrides"]) for row in rows))
+    for name in _DISPENSABLE:
+        if room() >= min(wide["overrides"], _READABLE):
+            break
+        names = [other for other in names if other != name]
+    content = Table(*(_column(name, room()) for name in names))
+    for row in rows:
+        style = _STYLES[row["state"]]
+        content.add_row(*(Text(row[name], style=style if name == "state" else "") for name in names))
+    return content
+
+
+def _column(name: str, room: int) -> Column:
+    if name == "overrides":
+        return Column(name, no_wrap=True, overflow="ellipsis", max_width=max(4, room))
+    return Column(name, no_wrap=True, justify="left" if name == "state" else "right")
+
+
+def rows_of(jobs: Sequence[JobView]) -> list[tuple[str, ...]]:
+    """A row of COLUMNS per job, with the reason of its state."""
+    state = COLUMNS.index("state")
+    cells = [(_cells(job), f": {clause(job.reason)}" if job.reason else "") for job in jobs]
+    return [(*row[:state], row[state] + reason, *row[state + 1 :]) for row, reason in cells]
+
+
+def _cells(job: JobView) -> tuple[str, ...]:
+    done = "" if job.share is None or job.status == FINISHED else f"{job.share:.0%}"
+    numbers = ("" if job.metric is None else f"{job.metric:.5g}", "" if job.rate is None else f"{job.rate:,.0f}")
+    how_far = (job.epoch, "" if job.step is None else str(job.step), done)
+    times = (span(job.seconds), span(job.left))
+    return (str(job.number), " ".join(job.overrides), str(job.devices), job.status, *how_far, *numbers, *times)
+
+
+def _reasons(jobs: Sequence[JobView]) -> list[str]:
+    """Why jobs have failed or were interrupted, and what others wait for; the same reason once."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for job in sorted(jobs, key=lambda job: _FIRST.index(job.status)):
+        reason = job.reason or (job.earlier if job.status == RUNNING else None)
+        if reason is not None and job.status != FINISHED:
+            alike.setdefault(("tried again" if job.status == RUNNING else job.status, reason), []).append(str(job.number))
+    lines = [f"{first_of(numbers, 6)} {word}: {clause(reason)}" for (word, reason), numbers in alike.items()]
+    return lines[:_REASONS] + ([f"and {len(lines) - _REASONS} more reasons"] if len(lines) > _REASONS else [])
 
 
 def clause(reason: str) -> str:
@@ -78,32 +162,36 @@ def clause(reason: str) -> str:
     return reason if len(reason) <= 60 else textwrap.shorten(re.split(r"[,;]\s", reason)[0], 80, placeholder=" ...")
 
 
-def rows_of(manifest: Manifest) -> list[tuple[str, ...]]:
-    """A row of COLUMNS per job, as things stand."""
-    keys = varying([job["overrides"] for job in manifest.jobs.values()])
-    return [_row(job, manifest.directory / job["directory"], keys) for job in manifest.jobs.values()]
+def short(overrides: Sequence[str], among: Sequence[JobView]) -> str:
+    """The overrides with the last word of their keys, where that tells the keys apart."""
+    keys = {item.partition("=")[0].lstrip("+") for job in among for item in job.overrides}
+    words = Counter(key.rpartition(".")[2] for key in keys)
+    parts = (item.lstrip("+").partition("=") for item in overrides)
+    return " ".join(f"{word if words[word := key.rpartition('.')[2]] == 1 else key}={value}" for key, _, value in parts)
 
 
-def _row(job: dict[str, Any], folder: Path, keys: Sequence[str]) -> tuple[str, ...]:
-    progress = progress_of(folder)
-    record = (record_of(folder) or {}) if job["status"] == FINISHED else {}
-    metric = job["metric"] if job["metric"] is not None else progress.get("metrics", {}).get(job["optimized_metric"])
-    rate = record.get("samples_per_second", progress.get("samples_per_second"))
-    shown = " ".join(override for override in job["overrides"] if override.partition("=")[0] in keys)
-    state = f"{job['status']}: {clause(job['reason'])}" if job["reason"] else job["status"]
-    epoch = f"{progress.get('epoch')}/{progress.get('epochs')}" if progress else ""
-    numbers = ("" if metric is None else f"{metric:.5g}", "" if rate is None else f"{rate:,.0f}")
-    return (str(job["number"]), shown, str(job["devices"]), state, epoch, *numbers, _spent(job), _expected_end(job, progress))
-
-
-def _spent(job: dict[str, Any]) -> str:
-    if not job["attempts"]:
+def span(seconds: float | None) -> str:
+    """In the two largest units."""
+    if seconds is None:
         return ""
-    return f"{(job['attempts'][-1]['ended'] or time.time()) - job['attempts'][-1]['started']:.0f} s"
+    whole = round(seconds)
+    for name, size, below, smaller in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {name} {whole % size // smaller} {below}"
+    return f"{whole} s"
 
 
-def _expected_end(job: dict[str, Any], progress: dict[str, Any]) -> str:
-    epochs, epoch, seconds = (progress.get(name) or 0 for name in ("epochs", "epoch", "seconds_per_epoch"))
-    if job["status"] != RUNNING or epochs <= 0:
-        return ""
-    return time.strftime("%H:%M:%S", time.localtime(time.time() + (epochs - epoch) * seconds))
+def words_of(found: SweepView) -> str:
+    """One line: how many jobs stand how, the best of them, and when the sweep will have ended."""
+    counts = found.counts
+    states = ", ".join(f"{counts[state]} {state}" for state in (RUNNING, WAITING, FINISHED, FAILED, INTERRUPTED) if counts[state])
+    many = f"{len(found.jobs)} job{'s' * (len(found.jobs) != 1)}"
+    many = f"{many} of {found.trials} trials" if found.trials and len(found.jobs) != found.trials else many
+    parts = [f"{many}: {states}" if found.jobs else "no jobs yet"]
+    if (best := found.best) is not None:
+        parts.append(f"best {best.metric_name} {best.metric:.5g} (job {best.number})")
+    if found.left is not None:
+        clock = "%H:%M" if found.left < 20 * 3600 else "%d %b %H:%M"
+        at = time.strftime(clock, time.localtime(time.time() + found.left))
+        parts.append(f"about {span(found.left)} left, until {at}")
+    return " · ".join(parts)

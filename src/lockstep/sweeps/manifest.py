@@ -23,7 +23,8 @@ class Manifest:
     recovered: the number of jobs that were known from their directories only.
     """
 
-    def __init__(self, sweep_dir: Path) -> None:
+    def __init__(self, sweep_dir: Path, asks_directories: bool = True) -> None:
+        """Without asking the directories of the jobs, which takes the longer the more there are, the file alone says it."""
         self.directory = sweep_dir
         self.path = sweep_dir / "manifest.json"
         content = read_json(self.path, _fits) or {}
@@ -31,7 +32,9 @@ class Manifest:
         self.cwd: str | None = content.get("cwd")
         self.git_commit: str | None = content.get("git_commit")
         self.jobs: dict[str, dict[str, Any]] = content.get("jobs", {})
-        self._add_from_directories()
+        self.recovered = 0
+        if asks_directories:
+            self._add_from_directories()
 
     def _add_from_directories(self) -> None:
         """What the file does not say, or says of another directory than the one whose card says so."""

@@ -113,7 +113,8 @@ class Search:
             self.study = optuna.create_study(directions=[StudyDirection.MINIMIZE] * len(self.objectives))
             self.launcher.launch([self._begun(self._ask()) for _ in range(self.settings.n_jobs)], 0)
             return
-        self.study = begin(self.directory, self.settings.storage, self.objectives, self.settings.pruner)
+        settings = self.settings
+        self.study = begin(self.directory, settings.storage, self.objectives, settings.pruner, settings.n_trials)
         self.study.stop = self._stop  # pyright: ignore[reportAttributeAccessIssue]  called by a sampler that has tried everything
         if trials := self.study.get_trials(deepcopy=False):
             self.space.check(trials[-1].distributions)

@@ -36,7 +36,9 @@ def about(directory: Path) -> dict[str, Any] | None:
     return read_json(directory / SEARCH, fits)
 
 
-def begin(directory: Path, storage: str, objectives: Mapping[str, str], pruner: dict[str, Any]) -> optuna.Study:
+def begin(
+    directory: Path, storage: str, objectives: Mapping[str, str], pruner: dict[str, Any], n_trials: int | None = None
+) -> optuna.Study:
     """The study of a sweep's directory, which nobody else has: a new one, or the one that is to go on. Raises ConfigError where
     that one is another."""
     ours = {"storage": storage, "objectives": dict(objectives), "pruner": pruner}
@@ -45,7 +47,7 @@ def begin(directory: Path, storage: str, objectives: Mapping[str, str], pruner: 
         if theirs[name] != ours[name]:
             accepted = f"the study in {directory} has {theirs[name]}; accepted is that, or another hydra.sweep.dir"
             raise config_error(f"hydra.sweeper.{name}", ours[name], accepted)
-    write_json(directory / SEARCH, ours)
+    write_json(directory / SEARCH, ours | {"n_trials": n_trials})
     if storage == "journal":
         _mend(directory / FILES[storage])
     return study_in(directory)

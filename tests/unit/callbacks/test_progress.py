@@ -10,13 +10,18 @@ import pytest
 from lockstep.callbacks.progress import Progress
 
 
+def stand_in(folder: Path, epoch: int) -> Any:
+    """A trainer of nine epochs of four batches, at the beginning of one."""
+    trainer = SimpleNamespace(current_epoch=epoch, max_epochs=9, max_steps=-1, num_training_batches=4, global_step=0)
+    trainer.is_global_zero, trainer.distributed_sampler_kwargs, trainer.callbacks = True, None, []
+    trainer.default_root_dir, trainer.lightning_module, trainer.callback_metrics = str(folder), SimpleNamespace(), {}
+    return trainer
+
+
 def trained(folder: Path, first: int, last: int) -> list[dict[str, Any]]:
     """The history that a run of epochs `first` to `last` leaves."""
     progress = Progress()
-    trainer: Any = SimpleNamespace(
-        current_epoch=first, max_epochs=9, global_step=0, is_global_zero=True, distributed_sampler_kwargs=None, callbacks=[]
-    )
-    trainer.default_root_dir, trainer.lightning_module, trainer.callback_metrics = str(folder), SimpleNamespace(), {}
+    trainer = stand_in(folder, first)
     progress.setup(trainer, trainer.lightning_module, "fit")
     progress.on_train_start(trainer, trainer.lightning_module)
     for epoch in range(first + 1, last + 1):
@@ -45,3 +50,24 @@ def test_a_damaged_file_does_not_end_a_run(tmp_path: Path, left: str) -> None:
 def test_a_run_from_the_beginning_does_not_look_back(tmp_path: Path) -> None:
     trained(tmp_path, 0, 2)
     assert [entry["epoch"] for entry in trained(tmp_path, 0, 1)] == [1]
+
+
+def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two epochs of four batches, a batch every five seconds: after the first two every second one is due."""
+    clock = [100.0]
+    monkeypatch.setattr("lockstep.callbacks.progress.time.monotonic", lambda: clock[0])
+    progress, model, trainer = Progress(), SimpleNamespace(), stand_in(tmp_path, 0)
+    trainer.max_epochs = 2
+    progress.setup(trainer, model, "fit")
+    progress.on_train_start(trainer, model)
+    seen = []
+    for batch in range(8):
+        trainer.global_step, clock[0] = batch + 1, clock[0] + 5.0
+        if batch == 4:
+            trainer.current_epoch, trainer.callback_metrics = 1, {"val/acc": 0.5}
+            progress._say_epoch(trainer)
+        progress.on_train_batch_end(trainer, model, None, None, batch % 4)
+        content = json.loads((tmp_path / "progress.json").read_text())
+        seen.append((content["epoch"], content["step"], content["share"], content["seconds_left"]))
+    assert seen[:4] == [(0, 1, 0.125, None), (0, 2, 0.25, 30.0), (0, 2, 0.25, 30.0), (0, 4, 0.5, 20.0)]
+    assert seen[4:] == [(1, 5, 0.5, pytest.approx(80 / 3))] * 2 + [(1, 7, 0.875, 5.0)] * 2

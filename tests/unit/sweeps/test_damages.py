@@ -14,9 +14,10 @@ import pytest
 
 from lockstep.console import show_table
 from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, WAITING, archive
-from lockstep.sweeps.live_table import COLUMNS, as_it_stands, rows_of
+from lockstep.sweeps.live_table import COLUMNS, rows_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import report
+from lockstep.sweeps.view import Views, as_it_stands
 
 STATES = (FINISHED, FINISHED, FAILED, INTERRUPTED, WAITING)
 DAMAGES = ("cut", "emptied", "lost", "flipped 0", "flipped 1")
@@ -60,7 +61,7 @@ def test_any_file_may_be_damaged(
             damage(folder / name, how)
             caplog.clear()
             capsys.readouterr()
-            show_table(rows_of(as_it_stands(Manifest(folder))), COLUMNS)
+            show_table(rows_of(Views().of(as_it_stands(Manifest(folder)))), COLUMNS)
             assert capsys.readouterr().out.count(" finished ") == 2, name
             assert goes_on(folder) == [2, 3, 4], name
             assert len([line for line in caplog.messages if str(name) in line]) <= 1

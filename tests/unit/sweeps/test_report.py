@@ -10,9 +10,10 @@ import fake_sweep
 import pytest
 
 from lockstep.runs import locks
-from lockstep.sweeps.live_table import as_it_stands, clause, rows_of
+from lockstep.sweeps.live_table import clause, rows_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import edits, report
+from lockstep.sweeps.view import Views, as_it_stands
 
 LONG = "rank 0: at step 3 the loss is nan, of samples " + ", ".join(map(str, range(64)))
 
@@ -47,7 +48,7 @@ def test_tables_have_a_reason_s_first_clause(tmp_path: Path, capsys: pytest.Capt
     for text in ((tmp_path / "results.md").read_text(), (tmp_path / "results.csv").read_text(), capsys.readouterr().out):
         assert "at step 3 the loss is nan" in text
         assert "samples 0" not in text
-    assert rows_of(manifest)[0][3] == "failed: rank 0: at step 3 the loss is nan"
+    assert rows_of(Views().of(manifest))[0][3] == "failed: rank 0: at step 3 the loss is nan"
     assert Manifest(tmp_path).jobs[one.key]["reason"] == LONG
 
 
@@ -72,7 +73,7 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
     manifest = fake_sweep.sweep(tmp_path, jobs)
     manifest.update(f"{1:012x}", status="running", reason=None)
     before = (tmp_path / "manifest.json").read_bytes()
-    assert [row[3] for row in rows_of(as_it_stands(Manifest(tmp_path)))] == ["finished", "interrupted: planted"]
+    assert [row[3] for row in rows_of(Views().of(as_it_stands(Manifest(tmp_path))))] == ["finished", "interrupted: planted"]
     assert (tmp_path / "manifest.json").read_bytes() == before  # who only looks changes nothing
     reader, writer = os.pipe()
     if (holder := os.fork()) == 0:  # another process runs it
@@ -82,7 +83,7 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
         os._exit(0)
     assert os.read(reader, 1)
     try:
-        assert [row[3] for row in rows_of(as_it_stands(Manifest(tmp_path)))] == ["finished", "running"]
+        assert [row[3] for row in rows_of(Views().of(as_it_stands(Manifest(tmp_path))))] == ["finished", "running"]
     finally:
         os.kill(holder, signal.SIGKILL)
         os.waitpid(holder, 0)
