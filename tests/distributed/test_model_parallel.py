@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from faults import Poison
-from fits import KeepAll, become_rank, last, prepared, trained
+from fits import become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 from torch import Tensor
@@ -32,8 +32,9 @@ OPTIONS = (
     "model.net.width=4",
     "trainer.precision=64-true",
 )
-OPTIONS += ("trainer.gradient_clip_val=0.05", "callbacks=ema", "callbacks.ema.decay=0.9", "guards.nonfinite.action=skip")
-OPTIONS += ("callbacks.progress=null", "callbacks.pictures=null", "guards.preemption.every_n_steps=1")
+KEPT = ("trainer.gradient_clip_val=0.05", "callbacks=ema", "callbacks.ema.decay=0.9", "guards.nonfinite.action=skip")
+KEPT += ("callbacks.progress=null", "callbacks.pictures=null", "guards.preemption.every_n_steps=1")
+OPTIONS += KEPT
 FSDP = ("trainer/strategy=fsdp", "trainer.devices=2")
 STOPPED_AT = 7  # steps: within the second epoch
 NOWHERE = {"callbacks": None}  # which say where the best checkpoint is
@@ -61,9 +62,9 @@ class Watched(Callback):
         self.held["optimizer"] = sum(local_part(moment).numel() for moment in moments)
 
 
-def stopped(folder: Path) -> int:
+def stopped(folder: Path, at: int, *options: str) -> int:
     """The signal by which a training in parts is preempted."""
-    datamodule, model, trainer = prepared(folder, *OPTIONS, *FSDP, extra=[Watched(STOPPED_AT), Poison((2,), ranks=(1,))])
+    datamodule, model, trainer = prepared(folder, *options, extra=[Watched(at), Poison((2,), ranks=(1,))])
     STOP_SIGNALS.listen()
     try:
         trainer.fit(model, datamodule)
@@ -80,7 +81,7 @@ def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     whole, trainer = trained(folder / "whole", *OPTIONS, *FSDP, extra=[watched, Poison((2,), ranks=(1,))])
     after = {name: tensor.full_tensor() for name, tensor in trainer.lightning_module.named_parameters()}
     plain, _ = trained(folder / "ddp", *OPTIONS, "trainer.devices=2", extra=[Poison((2,), ranks=(1,))])
-    number = stopped(folder / "stopped")
+    number = stopped(folder / "stopped", STOPPED_AT, *OPTIONS, *FSDP)
     left = folder / "stopped" / "checkpoints" / "last.ckpt"
     ddp, _ = trained(folder / "ddp from parts", *OPTIONS, "trainer.devices=2", ckpt_path=left)
     from_plain, _ = trained(
@@ -174,19 +175,21 @@ def test_a_checkpoint_is_read_as_any_other(found: list[dict[str, Any]], folder: 
 # Layers that are divided besides, on a mesh of two by two processes
 
 MESH = ("trainer/strategy=tensor_parallel", "trainer/plan=mlp", "trainer.devices=4", "model.net.hidden=[16, 8]")
-FEW = ("datamodule.global_batch_size=240", "trainer.max_epochs=1", "trainer.precision=64-true", "trainer.gradient_clip_val=0.05")
+FEW = ("datamodule.global_batch_size=240", "trainer.max_epochs=1", "trainer.precision=64-true", *KEPT)
 FEW += ("+model.torchmetrics.f1._target_=torchmetrics.classification.MulticlassF1Score",)
 
 
 def check_mesh(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
     watched = Watched()
-    whole, trainer = trained(folder / "whole", *FEW, *MESH, extra=[watched, KeepAll(folder)])
+    whole, trainer = trained(folder / "whole", *FEW, *MESH, extra=[watched, Poison((2,), ranks=(1,))])
     weights = dict(trainer.lightning_module.named_parameters())
+    number = stopped(folder / "stopped", 3, *FEW, *MESH)
     dist.barrier()
-    resumed, _ = trained(folder / "resumed", *FEW, *MESH, ckpt_path=folder / "3.ckpt")
+    resumed, _ = trained(folder / "stopped", *FEW, *MESH, ckpt_path=folder / "stopped" / "checkpoints" / "last.ckpt")
     return {
         "held": watched.held,
+        "number": number,
         "whole": whole,
         "resumed": differences(whole | NOWHERE, resumed | NOWHERE),
         "mesh": [weights[f"net.layers.{number}.weight"].device_mesh.ndim for number in (1, 4, 7)],
@@ -208,8 +211,10 @@ def test_layers_of_a_plan_are_divided_twice_and_the_others_once(on_mesh: list[di
 
 
 def test_a_mesh_goes_on_to_the_bit_and_gives_the_result_of_one_process(on_mesh: list[dict[str, Any]], tmp_path: Path) -> None:
-    assert [rank["resumed"] for rank in on_mesh] == [[], [], [], []]
-    one, _ = trained(tmp_path, *FEW, *MESH, "trainer.devices=1")
-    assert furthest(one["state_dict"], on_mesh[0]["whole"]["state_dict"]) < 1e-10
-    assert furthest(one["optimizer_states"][0]["state"], on_mesh[0]["whole"]["optimizer_states"][0]["state"]) < 1e-10
-    assert on_mesh[0]["whole"]["metrics"] == pytest.approx(one["metrics"], abs=1e-12)
+    assert [(rank["number"], rank["resumed"]) for rank in on_mesh] == [(signal.SIGTERM, [])] * 4
+    one, _ = trained(tmp_path, *FEW, *MESH, "trainer.devices=1", extra=[Poison((2,))])
+    whole = on_mesh[0]["whole"]
+    assert furthest(one["state_dict"], whole["state_dict"]) < 1e-10  # of the average
+    assert furthest(one["current_model_state"], whole["current_model_state"]) < 1e-10
+    assert furthest(one["optimizer_states"][0]["state"], whole["optimizer_states"][0]["state"]) < 1e-10
+    assert whole["metrics"] == pytest.approx(one["metrics"], abs=1e-12)
