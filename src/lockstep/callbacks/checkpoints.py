@@ -69,7 +69,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()
-        if self._logged_step is not None and trainer.world_size > 1:
+        if trainer.world_size > 1:
             _check_that_all_are_at(trainer.strategy.broadcast(trainer.global_step), trainer)
         if not _is_within_epoch(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
             trainer.fit_loop.epoch_loop.restarting = False

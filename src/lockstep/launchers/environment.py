@@ -88,13 +88,13 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
 
 def _from_torch_variables(env: Mapping[str, str], started_by: Literal["parent", "torchrun"]) -> Rank:
     world_size = _integer(env, "WORLD_SIZE")
-    return Rank(
-        started_by=started_by,
-        global_rank=_integer(env, "RANK"),
-        local_rank=_integer(env, "LOCAL_RANK"),
-        world_size=world_size,
-        num_nodes=world_size // _integer(env, "LOCAL_WORLD_SIZE", world_size),
-    )
+    here = _integer(env, "LOCAL_WORLD_SIZE", world_size)
+    num_nodes = world_size // here
+    if started_by == "torchrun" and (nodes := _integer(env, "GROUP_WORLD_SIZE", num_nodes)) * here != world_size:
+        raise ConfigError(
+            f"torchrun --nproc-per-node={here}: {nodes} nodes have {world_size} processes; accepted is as many on each of them"
+        )
+    return Rank(started_by, _integer(env, "RANK"), _integer(env, "LOCAL_RANK"), world_size, num_nodes)
 
 
 def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -123,21 +123,26 @@ class RankZeroFilter(logging.Filter):
 def run_id() -> str:
     """A name for this run that its ranks agree on and no other run has.
 
-    Our own parent passes its directory on instead. Under srun it is the job step, under torchrun on one node the
-    torchrun process, on several nodes the rendezvous id, which must then be given.
+    Our own parent passes its directory on instead. Under srun it is the job step, under torchrun the rendezvous id, which is
+    the same whichever nodes come and go; without one, which is for one node alone, the torchrun process.
     """
     rank = this_rank()
     if rank is None:
         return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(3)}"
     if rank.started_by == "slurm":
         return f"slurm-{os.environ['SLURM_JOB_ID']}.{os.environ.get('SLURM_STEP_ID', '0')}"
-    rendezvous = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    if rank.num_nodes == 1:
-        agent = os.getppid()  # the torchrun process, parent of all ranks of this node
-        return f"torchrun-{socket.gethostname()}-{agent}-{_start_of(agent)}"
-    if rendezvous == "none":
+    if (rendezvous := rendezvous_id()) is not None:
+        return f"torchrun-{rendezvous}"
+    if rank.num_nodes > 1:
         raise ConfigError("torchrun --rdzv-id=none: on several nodes give an id of your own, the same on every node")
-    return f"torchrun-{rendezvous}"
+    agent = os.getppid()  # the torchrun process, parent of all ranks of this node
+    return f"torchrun-{socket.gethostname()}-{agent}-{_start_of(agent)}"
+
+
+def rendezvous_id() -> str | None:
+    """The --rdzv-id of the torchrun that has started this rank; None without one."""
+    rank, name = this_rank(), os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return None if rank is None or rank.started_by != "torchrun" or name == "none" else name
 
 
 def _start_of(pid: int) -> int:
@@ -211,10 +216,16 @@ def restarts() -> int:
     return max(_integer(os.environ, name, 0) for name in (RESTARTS, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
 
 
+def may_go_on() -> bool:
+    """May these ranks' run have begun before, in the same directory? A node that comes to a rendezvous later counts no restarts,
+    and may have rank zero."""
+    return restarts() > 0 or rendezvous_id() is not None
+
+
 def output_subdir(resume: str | None, run_dir: str) -> str | None:
     """Where Hydra saves the composed config: written by one process of the run, by the parent if there is one; a run that
     is continued keeps what the first start has written."""
-    if (resume is not None or restarts()) and (Path(run_dir) / ".hydra" / "config.yaml").is_file():
+    if (resume is not None or may_go_on()) and (Path(run_dir) / ".hydra" / "config.yaml").is_file():
         return None
     rank = this_rank()
     return ".hydra" if rank is None or (rank.global_rank == 0 and rank.started_by != "parent") else None

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.atomic_files import read_json
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
-from lockstep.launchers.environment import restarts, this_rank
+from lockstep.launchers.environment import may_go_on, rendezvous_id, restarts, this_rank
 from lockstep.runs.identity import FILE, Identity
 from lockstep.runs.locks import Lock
 
@@ -129,30 +130,44 @@ def _writing(directory: Path, key: str) -> Iterator[None]:
         raise config_error(key, directory, words) from error
 
 
-def take_run_directory(config: DictConfig, command: CommandLine, global_batch_size: int) -> None:
+def take_run_directory(config: DictConfig, command: CommandLine, global_batch_size: int) -> bool:
     """The directory of a run that is composed and checked, for the process that has it: not for a rank that another one
-    answers for. Writes what the run is, or makes sure of it where the run goes on.
+    answers for. Writes what the run is, or makes sure of it where the run goes on: True then, on every rank of torchrun's
+    and srun's.
 
     Raises ConfigError for a directory that is another run's, unless that is to be set aside.
     """
-    directory = folder_of(config, "hydra.run.dir")
+    directory, resumed = folder_of(config, "hydra.run.dir"), config.resume is not None
     rank = this_rank()
-    if rank is not None and (rank.started_by == "parent" or rank.global_rank > 0):
-        return
-    resumed = config.resume is not None
+    if rank is not None and rank.started_by == "parent":
+        return False
+    if rank is not None and rank.global_rank > 0:
+        return _earlier_life(directory, command, resumed) is not None
     if resumed and absolute(config.resume) != directory:
         raise config_error("resume", config.resume, f"accepted on the command line alone, as resume={config.resume}")
     OWN_DIRECTORY.take(directory, "resume" if resumed else "hydra.run.dir")
     takes_global = "global_batch_size" in config.get("datamodule", {})
     ours = Identity.new(command, global_batch_size if takes_global else None)
-    theirs = Identity.read(directory) if resumed or restarts() else None
-    if theirs is not None and (resumed or theirs.overrides == ours.overrides):
+    theirs = _earlier_life(directory, command, resumed)
+    if theirs is not None:
         ours = ours.under(theirs.id)
     elif any((directory / name).exists() for name in _OF_A_RUN):
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")
     with _writing(directory, "hydra.run.dir"):
         ours.write(directory)
+    return theirs is not None
+
+
+def _earlier_life(directory: Path, command: CommandLine, resumed: bool) -> Identity | None:
+    """What the run in a directory is, where this start goes on with it: because it is told to, or because the same command
+    has begun it, of which the ranks are started again, or meet again under the name of their rendezvous. Each rank looks
+    for itself, before or after rank zero has written what the run is from now on: the answer is the same."""
+    theirs = Identity.read(directory) if resumed or may_go_on() else None
+    if theirs is None or resumed:
+        return theirs
+    is_over = not restarts() and (read_json(directory / "status.json") or {}).get("status") == "finished"
+    return None if is_over or theirs.overrides != Identity.new(command, None).overrides else theirs
 
 
 def folder_of(config: DictConfig, key: str) -> Path:
@@ -174,6 +189,8 @@ def _check_overwrite(directory: Path, command: CommandLine, *, is_wanted: bool) 
         words = "belongs to an earlier run; accepted is another directory"
         if command.gives_run_dir:
             words += f", resume={directory} to go on with that run, or overwrite=true to set it aside and start over"
+        elif (rendezvous := rendezvous_id()) is not None:
+            words += f", or another torchrun --rdzv-id than {rendezvous}"
         raise config_error("hydra.run.dir", directory, words)
     if Path.cwd().is_relative_to(directory):
         raise config_error("overwrite", "true", f"{directory} is the working directory; accepted is one apart from it")

@@ -52,7 +52,7 @@ class Run:
         self.rank = this_rank()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
-        self.is_continued = cfg.resume is not None or restarts() > 0
+        self.is_continued = prepared.goes_on or cfg.resume is not None or restarts() > 0
         self.result: float | None = None
         self._code: int | None = None  # the exit code, once it is settled
         self._started = time.monotonic()

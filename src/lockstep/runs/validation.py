@@ -22,10 +22,11 @@ from lockstep.runs.directory import OWN_DIRECTORY, take_run_directory
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a process knows of its run before the run begins."""
+    """What a process knows of its run before the run begins. goes_on: with what an earlier start of the same command began."""
 
     plan: Plan
     command: CommandLine = field(default_factory=CommandLine)
+    goes_on: bool = False
     _by_hydra: ClassVar[Self | None] = None
 
     @classmethod
@@ -33,8 +34,8 @@ class Prepared:
         """Called with what Hydra has composed, before it makes the run's directory or writes into it: takes the directory.
         Raises ConfigError, and has changed nothing then."""
         _, plan = validated(config)
-        cls._by_hydra = cls(plan, CommandLine.of(config.hydra))
-        take_run_directory(config, cls._by_hydra.command, plan.global_batch_size)
+        command = CommandLine.of(config.hydra)
+        cls._by_hydra = cls(plan, command, take_run_directory(config, command, plan.global_batch_size))
 
     @classmethod
     def by_hydra(cls) -> Self:

@@ -17,6 +17,7 @@ from lockstep.launchers.environment import (
     Rank,
     RankZeroFilter,
     is_rank_zero,
+    may_go_on,
     output_subdir,
     rank_in,
     rank_log,
@@ -26,6 +27,7 @@ from lockstep.launchers.environment import (
 
 PARENT = {PARENT_PIPE: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+TORCHRUN |= {"GROUP_WORLD_SIZE": "1"}
 TORCHRUN_TWO_NODES = {
     "TORCHELASTIC_RUN_ID": "job7",
     "RANK": "5",
@@ -33,6 +35,7 @@ TORCHRUN_TWO_NODES = {
     "WORLD_SIZE": "8",
     "LOCAL_WORLD_SIZE": "4",
     "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
 }
 SRUN = {
     "SLURM_JOB_ID": "77",
@@ -105,6 +108,10 @@ def test_several_tasks_without_their_number_per_node_are_refused() -> None:
     [
         ({"TORCHELASTIC_RUN_ID": "stray"}, "WORLD_SIZE is not set; accepted is the environment of torchrun, all of it"),
         (TORCHRUN | {"RANK": "x"}, "RANK=x: is not a number; accepted is the environment of torchrun"),
+        (
+            TORCHRUN_TWO_NODES | {"WORLD_SIZE": "5"},
+            "torchrun --nproc-per-node=4: 2 nodes have 5 processes; accepted is as many on each",
+        ),
         ({"SLURM_NTASKS": "abc"}, "SLURM_NTASKS=abc: is not a number; accepted is the environment of srun"),
         (SRUN | {"SLURM_PROCID": ""}, "SLURM_PROCID=: is not a number; accepted is the environment of srun"),
     ],
@@ -143,9 +150,17 @@ def test_run_id_under_torchrun_is_the_agent_that_all_ranks_have_as_parent(starte
     assert run_id() == first
 
 
-def test_run_id_under_torchrun_on_several_nodes_is_the_rendezvous(started: Started) -> None:
+def test_run_id_under_torchrun_is_the_rendezvous_however_many_nodes_there_are(started: Started) -> None:
     started(TORCHRUN_TWO_NODES)
     assert run_id() == "torchrun-job7"
+    assert may_go_on()
+    started(TORCHRUN | {"TORCHELASTIC_RUN_ID": "job7"})
+    assert run_id() == "torchrun-job7"
+    assert may_go_on()
+    started(TORCHRUN)
+    assert not may_go_on()
+    started(PARENT | {"TORCHELASTIC_RUN_ID": "job7"})  # a command inside a rank
+    assert not may_go_on()
 
 
 def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> None:

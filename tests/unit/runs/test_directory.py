@@ -42,8 +42,8 @@ def config(directory: Any, *overrides: str, given: bool = True, **root: Any) -> 
     )
 
 
-def begin(config: DictConfig, global_batch_size: int) -> None:
-    take_run_directory(config, CommandLine.of(config.hydra), global_batch_size)
+def begin(config: DictConfig, global_batch_size: int) -> bool:
+    return take_run_directory(config, CommandLine.of(config.hydra), global_batch_size)
 
 
 def run_in(directory: Path, *overrides: str) -> Path:
@@ -160,6 +160,27 @@ def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: P
     OWN_DIRECTORY.give_back()
     begin(config(str(run), "seed=1", overwrite=True), 64)
     assert Identity.read(run) == before
+
+
+def test_nodes_that_meet_again_go_on_with_a_run_that_is_not_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has come later counts no restarts, and each rank finds the same for itself."""
+    run = run_in(tmp_path / "run", "seed=1")
+    monkeypatch.setattr(directories, "may_go_on", lambda: True)
+    monkeypatch.setattr(directories, "rendezvous_id", lambda: "job7")
+    before, same, other = Identity.read(run), config(str(run), "seed=1", given=False), config(str(run), "seed=9", given=False)
+    words = "belongs to an earlier run; accepted is another directory, or another torchrun --rdzv-id than job7"
+    with pytest.raises(ConfigError, match=words):
+        begin(same, 64)
+    OWN_DIRECTORY.give_back()
+    (run / "status.json").write_text('{"status": "failed"}')
+    with pytest.raises(ConfigError, match=words):
+        begin(other, 64)
+    OWN_DIRECTORY.give_back()
+    assert begin(same, 64)
+    assert Identity.read(run) == before
+    monkeypatch.setattr(directories, "this_rank", lambda: Rank("torchrun", 1, 0, 2, 2))
+    assert begin(same, 64)
+    assert not begin(other, 64)
 
 
 def test_a_resumption_keeps_the_id_and_notes_what_is_new_and_takes_it_back(tmp_path: Path) -> None:
