@@ -101,9 +101,14 @@ def _total(trainer: Trainer, count: int) -> int:
 def log_hparams(
     trainer: Trainer, cfg: DictConfig, command: CommandLine, facts: dict[str, Any], metrics: dict[str, float]
 ) -> None:
-    """One hparams record per run: the overridden keys and what follows from them, with the final metrics."""
+    """One hparams record per run: the overridden keys and what follows from them, with the final metrics.
+
+    A logger with a method `log_result` gets both by it, and the last step; the run ends with that."""
     values = hyperparameters(cfg, command.choices, swept(command.overrides), facts)
     for logger in trainer.loggers:
+        if (log_result := getattr(logger, "log_result", None)) is not None:
+            log_result(values, metrics, trainer.global_step)
+            continue
         if isinstance(logger, TensorBoardLogger):
             logger.log_metrics(metrics, step=trainer.global_step)
             for summary in session(values, is_success=True):

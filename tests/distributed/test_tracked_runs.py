@@ -1,0 +1,61 @@
+"""Trainings of two processes, killed and resumed, with the trackers themselves; skipped where these are not installed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import train
+from fits import logged
+from tracked import mlflow_points, wandb_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the libraries, among themselves
+
+OPTIONS = (
+    "trainer.devices=2",
+    "trainer.max_epochs=2",
+    "datamodule.batch_size=80",
+    "model=mlp",
+    "guards.checkpoint.every_n_steps=3",
+    "trainer.log_every_n_steps=1",
+    "callbacks.pictures=null",
+    "hydra.run.dir=run",
+)
+FAULT = "+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,batch:5,once:true}"  # of the process that writes
+
+
+def killed_and_resumed(folder: Path, *options: str, **env: str) -> Path:
+    """Rank zero is killed two steps after a checkpoint."""
+    done = train(*OPTIONS, *options, FAULT, cwd=folder, **env)
+    assert done.returncode == 1, done.stderr
+    assert "rank 0 was killed by SIGKILL" in done.stderr
+    done = train("resume=run", cwd=folder, **env)
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+def test_mlflow_has_each_point_of_a_killed_run_once(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow", reason="MLflow is not installed: pip install -e '.[mlflow]'")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    run = killed_and_resumed(tmp_path, "logger=[csv,mlflow]", MLFLOW_TRACKING_URI=uri)
+    found, points = mlflow_points(uri, "digits_mlp")
+    points = [point for point in points if point[1] != "epoch"]  # which Lightning logs with every metric
+    assert len(points) == len({point[:2] for point in points})
+    values = {(step, name): value for step, name, value in points}
+    expected = {point: float(value) for point, value in logged(run).items()}
+    assert {point: values.get(point) for point in expected} == pytest.approx(expected)
+    metrics = json.loads((run / "metrics.json").read_text())["metrics"]
+    assert {name: found.data.metrics[name] for name in metrics} == pytest.approx(metrics)
+    assert (found.info.status, found.info.run_name, found.data.params["model"]) == ("FINISHED", "run", "mlp")
+
+
+def test_w_and_b_has_each_point_of_a_killed_run_once(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="W&B is not installed: pip install -e '.[wandb]'")
+    run = killed_and_resumed(tmp_path, "logger=[csv,wandb]", "logger.wandb.offline=true")
+    rows = wandb_rows(run)
+    points = [((row["trainer/global_step"], name), value) for row in rows for name, value in row.items()]
+    points = [point for point in points if point[0][1] not in ("trainer/global_step", "epoch") and point[0][1][0] != "_"]
+    assert len(points) == len({point for point, _ in points})
+    expected = {point: float(value) for point, value in logged(run).items()}
+    assert {point: value for point, value in points if point in expected} == pytest.approx(expected)
+    assert [row["_step"] for row in rows] == [*range(len(rows))]
+    assert len([*run.glob("wandb/offline-run-*")]) == 2  # one for each life: no rank but zero has any
