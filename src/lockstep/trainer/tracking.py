@@ -60,6 +60,7 @@ class MLFlowLogger(Logger):
         self._client: Any = None
         self._run_id: str | None = None
         self._sent: set[tuple[str, int]] = set()  # name and step, before this start
+        self._latest: dict[str, tuple[int, float]] = {}  # by name, in this life
         # name, value, milliseconds since 1970 and step: the arguments of mlflow.entities.Metric
         kept = (read_json(self._file) or {}).get("points", [])
         self._unsent = [(name, math.nan if value is None else value, when, step) for name, value, when, step in kept]
@@ -85,7 +86,9 @@ class MLFlowLogger(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         now = int(time.time() * 1000)
         named = {re.sub(r"[^\w/. :-]", "", name, flags=re.ASCII): float(value) for name, value in metrics.items()}
-        self._unsent += [(name, value, now, step or 0) for name, value in named.items()]
+        new = {name: value for name, value in named.items() if self._latest.get(name) != (step or 0, value)}
+        self._latest |= {name: (step or 0, value) for name, value in new.items()}
+        self._unsent += [(name, value, now, step or 0) for name, value in new.items()]
         self._send()
 
     @rank_zero_only

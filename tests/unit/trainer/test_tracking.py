@@ -86,7 +86,11 @@ def test_a_run_that_goes_on_is_the_same_run_with_each_point_once(tmp_path: Path,
 
 def test_what_a_finished_run_comes_to_is_there_and_a_prolonged_one_goes_on(tmp_path: Path, uri: str) -> None:
     run = run_directory(tmp_path)
-    logger(run, uri).log_result({"model": "mlp", "trainer.max_epochs": 2}, {"val/acc": 0.5}, 10)
+    first = logger(run, uri)
+    first.log_metrics({"val/acc": 0.5, "epoch": 1.0}, 10)
+    first.log_metrics({"val/loss": 0.5, "epoch": 1.0}, 10)  # as Lightning does
+    first.log_result({"model": "mlp", "trainer.max_epochs": 2}, {"val/acc": 0.5}, 10)
+    assert history(uri, "epoch") == [(10, 1.0)]
     (found,) = kept(uri)
     assert found.info.status == "FINISHED"
     assert found.data.params == {"model": "mlp", "trainer.max_epochs": "2"}
