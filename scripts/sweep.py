@@ -2,6 +2,7 @@
 
 python scripts/sweep.py status SWEEP_DIR         # a table of its jobs, while it runs or afterwards
 python scripts/sweep.py watch SWEEP_DIR          # the same, live, until the sweep has ended; ends with its exit code
+python scripts/sweep.py watch SWEEP_DIR --web    # as a page on this machine, with the curves
 python scripts/sweep.py resume SWEEP_DIR         # its commands once more, for what has not finished
 python scripts/sweep.py cancel SWEEP_DIR         # takes its jobs out of SLURM's queue, those that run too; resume continues them
 """
@@ -35,6 +36,8 @@ def main() -> None:
     options = commands.choices["watch"]
     options.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)")
     options.add_argument("--once", action="store_true", help="one look")
+    options.add_argument("--web", action="store_true", help="as a page for a browser, until Ctrl-C")
+    options.add_argument("--port", type=int, default=8765, help="of the page (8765); 0: any that is free")
     arguments = parser.parse_args()
     if arguments.what == "watch":
         sys.exit(watched(arguments))
@@ -55,7 +58,12 @@ def main() -> None:
 def watched(arguments: argparse.Namespace) -> int:
     if not 0.1 <= arguments.interval <= 3600:
         raise config_error("--interval", arguments.interval, "accepted is a number of seconds from 0.1 to 3600")
-    return watch(Watched(arguments.sweep_dir), arguments.interval, once=arguments.once)
+    if not arguments.web:
+        return watch(Watched(arguments.sweep_dir), arguments.interval, once=arguments.once)
+    from lockstep.reports.live_page import serve  # a server, and TensorBoard's reader
+
+    serve(Watched(arguments.sweep_dir), arguments.port)
+    return ExitCode.FINISHED
 
 
 def resume(manifest: Manifest, sweep_dir: Path) -> int:

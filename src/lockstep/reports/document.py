@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+FOLDER = "report"  # of a sweep's directory: where its page is
+
 
 @dataclass(frozen=True)
 class Heading:

@@ -9,13 +9,11 @@ from matplotlib.figure import Figure
 
 from lockstep.atomic_files import replace_text
 from lockstep.reports import measurements, pictures
-from lockstep.reports.document import Document, Picture, to_html, to_markdown
+from lockstep.reports.document import FOLDER, Document, Picture, to_html, to_markdown
 from lockstep.reports.findings import Assumed, Findings
 from lockstep.reports.sections import document
 from lockstep.reports.tensorboard import write_events
 from lockstep.sweeps.job_directory import SEARCH
-
-FOLDER = "report"  # of the sweep's directory
 
 
 def write_report(sweep_dir: Path, only: Sequence[str] = (), assumed: Assumed | None = None) -> tuple[str, Path]:
