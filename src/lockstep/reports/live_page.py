@@ -6,6 +6,7 @@ comes from a name that somebody has pointed here (DNS rebinding), and is refused
 
 import contextlib
 import getpass
+import gzip
 import json
 import platform
 import secrets
@@ -105,6 +106,7 @@ class LivePage(socketserver.ThreadingTCPServer):
         return self._seen[1]
 
     def _table(self, found: SweepView) -> dict[str, Any]:
+        names = short(found.jobs)
         return {
             "name": found.directory.resolve().name,
             "words": words_of(found),
@@ -113,7 +115,7 @@ class LivePage(socketserver.ThreadingTCPServer):
             "counts": found.counts,
             "best": None if found.best is None else found.best.key,
             "report": (found.directory / FOLDER / "report.html").is_file(),
-            "jobs": [_job(job, found) for job in found.jobs],
+            "jobs": [_job(job, names[job.key]) for job in found.jobs],
         }
 
     def _drawn(self, found: SweepView) -> dict[str, Any]:
@@ -133,8 +135,8 @@ def _line(job: JobView, points: Curve) -> dict[str, Any]:
     return {"key": job.key, "number": job.number, "points": points}
 
 
-def _job(job: JobView, found: SweepView) -> dict[str, Any]:
-    words = {"overrides": short(job.overrides, found.jobs), "all_overrides": " ".join(job.overrides)}
+def _job(job: JobView, name: str) -> dict[str, Any]:
+    words = {"overrides": name, "all_overrides": " ".join(job.overrides)}
     why = job.reason or (f"earlier: {job.earlier}" if job.earlier else "")
     return (
         asdict(job)
@@ -164,6 +166,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         content = answer.content.encode()
         self.send_response(HTTPStatus.OK)
+        if "gzip" in self.headers.get("Accept-Encoding", ""):  # thousands of jobs, through a slow tunnel
+            content = gzip.compress(content, 1)
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Content-Security-Policy", answer.policy)

@@ -5,7 +5,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -34,7 +34,7 @@ class LiveTable:
 
     def show(self) -> None:
         if not sys.stdout.isatty():
-            self._changes.say(self._views.of(self.manifest))
+            self._say_changes()
         elif time.monotonic() > self._due:
             self._due = time.monotonic() + 1
             self._screen.show(seen(self.manifest, self._views))
@@ -43,29 +43,32 @@ class LiveTable:
         """Takes the live table away; the last changes are said."""
         self._screen.close()
         if not sys.stdout.isatty():
-            self._changes.say(self._views.of(self.manifest))
+            self._say_changes()
+
+    def _say_changes(self) -> None:
+        if changed := self._changes.of({key: (job["status"], len(job["attempts"])) for key, job in self.manifest.jobs.items()}):
+            say_each(self._views.of(self.manifest, changed))
 
 
 class Changes:
-    """A line whenever a job changes its state, or is tried again."""
+    """Which jobs stand otherwise than they did."""
 
     def __init__(self) -> None:
-        self._said: dict[str, tuple[str, int]] = {}
+        self._known: dict[str, tuple[str, int]] = {}
 
-    def take(self, jobs: Sequence[JobView]) -> list[JobView]:
-        """Those that have begun, and stand otherwise than they did."""
-        changed = [job for job in jobs if job.tries and self._said.get(job.key) != (job.status, job.tries)]
-        self._said |= {job.key: (job.status, job.tries) for job in changed}
+    def of(self, states: Mapping[str, tuple[str, int]]) -> list[str]:
+        """By state and number of attempts; what has not begun is not told."""
+        changed = [key for key, state in states.items() if state[1] and self._known.get(key) != state]
+        self._known |= {key: states[key] for key in changed}
         return changed
 
-    def say(self, jobs: Sequence[JobView]) -> bool:
-        """Whether there was anything to say."""
-        changed = self.take(jobs)
-        for job in changed:
-            metric = "" if job.metric is None or job.status != FINISHED else f"  {job.metric_name} {job.metric:.6g}"
-            why = f"  {clause(job.reason)}" if job.reason and job.status != RUNNING else ""
-            print(f"{job.directory}: {job.status}{metric}{why}", flush=True)
-        return bool(changed)
+
+def say_each(jobs: Sequence[JobView]) -> None:
+    """A line for each."""
+    for job in jobs:
+        metric = "" if job.metric is None or job.status != FINISHED else f"  {job.metric_name} {job.metric:.6g}"
+        why = f"  {clause(job.reason)}" if job.reason else ""
+        print(f"{job.directory}: {job.status}{metric}{why}", flush=True)
 
 
 class Screen:
@@ -111,8 +114,8 @@ def _table(jobs: Sequence[JobView], width: int) -> Table:
         return width - sum(wide[name] + 3 for name in names if name != "overrides") - 4
 
     if room() < wide["overrides"]:
-        for row, job in zip(rows, jobs, strict=True):
-            row["overrides"] = short(job.overrides, jobs)
+        for row, text in zip(rows, short(jobs).values(), strict=True):
+            row["overrides"] = text
         wide["overrides"] = max(len("overrides"), *(len(row["overrides"]) for row in rows))
     for name in _DISPENSABLE:
         if room() >= min(wide["overrides"], _READABLE):
@@ -162,12 +165,13 @@ def clause(reason: str) -> str:
     return reason if len(reason) <= 60 else textwrap.shorten(re.split(r"[,;]\s", reason)[0], 80, placeholder=" ...")
 
 
-def short(overrides: Sequence[str], among: Sequence[JobView]) -> str:
-    """The overrides with the last word of their keys, where that tells the keys apart."""
-    keys = {item.partition("=")[0].lstrip("+") for job in among for item in job.overrides}
-    words = Counter(key.rpartition(".")[2] for key in keys)
-    parts = (item.lstrip("+").partition("=") for item in overrides)
-    return " ".join(f"{word if words[word := key.rpartition('.')[2]] == 1 else key}={value}" for key, _, value in parts)
+def short(jobs: Sequence[JobView]) -> dict[str, str]:
+    """By job its overrides with the last word of their keys, where that tells the keys apart."""
+    parts = {job.key: [item.lstrip("+").partition("=") for item in job.overrides] for job in jobs}
+    keys = {key for items in parts.values() for key, _, _ in items}
+    often = Counter(key.rpartition(".")[2] for key in keys)
+    words = {key: word if often[word := key.rpartition(".")[2]] == 1 else key for key in keys}
+    return {job: " ".join(f"{words[key]}={value}" for key, _, value in items) for job, items in parts.items()}
 
 
 def span(seconds: float | None) -> str:

@@ -108,9 +108,11 @@ class Views:
         self._progress, self._record = Rereading(progress_of, "progress.json"), Rereading(record_of, "metrics.json")
         self.trials = Rereading(trials_of, SEARCH)
 
-    def of(self, manifest: Manifest) -> list[JobView]:
-        keys = varying([job["overrides"] for job in manifest.jobs.values()])
-        return [self._view(key, job, manifest.directory / job["directory"], keys) for key, job in manifest.jobs.items()]
+    def of(self, manifest: Manifest, only: Sequence[str] | None = None) -> list[JobView]:
+        """All of them, or `only` some, by their keys."""
+        names = varying([job["overrides"] for job in manifest.jobs.values()])
+        jobs = {key: manifest.jobs[key] for key in (manifest.jobs if only is None else only)}
+        return [self._view(key, job, manifest.directory / job["directory"], names) for key, job in jobs.items()]
 
     def _view(self, key: str, job: Mapping[str, Any], folder: Path, keys: Sequence[str]) -> JobView:
         is_begun, is_running = bool(job["attempts"]) or job["status"] != WAITING, job["status"] == RUNNING

@@ -8,9 +8,9 @@ from rich.console import Console
 from lockstep import console
 from lockstep.errors import ExitCode
 from lockstep.sweeps.job_directory import FAILED
-from lockstep.sweeps.live_table import COLUMNS, Changes, Screen, fitted, rows_of, words_of
+from lockstep.sweeps.live_table import COLUMNS, Changes, Screen, fitted, rows_of, say_each, words_of
 from lockstep.sweeps.sweep import resume_hint
-from lockstep.sweeps.view import SweepView, Watched
+from lockstep.sweeps.view import JobView, SweepView, Watched
 
 
 def watch(watched: Watched, interval: float, once: bool = False) -> int:
@@ -60,23 +60,28 @@ class Lines:
     """Where there is no terminal: the table once, then a line whenever a job changes its state, and one of all jobs."""
 
     def __init__(self) -> None:
-        self._changes: Changes | None = None
+        self._changes, self._has_begun = Changes(), False
 
     def show(self, found: SweepView) -> None:
-        if self._changes is None:
-            self._changes = Changes()
-            self._changes.take(found.jobs)
+        if not self._has_begun:
+            self._has_begun = True
+            self._changed(found)
             console.show_table(rows_of(found.jobs), COLUMNS)
             self._say(found)
-        elif self._changes.say(found.jobs):
+        elif changed := self._changed(found):
+            say_each(changed)
             self._say(found)
 
     def end(self, found: SweepView) -> None:
-        if self._changes is None:
-            self.show(found)
-        else:
-            self._changes.say(found.jobs)
+        if self._has_begun:
+            say_each(self._changed(found))
             self._say(found)
+        else:
+            self.show(found)
+
+    def _changed(self, found: SweepView) -> list[JobView]:
+        keys = {*self._changes.of({job.key: (job.status, job.tries) for job in found.jobs})}
+        return [job for job in found.jobs if job.key in keys]
 
     def close(self) -> None:
         """There is nothing to take away."""

@@ -19,10 +19,10 @@ from lockstep.errors import ConfigError
 from lockstep.runs import locks
 from lockstep.sweeps import view
 from lockstep.sweeps.job_directory import progress_of
-from lockstep.sweeps.live_table import fitted, span, words_of
+from lockstep.sweeps.live_table import LiveTable, fitted, short, span, words_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.rereading import Rereading
-from lockstep.sweeps.view import SweepView, Watched
+from lockstep.sweeps.view import SweepView, Views, Watched
 from lockstep.sweeps.watch import Lines, watch
 
 STATES = ("finished", "finished", "running", "failed", "waiting", "waiting")
@@ -106,6 +106,14 @@ def test_a_narrow_terminal_has_whole_lines_with_what_matters_most(width: int, tm
     assert len(table) == len(STATES) + 4  # a line for each job
     for state, metric in (("running", "0.25"), ("finished", "0.5"), ("failed", "")):
         assert any(f" {state} " in line and metric in line and "lr=" in line for line in table)
+
+
+def test_overrides_are_shortened_to_what_tells_them_apart(tmp_path: Path) -> None:
+    manifest = made(tmp_path, "waiting", "waiting")
+    for number, job in enumerate(manifest.jobs.values()):
+        job["overrides"] = [f"model.optimizer.lr={number}", f"+a.size={number}", f"b.size={number}", "same=1"]
+    manifest.save()
+    assert [*short(looked_at(tmp_path).jobs).values()] == ["lr=0 a.size=0 b.size=0", "lr=1 a.size=1 b.size=1"]
 
 
 def test_more_jobs_than_lines_leave_out_those_that_wait(tmp_path: Path) -> None:
@@ -242,3 +250,19 @@ def test_what_is_no_sweep_is_refused_in_one_line(arguments: list[str], tmp_path:
     monkeypatch.setattr(sys, "argv", ["sweep.py", "watch", *arguments])
     with pytest.raises(ConfigError, match=r"SWEEP_DIR=\S+: names no jobs|--interval=0.0: accepted is a number of seconds"):
         sweep.main()
+
+
+def test_a_sweep_s_own_look_at_its_jobs_costs_nothing_while_none_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It looks ten times a second."""
+    manifest = made(tmp_path, *STATES)
+    table = LiveTable(manifest)
+    table.show()
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    monkeypatch.setattr(Views, "_view", None)
+    table.show()
+    monkeypatch.undo()
+    manifest.update(f"{2:012x}", status="failed", reason="planted")
+    table.show()
+    assert capsys.readouterr().out.endswith(": failed  planted\n")
