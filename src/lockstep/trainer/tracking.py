@@ -222,12 +222,13 @@ class WandbLogger(loggers.WandbLogger):
         return super().experiment
 
     def _open(self) -> None:
-        from wandb.errors import Error
+        import wandb
 
         self._file.parent.mkdir(parents=True, exist_ok=True)  # else W&B goes to a temporary folder
         try:
             run: Any = super().experiment
-        except Error as error:
+        except wandb.Error as error:
+            wandb.teardown()  # its service would hold on to the id, and has read the environment
             os.environ["WANDB_MODE"] = "offline"
             run = super().experiment
             reason = " ".join(str(error).split())

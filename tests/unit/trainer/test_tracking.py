@@ -212,3 +212,22 @@ def test_a_run_of_w_and_b_goes_on_with_each_point_once(tmp_path: Path, monkeypat
     rows = wandb_rows(run)
     assert [(row["trainer/global_step"], row["loss"]) for row in rows] == [(step, step / 2) for step in range(7)]
     assert [row["_step"] for row in rows] == [*range(7)]
+
+
+@pytest.mark.parametrize("why", ["no key", "no answer"])
+def test_where_w_and_b_can_not_be_reached_the_run_goes_on_offline(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wandb = pytest.importorskip("wandb", reason="W&B is not installed: pip install -e '.[wandb]'")
+    settings = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_INIT_TIMEOUT": "5", "NETRC": str(tmp_path / "netrc")}
+    for name, value in (settings | ({} if why == "no key" else {"WANDB_API_KEY": "0" * 40})).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    run = run_directory(tmp_path)
+    one = WandbLogger(run_dir=str(run), project="digits")
+    one.log_metrics({"loss": 1.0}, 0)
+    one.log_result({"a": 1}, {"loss": 1.0}, 1)
+    wandb.teardown()
+    (line,) = [message for name, _, message in caplog.record_tuples if name == "lockstep.trainer.tracking"]
+    assert line.startswith(f"W&B can't be reached; the run goes on offline, for wandb sync {run}/wandb/latest-run: ")
+    assert [(row["trainer/global_step"], row["loss"]) for row in wandb_rows(run)] == [(0, 1.0)]
