@@ -9,6 +9,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from lockstep.config.urls import is_url
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -110,6 +112,8 @@ RULES: dict[str, Rule] = {
     "max_restarts": integer(0),
     "max_processes_per_core": integer(1),
     "fresh_processes": YES_NO,
+    "mirror": Rule("accepted is a URL that fsspec knows, s3://BUCKET/PREFIX say", is_url).or_null(),
+    "mirror_wait": number(0, 10**7),
     "memory_per_process": above(0).or_null(),
     "ckpt_path": TEXT.or_null(),
     "init_from": TEXT.or_null(),

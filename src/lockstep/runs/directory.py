@@ -16,6 +16,7 @@ from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import may_go_on, rendezvous_id, restarts, this_rank
 from lockstep.runs.identity import FILE, Identity
 from lockstep.runs.locks import Lock
+from lockstep.runs.mirror import check_mirror
 
 _OF_A_RUN = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a run has the directory
 _SMALL = 2**20  # bytes; we write no larger file beside the folders and the logs
@@ -86,13 +87,11 @@ class OwnDirectory:
     def set_aside(self, key: str) -> None:
         """Moves the whole directory of an earlier run, and takes it anew."""
         assert self.path is not None
-        directory, number = self.path, 1
-        while (aside := directory.with_name(f"{directory.name}.before-{number}")).exists():
-            number += 1
+        directory, earlier = self.path, aside(self.path)
         self.leave()
         with _writing(directory, "overwrite"):
-            directory.rename(aside)
-        self._before = _Before(existed=False, missing=[], set_aside=aside)
+            directory.rename(earlier)
+        self._before = _Before(existed=False, missing=[], set_aside=earlier)
         self.take(directory, key)
 
     def keep(self) -> None:
@@ -119,6 +118,14 @@ class OwnDirectory:
 
 
 OWN_DIRECTORY = OwnDirectory()
+
+
+def aside(directory: Path) -> Path:
+    """The next free name for what was in a directory."""
+    number = 1
+    while (earlier := directory.with_name(f"{directory.name}.before-{number}")).exists():
+        number += 1
+    return earlier
 
 
 @contextlib.contextmanager
@@ -154,6 +161,8 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     elif any((directory / name).exists() for name in _OF_A_RUN):
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")
+    if config.mirror is not None:
+        check_mirror(config.mirror, directory, ours.id, is_new=theirs is None)
     with _writing(directory, "hydra.run.dir"):
         ours.write(directory)
     return theirs is not None

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self, TextIO
 
+from lockstep.atomic_files import sync
 from lockstep.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -29,17 +30,21 @@ class Lock:
         """Raises ConfigError naming the config key and the holder, OSError where no lock file can be made."""
         self._file, self._path = (directory / "lock").open("a+"), os.path.realpath(directory)
         try:
-            _lock(self._file, directory, key)
-        except ConfigError:
+            self._take(directory, key)
+        except BaseException:
             self._file.close()
             raise
+        self._here[self._path] = self
+
+    def _take(self, directory: Path, key: str) -> None:
+        try:
+            _lock(self._file, directory, key)
         except _NoLocks as error:
             lost = "a second run in this directory would not be refused, and this one looks interrupted to others"
             log.warning(f"{directory}: this file system has no locks ({error}); {lost}")
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} on {platform.node()}\n")
-        self._file.flush()
-        self._here[self._path] = self
+        sync(self._file)  # NFS would keep it to this host until the file is closed
 
     def close(self) -> None:
         del self._here[self._path]

@@ -8,11 +8,14 @@ from pathlib import Path
 from lockstep.atomic_files import read_json
 from lockstep.config.overrides import key_of, last_of_each, quote, split_flags, unquote
 from lockstep.config.plan import AUTO
+from lockstep.config.urls import is_url
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import absolute
+from lockstep.runs.fetch import bring, directory_for
 from lockstep.runs.identity import FILE, OF_ONE_START, Identity, how_else
 from lockstep.runs.locks import check_free
+from lockstep.runs.mirror import url_of
 from lockstep.runs.record import actual_status
 
 _CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
@@ -26,7 +29,8 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     new. Without one as they are; None where the run has finished and nothing new is asked of it.
 
     Done before Hydra starts: inside it a new directory exists already, and ranks are started with the command line.
-    Raises ConfigError where there is no such run, where it is still running, or can't be continued so. Changes nothing.
+    Raises ConfigError where there is no such run, where it is still running, or can't be continued so. Changes nothing, but that
+    a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
     """
     flags, overrides = split_flags(arguments)
     wanted = next((unquote(item.partition("=")[2]) for item in reversed(overrides) if key_of(item) == "resume"), "null")
@@ -37,7 +41,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
     if wanted == "last" and rank is not None:
         raise config_error("resume", wanted, f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory")
-    run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else absolute(Path(wanted).expanduser())
+    run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else _on_this_machine(wanted, overrides)
     new = [item for item in overrides if key_of(item) not in OF_ONE_START and not _asks_for_a_search(item)]
     if any(key_of(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
@@ -54,6 +58,19 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         known.append(f"datamodule.global_batch_size={saved.global_batch_size}")  # whatever the number of processes
     where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
     return [*saved.flags, *flags, *last_of_each([*known, *new]), *where]
+
+
+def _on_this_machine(wanted: str, overrides: Sequence[str]) -> Path:
+    """The directory of `resume=DIRECTORY` or `resume=URL`, fetched where it has to be."""
+    said = {key_of(item): unquote(item.partition("=")[2]) for item in overrides}
+    if is_url(wanted):
+        run_dir = absolute(said["hydra.run.dir"]) if "hydra.run.dir" in said else directory_for(wanted)
+        bring(wanted, run_dir)
+        return run_dir
+    run_dir = absolute(Path(wanted).expanduser())
+    if not run_dir.exists() and is_url(said.get("mirror")):
+        bring(url_of(said["mirror"], run_dir), run_dir)
+    return run_dir
 
 
 def _asks_for_a_search(override: str) -> bool:

@@ -27,6 +27,7 @@ from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.files import RunFiles
 from lockstep.runs.identity import run_id_of
+from lockstep.runs.mirror import Mirror
 from lockstep.runs.storage import shortcomings
 from lockstep.runs.validation import Prepared
 
@@ -55,6 +56,7 @@ class Run:
         self.is_continued = prepared.goes_on or cfg.resume is not None or restarts() > 0
         self.result: float | None = None
         self._code: int | None = None  # the exit code, once it is settled
+        self._mirror: Mirror | None = None
         self._started = time.monotonic()
 
     @property
@@ -65,6 +67,7 @@ class Run:
     def __enter__(self) -> Self:
         if self.is_owner:
             OWN_DIRECTORY.take(self.directory, "run_dir")  # a run that Hydra has composed has it already
+            self._mirror = Mirror.of(self.cfg, self.directory)
         self._watch()
         try:
             self._begin()
@@ -112,6 +115,8 @@ class Run:
             for line in shortcomings(self.directory):
                 log.warning(line)
             log.info(str(self.plan))
+            if self._mirror is not None:
+                self._mirror.start()
         if self.is_continued and not self.is_parent:
             self._find_checkpoint()
 
@@ -195,6 +200,8 @@ class Run:
         finally:
             HEARTBEAT.stop()
             end_workers()
+            if self._mirror is not None and self._code != ExitCode.REFUSED:
+                self._mirror.finish()
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
             OWN_DIRECTORY.leave()
 

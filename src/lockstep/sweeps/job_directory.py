@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from lockstep.atomic_files import read_json, write_json
+from lockstep.runs.mirror import FILE as MIRROR
 from lockstep.runs.record import Status
 
 STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
@@ -75,9 +76,9 @@ def judge_record(directory: Path, record: dict[str, Any]) -> tuple[str, str | No
 
 
 def archive(directory: Path) -> None:
-    """Moves what an attempt has left to attempts/NUMBER. Event files get a name that TensorBoard passes over: it would show
-    the attempt as another run."""
-    left = [path for path in directory.iterdir() if path.name not in (ATTEMPTS, CARD)]
+    """Moves what an attempt has left to attempts/NUMBER, but for the note of where the directory is copied to. Event files get
+    a name that TensorBoard passes over: it would show the attempt as another run."""
+    left = [path for path in directory.iterdir() if path.name not in (ATTEMPTS, CARD, MIRROR)]
     if not left:
         return
     numbers = (directory / ATTEMPTS / str(number) for number in itertools.count(1))

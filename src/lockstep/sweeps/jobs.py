@@ -49,10 +49,10 @@ class Job:
 
 
 def config_of(cfg: DictConfig) -> dict[str, Any]:
-    """The composed config less the paths, and how processes are started: neither is what is computed."""
+    """The composed config less the paths, copies, and how processes are started: none of it is what is computed."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
-    content.pop("run_dir", None)
-    content.pop("fresh_processes", None)
+    for key in ("run_dir", "mirror", "mirror_wait", "fresh_processes"):
+        content.pop(key, None)
     content["datamodule"].pop("data_dir", None)
     return json.loads(json.dumps(content, default=str))
 

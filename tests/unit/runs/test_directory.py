@@ -38,7 +38,7 @@ def config(directory: Any, *overrides: str, given: bool = True, **root: Any) -> 
         "overrides": {"task": list(overrides), "hydra": [f"hydra.run.dir={directory}"] if given else []},
     }
     return OmegaConf.create(
-        {"resume": None, "overwrite": False, "datamodule": {"global_batch_size": None}, "hydra": hydra} | root
+        {"resume": None, "overwrite": False, "mirror": None, "datamodule": {"global_batch_size": None}, "hydra": hydra} | root
     )
 
 

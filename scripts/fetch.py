@@ -1,0 +1,28 @@
+"""Brings the copy of a run that `mirror=URL` has made to this machine.
+
+    python scripts/fetch.py s3://bucket/prefix/logs/NAME/RUN           # to logs/NAME/RUN
+    python scripts/fetch.py s3://bucket/prefix/logs/NAME/RUN --to DIRECTORY
+
+A directory that is as new as its copy is left as it is; an older one is moved to DIRECTORY.before-1.
+"""
+
+import argparse
+from pathlib import Path
+
+from lockstep.cli import start
+from lockstep.runs.directory import absolute
+from lockstep.runs.fetch import bring, directory_for
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", metavar="URL", help="of a run; its mirror.json says it")
+    parser.add_argument("--to", type=Path, metavar="DIRECTORY")
+    arguments = parser.parse_args()
+    directory = absolute(arguments.to or directory_for(arguments.url))
+    bring(arguments.url, directory)
+    print(directory)
+
+
+if __name__ == "__main__":
+    start(main)

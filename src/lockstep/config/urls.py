@@ -1,0 +1,24 @@
+"""URLs where a folder or a file of this machine is meant as well."""
+
+import re
+from pathlib import Path
+
+from lockstep.errors import ConfigError, config_error
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://\S+")
+
+
+def is_url(text: object) -> bool:
+    return isinstance(text, str) and _URL.fullmatch(text) is not None
+
+
+def url_in(path: Path) -> str | None:
+    """What was meant where a URL has been taken for a path, which makes one slash of two and may put a folder before it."""
+    parts = path.parts
+    at = next((i for i, part in enumerate(parts) if re.fullmatch(r"[a-z][a-z0-9+.-]+:", part)), None)
+    return None if at is None else f"{parts[at]}//{'/' if parts[at] == 'file:' else ''}{'/'.join(parts[at + 1 :])}"
+
+
+def not_here(key: str, url: str) -> ConfigError:
+    run = re.sub(r"/checkpoints(/.*)?$", "", url)
+    return config_error(key, url, f"is read on this machine alone; `python scripts/fetch.py {run}` brings that run here")
