@@ -115,6 +115,8 @@ def _store_on_loopback() -> torch.distributed.TCPStore | None:
         return None
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     listener = socket.create_server((address, port)).detach()  # it is the store's from here on
-    return torch.distributed.TCPStore(
-        address, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener
-    )
+    options: dict[str, Any] = {"is_master": True, "wait_for_workers": False, "multi_tenant": True, "master_listen_fd": listener}
+    try:
+        return torch.distributed.TCPStore(address, port, **options)
+    except NotImplementedError:  # torch 2.6: its libuv backend takes no socket, the one before it does
+        return torch.distributed.TCPStore(address, port, **options, use_libuv=False)
