@@ -9,7 +9,9 @@ from lockstep.errors import ConfigError, ExitCode, NamedFailure
 from lockstep.launchers.environment import gone_ranks
 from lockstep.launchers.stop_signals import Preempted
 
-_LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe")  # gloo, NCCL, torch's store
+# of gloo, NCCL, torch's store
+_TIMED_OUT = re.compile("Timed out waiting|timeout caused pair closure|collective operation timeout")
+_LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe|Connection timed out")
 
 
 @dataclass(frozen=True)
@@ -47,4 +49,8 @@ def outcome_of(error: BaseException, rank: int, has_saved: bool = False) -> Outc
         reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
         return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank)
     text = "".join(traceback.format_exception(error))
-    return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {type(error).__name__}: {error}", rank=rank, traceback=text)
+    reason = f"rank {rank}: {type(error).__name__}: {error}"
+    if isinstance(error, RuntimeError) and _TIMED_OUT.search(str(error)):
+        reason = f"rank {rank} has waited for another one as long as trainer.strategy.timeout allows: that one hangs, or the "
+        reason += "connection to it is cut; the logs of the others may say why"
+    return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, traceback=text)

@@ -88,6 +88,18 @@ def test_who_loses_its_peer_is_not_to_blame(gone: list[int], blamed: int, reason
     assert outcome_of(RuntimeError(GLHF), 0) == Outcome(code=1, reason=reason, rank=blamed)
 
 
+SLOW = "[.../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
+
+
+def test_who_has_waited_too_long_names_the_key_and_where_it_was() -> None:
+    outcome = outcome_of(RuntimeError(SLOW), 1)
+    assert outcome.reason == (
+        "rank 1 has waited for another one as long as trainer.strategy.timeout allows: that one hangs, or the connection to it "
+        "is cut; the logs of the others may say why"
+    )
+    assert "Timed out waiting 5000ms" in (outcome.traceback or "")
+
+
 def test_a_resumption_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
     record.write_status(tmp_path, "finished")
     write_json(tmp_path / "metrics.json", {"metrics": {"val/acc": 0.5}})
