@@ -1,6 +1,8 @@
 """How fast is an all-reduce here? Latency and bandwidth of the actual backend, from its time by message size.
 
-    python scripts/allreduce.py [--processes 2 4] [--backend gloo|nccl] [--seconds 5] [--json FILE]
+    python scripts/allreduce.py [--processes 2 4] [--backend gloo|nccl] [--seconds 5] [--largest 64] [--json FILE]
+
+Between hosts it is started by torchrun, as scripts/torchrun_multinode.sh scripts/allreduce.py: over the processes of that.
 
 A ring sends 2(n-1) messages of 1/n of the bytes one after the other, so that an all-reduce over n processes takes
 
@@ -23,6 +25,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy
 from scipy.optimize import nnls
@@ -33,7 +36,7 @@ from lockstep.config.plan import visible_cores, visible_gpus
 from lockstep.console import aligned, say
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.command_line import command_with
-from lockstep.launchers.environment import Rank, this_rank
+from lockstep.launchers.environment import Rank, is_rank_zero, this_rank
 from lockstep.launchers.outcome import outcome_of
 from lockstep.launchers.rank import leave_process_group, tell_parent
 from lockstep.launchers.supervisor import supervise
@@ -65,31 +68,42 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[2], metavar="N", help="numbers of processes; default: 2")
     parser.add_argument("--backend", choices=["gloo", "nccl"], help="default: nccl where there are enough GPUs, else gloo")
     parser.add_argument("--seconds", type=float, default=5.0, help="to measure in, for each number of processes; default: 5")
+    parser.add_argument("--largest", type=float, default=64, metavar="MIB", help="message; default: 64; less on a slow link")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to leave the measurements too")
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)  # of a rank
     arguments = parser.parse_args()
-    if (rank := this_rank()) is not None:
-        as_rank(rank, arguments.backend, arguments.seconds, arguments.record)
+    rank, sizes = this_rank(), tuple(size for size in SIZES if size <= arguments.largest * 2**20)
+    if rank is not None and rank.started_by == "parent":
+        as_rank(rank, arguments.backend, arguments.seconds, sizes, arguments.record)
         return
-    backend = checked(arguments)
-    measured = {count: in_processes(count, backend, arguments.seconds) for count in sorted(set(arguments.processes))}
-    ring = fitted(measured)
-    print(report(backend, measured, ring))
+    backend = checked(arguments, None if rank is None else rank.started[0])
+    if rank is not None:
+        measured = {rank.world_size: in_group(rank, backend, arguments.seconds, sizes)}
+        leave_process_group(together=True)
+    else:
+        measured = {count: in_processes(count, backend, arguments.seconds, sizes) for count in sorted(set(arguments.processes))}
+    if not is_rank_zero():
+        return
+    ring = fitted(measured, sizes)
+    print(report(backend, measured, ring, sizes))
     if arguments.json is not None:
-        rows = {str(count): {"sizes": list(SIZES), "seconds": seconds} for count, seconds in measured.items()}
+        rows = {str(count): {"sizes": list(sizes), "seconds": seconds} for count, seconds in measured.items()}
         write_json(arguments.json, {"backend": backend, "processes": rows, "all": asdict(ring), **environment()})
 
 
-def checked(arguments: argparse.Namespace) -> str:
-    """The backend. Raises ConfigError for what can't be measured here."""
+def checked(arguments: argparse.Namespace, started: int | None = None) -> str:
+    """The backend, where torchrun has `started` so many processes on this host, if it has. Raises ConfigError for what can't be
+    measured here."""
     gpus, most = visible_gpus(), PROCESSES_PER_CORE * visible_cores()
-    largest = max(arguments.processes)
+    largest = started or max(arguments.processes)
     backend = arguments.backend or ("nccl" if largest <= gpus else "gloo")
     if backend == "nccl" and largest > gpus:
         raise config_error("--backend", backend, f"{largest} processes need as many GPUs, this machine shows {gpus}")
     for count in arguments.processes:
         if not 2 <= count <= max(most, gpus):
             raise config_error("--processes", count, f"accepted is 2 to {max(most, gpus)}")
+    if not 2**-6 <= arguments.largest <= 64:
+        raise config_error("--largest", f"{arguments.largest:g}", "accepted is 0.016 to 64, in MiB")
     if not 0.1 <= arguments.seconds <= 600:
         raise config_error("--seconds", f"{arguments.seconds:g}", "accepted is 0.1 to 600")
     if arguments.json is not None and (arguments.json.is_dir() or not arguments.json.absolute().parent.is_dir()):
@@ -97,11 +111,13 @@ def checked(arguments: argparse.Namespace) -> str:
     return backend
 
 
-def in_processes(count: int, backend: str, seconds: float) -> list[float]:
-    """Seconds of an all-reduce of each of SIZES, over that many processes, which are gone afterwards."""
+def in_processes(count: int, backend: str, seconds: float, sizes: Sequence[int] = SIZES) -> list[float]:
+    """Seconds of an all-reduce of each size, over that many processes, which are gone afterwards."""
     with TemporaryDirectory(prefix="lockstep-") as folder:
         record = Path(folder) / "seconds.json"
-        command = command_with(f"--record={record}", f"--backend={backend}", f"--seconds={seconds:g}")
+        command = command_with(
+            f"--record={record}", f"--backend={backend}", f"--seconds={seconds:g}", f"--largest={sizes[-1] / 2**20}"
+        )
         outcome = supervise(command, count, Path(folder) / "log", fresh=False)
         if outcome.code:
             if outcome.traceback:
@@ -111,17 +127,23 @@ def in_processes(count: int, backend: str, seconds: float) -> list[float]:
         return (read_json(record) or {})["seconds"]
 
 
-def as_rank(rank: Rank, backend: str, seconds: float, record: Path) -> None:
+def in_group(process: Rank, backend: str, seconds: float, sizes: Sequence[int], **group: Any) -> list[float]:
+    """The same in a process of those; `group` says how they meet, if the environment does not."""
     import torch
     import torch.distributed as dist
 
+    if backend == "nccl":
+        torch.cuda.set_device(process.local_rank)
+    dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT), **group)
+    return [measured(size, seconds / len(sizes)) for size in sizes]
+
+
+def as_rank(rank: Rank, backend: str, seconds: float, sizes: Sequence[int], record: Path) -> None:
+    import torch.distributed as dist
+
     try:
-        if backend == "nccl":
-            torch.cuda.set_device(rank.local_rank)
         store = dist.FileStore(str(record.with_name("store")), rank.world_size)
-        timeout = timedelta(seconds=TIMEOUT)
-        dist.init_process_group(backend, store=store, rank=rank.global_rank, world_size=rank.world_size, timeout=timeout)
-        found = [measured(size, seconds / len(SIZES)) for size in SIZES]
+        found = in_group(rank, backend, seconds, sizes, store=store, rank=rank.global_rank, world_size=rank.world_size)
         if rank.global_rank == 0:
             write_json(record, {"seconds": found})
         leave_process_group(together=True)
@@ -165,7 +187,7 @@ def fitted(measured: dict[int, list[float]], sizes: Sequence[int] = SIZES) -> Ri
     return Ring(*map(float, (latency, latency_error, bandwidth, bandwidth_error)))
 
 
-def report(backend: str, measured: dict[int, list[float]], ring: Ring) -> str:
+def report(backend: str, measured: dict[int, list[float]], ring: Ring, sizes: Sequence[int] = SIZES) -> str:
     columns = ("processes", "KiB", "ms a call", "ms by the fit", "GB/s of a link")
     rows = [
         (
@@ -176,7 +198,7 @@ def report(backend: str, measured: dict[int, list[float]], ring: Ring) -> str:
             f"{2 * (count - 1) / count * size / seconds / 1e9:.3f}",
         )
         for count, times in measured.items()
-        for size, seconds in zip(SIZES, times, strict=True)
+        for size, seconds in zip(sizes, times, strict=True)
     ]
     bandwidth = f"{ring.bandwidth / 1e9:.3g} GB/s (+- {ring.bandwidth_error / 1e9:.1g})"
     bandwidth = bandwidth if math.isfinite(ring.bandwidth) else "too large to be told"

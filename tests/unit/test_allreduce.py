@@ -11,6 +11,7 @@ import pytest
 from ranks import in_ranks
 
 from lockstep.errors import ConfigError
+from lockstep.launchers.environment import Rank
 from lockstep.launchers.outcome import Outcome
 from lockstep.reports.findings import read_all_reduce
 
@@ -60,6 +61,7 @@ def measured_here(_rank: int, _world_size: int) -> tuple[float, float]:
         (["--processes", "1"], "--processes=1: accepted is 2 to 16"),
         (["--processes", "2", "17"], "--processes=17: accepted is 2 to 16"),
         (["--backend", "nccl"], "--backend=nccl: 2 processes need as many GPUs, this machine shows 0"),
+        (["--largest", "0"], "--largest=0: accepted is 0.016 to 64, in MiB"),
         (["--seconds", "0"], "--seconds=0: accepted is 0.1 to 600"),
         (["--json", "nowhere/there.json"], "--json=nowhere/there.json: accepted is a file in a folder that is there"),
     ],
@@ -87,7 +89,7 @@ def test_processes_that_fail_are_said_in_one_line(monkeypatch: pytest.MonkeyPatc
 def test_what_it_writes_is_what_a_report_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "allreduce.json"
     monkeypatch.setattr(sys, "argv", ["allreduce.py", "--processes", "2", "4", "--json", str(file)])
-    monkeypatch.setattr(allreduce, "checked", lambda _: "gloo")
+    monkeypatch.setattr(allreduce, "checked", lambda *_: "gloo")
     monkeypatch.setattr(allreduce, "in_processes", lambda count, *_: noisy(count, 0.05))
     allreduce.main()
     assert read_all_reduce(file) == {"latency": pytest.approx(20e-6, rel=0.1), "bandwidth": pytest.approx(2e9, rel=0.1)}
@@ -95,3 +97,16 @@ def test_what_it_writes_is_what_a_report_takes(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(allreduce, "in_processes", lambda *_: [1e-3 - 1e-6 * i for i in range(len(allreduce.SIZES))])
     allreduce.main()
     assert [*read_all_reduce(file)] == ["latency"]  # a bandwidth that does not show is none
+
+
+def test_torchrun_s_processes_measure_together_up_to_the_largest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One on each of two hosts."""
+    monkeypatch.setattr(allreduce, "this_rank", lambda: Rank("torchrun", 0, 0, 2, 2))
+    monkeypatch.setattr(allreduce, "visible_gpus", lambda: 0)
+    monkeypatch.setattr(allreduce, "in_group", lambda _rank, _backend, _seconds, sizes: noisy(2, 0.05)[: len(sizes)])
+    monkeypatch.setattr(sys, "argv", ["allreduce.py", "--largest", "0.25"])
+    allreduce.main()
+    rows = capsys.readouterr().out.split("\n\n")[0].splitlines()[1:]
+    assert [row.split()[:2] for row in rows] == [["2", size] for size in ("1", "4", "16", "64", "256")]
