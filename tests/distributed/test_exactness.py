@@ -124,7 +124,7 @@ def check_batchnorm(rank: int, world_size: int) -> dict[str, Any]:
         synchronise_batchnorm(layer)
         with torch.profiler.profile() as profile:
             found[name] = through(layer, pictures()[mine], slopes()[mine])
-        found[name]["exchanges"] = sum(event.name.startswith("c10d::") for event in profile.events())
+        found[name]["exchanges"] = sum(event.name.startswith("c10d::") for event in profile.events() or [])
         for gradient in found[name]["gradients"]:
             dist.all_reduce(gradient)
     return found
