@@ -1,6 +1,7 @@
 """The command line: Hydra's errors as one line, exit codes, and validation before any directory exists."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -49,6 +50,10 @@ def start(main: Callable[[], Any]) -> None:
         main()
     except ConfigError as error:
         line = str(error)
+    except KeyboardInterrupt:  # before a run or a sweep has begun, which see to it themselves
+        console.say("Interrupted.")
+        OWN_DIRECTORY.give_back()
+        sys.exit(128 + signal.SIGINT)
     except Exception as error:
         line = explain(error) or _unwritten(error)
         if line is None:

@@ -34,3 +34,16 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
     finished = Counter(path.name.rpartition(".")[0].rpartition(".")[0] for path in journal.glob("*.finished"))
     assert finished == Counter(str(trial.params["model.optimizer.lr"]) for trial in study.trials)
     assert done.stdout.count("finished") >= 3  # the table is of the whole search
+
+
+@pytest.mark.slow
+def test_ctrl_c_between_two_trials_ends_as_within_one_and_the_search_goes_on(tmp_path: Path) -> None:
+    command = (PROGRAM, *FIXED, *SPACE, "hydra.sweeper.sampler=interrupting.Interrupted")
+    done = python(*command, cwd=tmp_path, fresh=True, INTERRUPT="1")
+    assert done.returncode == 75, done.stdout + done.stderr
+    assert "The sweep was stopped: interrupted by SIGINT. Resume it: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [trial.state.name for trial in study_in(tmp_path / "search").trials] == ["COMPLETE", "RUNNING"]
+    done = python(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [trial.state.name for trial in study_in(tmp_path / "search").trials] == ["COMPLETE"] * 3

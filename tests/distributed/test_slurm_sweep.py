@@ -13,6 +13,8 @@ from commands import ROOT, python, started
 from slurm_cluster import Cluster
 from waiting import wait_for
 
+from lockstep.sweeps.study import study_in
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.slurm,
@@ -85,6 +87,23 @@ def test_twelve_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_pat
     assert done.returncode == 0, done.stderr
     assert len(results(tmp_path / "local")) == 12
     assert results(tmp_path / "slurm") == results(tmp_path / "local")
+
+
+def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    search = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2", "hydra.sweep.dir=sweep")
+    search += ("model.optimizer.lr=tag(log,interval(1e-3,1e-1))", "fresh_processes=True", "trainer=cpu")
+    before, command = len(cluster.tasks()), (PROGRAM, "-m", *SLURM, *search)
+    env = cluster.environment | {"JOURNAL": str(tmp_path / "journal")}
+    with started(*command, cwd=tmp_path, **env) as process:
+        wait_for(lambda: [*(tmp_path / "journal").glob("*.began")], 60)
+        process.kill()
+    done = python(*command, cwd=tmp_path, fresh=True, **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = study_in(tmp_path / "sweep").trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 4
+    assert finishes(tmp_path) == dict.fromkeys([trial.user_attrs["directory"] for trial in trials], 1)
+    assert len(cluster.tasks()) == before + 4
 
 
 def finishes(folder: Path) -> Counter[str]:

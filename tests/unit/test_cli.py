@@ -119,6 +119,16 @@ def test_a_refusal_ends_with_its_line_and_code_2(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("_full_errors")
+def test_ctrl_c_before_a_run_has_begun_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        start(main)
+    assert (ended.value.code, capsys.readouterr().err) == (130, "Interrupted.\n")
+
+
+@pytest.mark.usefixtures("_full_errors")
 def test_a_bug_is_not_hidden() -> None:
     def main() -> None:
         raise ZeroDivisionError

@@ -119,8 +119,12 @@ class Search:
         if trials := self.study.get_trials(deepcopy=False):
             self.space.check(trials[-1].distributions)
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
-        while numbers := self._batch():
-            self._try(numbers)
+        try:
+            while numbers := self._batch():
+                self._try(numbers)
+        except KeyboardInterrupt:
+            Sweep.interrupt()
+            raise
         Sweep.adopt()
         print(f"\n{self._best()}", flush=True)
 

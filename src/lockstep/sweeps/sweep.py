@@ -2,6 +2,7 @@
 
 import logging
 import math
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,13 @@ class Sweep:
         if sweep is not None and sweep.runner is not None:
             sweep._end()
         OWN_DIRECTORY.give_back()  # by a dry run
+
+    @classmethod
+    def interrupt(cls) -> None:
+        """By Ctrl-C between two batches: the end of a sweep that was interrupted within one. Returns where there was none yet."""
+        if cls._current is not None and (runner := cls._current.runner) is not None:
+            runner.stopped = f"interrupted by {signal.SIGINT.name}"
+            cls._current._end()
 
     @classmethod
     def adopt(cls) -> None:
