@@ -62,12 +62,17 @@ def key_of(override: str) -> str:
 
 
 def last_of_each(overrides: Sequence[str]) -> list[str]:
-    """Of several overrides of one key the last, in the place of the first; a key that was added is added again."""
-    chosen: dict[str, str] = {}
+    """Of several overrides of one key the last, in the place of the first. A key that was added is added again. One that was
+    taken away first is taken away first again: what is added would be merged with what was there."""
+    chosen: dict[str, list[str]] = {}
     for item in overrides:
-        was_added = chosen.get(key_of(item), "").startswith("+") and not item.startswith(("+", "~"))
-        chosen[key_of(item)] = f"++{item}" if was_added else item
-    return list(chosen.values())
+        before = chosen.get(key_of(item), [""])
+        if item.startswith("+") or (before[-1].startswith("+") and not item.startswith("~")):
+            added = item if item.startswith("+") else f"++{item}"
+            chosen[key_of(item)] = [*(taken for taken in before[:1] if taken.startswith("~")), added]
+        else:
+            chosen[key_of(item)] = [item]
+    return [item for items in chosen.values() for item in items]
 
 
 def null_groups_left_out(arguments: Sequence[str]) -> list[str]:

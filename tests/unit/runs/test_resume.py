@@ -81,6 +81,15 @@ def test_what_is_new_replaces_what_was(tmp_path: Path) -> None:
     assert added[2] == "++trainer.profiler=advanced"  # it is not there without the + of the first start
 
 
+def test_what_was_put_in_place_of_another_stays_in_its_place(tmp_path: Path) -> None:
+    """`~KEY +KEY={...}`: without the first of them what is there would be merged with it."""
+    replaced = ["~model.optimizer", "+model.optimizer={_target_: torch.optim.Rprop, _partial_: true}"]
+    run = run_in(tmp_path / "run", overrides=[*FIRST, *replaced])
+    assert overrides_of(command_to_continue([f"resume={run}", "trainer.max_epochs=20"]))[-2:] == replaced
+    taken_away = run_in(tmp_path / "other", overrides=[*replaced, "~model.optimizer"])
+    assert overrides_of(command_to_continue([f"resume={taken_away}"])) == ["~model.optimizer"]
+
+
 @pytest.mark.parametrize(
     "override", ["model.optimizer.lr=0.2", "model/optimizer=sgd", "model.lr_scheduler.gamma=0.5", "seed=3", "lr_scaling=sqrt"]
 )
