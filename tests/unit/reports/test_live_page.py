@@ -12,7 +12,9 @@ from typing import Any
 import fake_sweep
 import pytest
 import sweep
+from browsers import browser
 from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.summary.writer import event_file_writer
 
 from lockstep.errors import ConfigError
 from lockstep.reports.curves import LINES, POINTS, Curves, drawn
@@ -141,8 +143,10 @@ def test_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert f"ssh -L {port}:127.0.0.1:{port} " in said
 
 
-def test_curves_go_on_are_overwritten_and_begin_anew(tmp_path: Path) -> None:
+def test_curves_go_on_are_overwritten_and_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a run's do: further steps, steps again after a kill, and another attempt after a failed one."""
+    # Files of one second are read by their names' last number, in which the 10th of a process comes before its 9th.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     curves = Curves()
     assert curves.of(tmp_path, "val/acc") == ([], [])
     logged(tmp_path, range(0, 30, 10))
@@ -181,17 +185,11 @@ def test_of_many_jobs_the_best_are_drawn(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.browser
 def test_a_browser_shows_it(tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no browser: apt-get install chromium")
-    with served(made(tmp_path)) as server, playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with browser() as chromium, served(made(tmp_path)) as server:
         for width, scheme in ((1200, "light"), (390, "dark")):
-            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
             assert said_in(page, server.url, tmp_path.name) == []
             assert page.evaluate("document.documentElement.scrollWidth") <= width  # the table scrolls, not the page
-        browser.close()
 
 
 def said_in(page: Any, url: str, name: str) -> list[str]:

@@ -1,12 +1,12 @@
 """A sweep in TensorBoard: its runs, scalars, hyperparameters and report, as TensorBoard's own server and a browser show them."""
 
 import json
-import shutil
 import urllib.request
 from typing import Any
 
 import measured
 import pytest
+from browsers import browser
 from fits import composed
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard import program
@@ -69,18 +69,14 @@ def test_the_report_and_its_pictures_are_there(url: str) -> None:
 
 @pytest.mark.browser
 def test_a_browser_shows_them(url: str) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no browser: apt-get install chromium")
     shown = {
         "timeseries": [*(f"lr={lr}_seed=0" for lr in RATES), "report", "train"],
         "hparams": [*(f"lr={lr}_seed=0" for lr in RATES), "model/optimizer", "val/acc", "0.90000"],
         "images": ["report/rates"],
         "text": ["Take 1 device at lr 0.003"],
     }
-    with playwright.sync_playwright() as driver:
-        page = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
+    with browser() as chromium:
+        page = chromium.new_page()
         for tab, texts in shown.items():
             page.goto(f"{url}/?{tab}#{tab}")  # another query, that the page is loaded anew
             for text in texts:
