@@ -1,9 +1,15 @@
 """A sweep's directory as real jobs would have left it, without running any."""
 
 import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lockstep.runs import locks
 from lockstep.sweeps.jobs import Job, directory_name
 from lockstep.sweeps.manifest import Manifest
 
@@ -50,3 +56,20 @@ def sweep(folder: Path, jobs: dict[Job, str]) -> Manifest:
     for name in ("lock", "multirun.yaml", "results.csv", "results.md"):
         (folder / name).write_text("of an earlier call\n")
     return manifest
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """By another process, as by a sweep that runs."""
+    reader, writer = os.pipe()
+    if (holder := os.fork()) == 0:
+        locks.Lock(folder, "hydra.sweep.dir")
+        os.write(writer, b"1")
+        time.sleep(60)
+        os._exit(0)
+    assert os.read(reader, 1)
+    try:
+        yield
+    finally:
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)

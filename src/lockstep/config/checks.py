@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.arguments import shown
 from lockstep.config.plan import AUTO
 from lockstep.config.rules import RULES
-from lockstep.config.urls import not_here, url_in
+from lockstep.config.urls import check_is_here
 from lockstep.errors import config_error
 
 STAGES = ("train", "val", "test")
@@ -205,8 +205,7 @@ def _check_data_dir(cfg: DictConfig) -> None:
 def check_checkpoint(key: str, path: Path) -> None:
     """A checkpoint must be there and be a whole zip archive, which is what torch.save writes."""
     if not path.is_file():
-        if (url := url_in(path)) is not None:
-            raise not_here(key, url)
+        check_is_here(key, path)
         raise config_error(
             key, path, f"no such file: {path.absolute()}; accepted is a checkpoint, RUN_DIR/checkpoints/best.ckpt say"
         )

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from lockstep.errors import ConfigError, config_error
+from lockstep.errors import config_error
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://\S+")
 
@@ -19,6 +19,8 @@ def url_in(path: Path) -> str | None:
     return None if at is None else f"{parts[at]}//{'/' if parts[at] == 'file:' else ''}{'/'.join(parts[at + 1 :])}"
 
 
-def not_here(key: str, url: str) -> ConfigError:
-    run = re.sub(r"/checkpoints(/.*)?$", "", url)
-    return config_error(key, url, f"is read on this machine alone; `python scripts/fetch.py {run}` brings that run here")
+def check_is_here(key: str, path: Path) -> None:
+    """Raises ConfigError where a URL is given for what is read on this machine."""
+    if (url := url_in(path)) is not None:
+        run = re.sub(r"/checkpoints(/.*)?$", "", url)
+        raise config_error(key, url, f"is read on this machine alone; `python scripts/fetch.py {run}` brings that run here")

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from lockstep.config.urls import not_here, url_in
+from lockstep.config.urls import check_is_here
 from lockstep.errors import ConfigError, config_error
 
 
@@ -34,8 +34,7 @@ def saved_config(run_dir: Path, overrides: list[str]) -> DictConfig:
 
 def _read(path: Path, run_dir: Path) -> Any:
     """The file as Hydra has written it: the root keys come last, so that a file cut short lacks run_dir."""
-    if (url := url_in(run_dir)) is not None:
-        raise not_here("RUN_DIR", url)
+    check_is_here("RUN_DIR", run_dir)
     if not path.is_file():
         raise config_error("RUN_DIR", run_dir, f"has no {path.relative_to(run_dir)}; accepted is the directory of a run")
     try:
@@ -54,8 +53,7 @@ def _read(path: Path, run_dir: Path) -> Any:
 def checkpoint_of(run_dir: Path, wanted: str | None) -> Path:
     """best, last or a path; by default the best, or the last where none was the best."""
     folder = run_dir / "checkpoints"
-    if (url := url_in(run_dir)) is not None:
-        raise not_here("RUN_DIR", url)
+    check_is_here("RUN_DIR", run_dir)
     if wanted not in (None, "best", "last"):
         return Path(wanted)
     names = [wanted] if wanted else ["best", "last"]

@@ -80,14 +80,19 @@ class Runner:
     def was_interrupted(self) -> bool:
         return self.stopped is not None and self.stopped.startswith("interrupted")
 
-    def _stop(self, running: list[Running], number: int) -> None:
+    def interrupt(self, number: int) -> str:
+        """Notes that a signal has ended the sweep; in these words."""
         self.stopped = f"interrupted by {signal.Signals(number).name}"
+        return self.stopped
+
+    def _stop(self, running: list[Running], number: int) -> None:
+        why = self.interrupt(number)
         if not self.executor.ends_with_sweep:
             running.clear()
             return
         print("Stopping: ending the running jobs; Ctrl-C once more kills them.", file=sys.stderr, flush=True)
         for one in running:
-            _ask_to_end(one, INTERRUPTED, self.stopped, one.job.stop_deadline + GRACE)
+            _ask_to_end(one, INTERRUPTED, why, one.job.stop_deadline + GRACE)
 
     def _withdraw(self, running: Sequence[Running]) -> None:
         """No more jobs are handed out: those that were and have not begun are taken back."""

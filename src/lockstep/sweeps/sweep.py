@@ -67,7 +67,7 @@ class Sweep:
     def interrupt(cls) -> None:
         """By Ctrl-C between two batches: the end of a sweep that was interrupted within one. Returns where there was none yet."""
         if cls._current is not None and (runner := cls._current.runner) is not None:
-            runner.stopped = f"interrupted by {signal.SIGINT.name}"
+            runner.interrupt(signal.SIGINT)
             cls._current._end()
 
     @classmethod

@@ -139,7 +139,7 @@ class _Normalise(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         mean, variance, count = _statistics(x)
         inverse = (variance.to(x.dtype).double() + eps).rsqrt().to(x.dtype)
-        ctx.save_for_backward(x, weight, mean, inverse, count)
+        ctx.save_for_backward(x, weight, mean.to(x.dtype), inverse, count)
         scale = inverse if weight is None else inverse * weight
         shift = -mean.to(x.dtype).double() * scale.double()
         if bias is not None:
@@ -153,14 +153,14 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Every rank's loss depends on every rank's samples: what passes through the statistics is summed over the ranks."""
         x, weight, mean, inverse, count = ctx.saved_tensors
-        of_weight, of_bias = own = _own_sums(gradient, x, mean.to(x.dtype), inverse)
+        of_weight, of_bias = own = _own_sums(gradient, x, mean, inverse)
         of_parameters = (None, None) if weight is None else (of_weight, of_bias)
         if not ctx.needs_input_grad[0]:
             return None, *of_parameters, None
         along, total = _of_all_ranks(torch.stack(own).double()).sum(0) / count
         scale = inverse.double() if weight is None else inverse.double() * weight
-        slope, shift, scale = ((t.to(x.dtype)) for t in (-along * inverse * scale, -total * scale, scale))
-        of_x = x.sub(_by_channel(mean.to(x.dtype), x)).mul_(_by_channel(slope, x)).add_(_by_channel(shift, x))
+        slope, shift, scale = (t.to(x.dtype) for t in (-along * inverse * scale, -total * scale, scale))
+        of_x = x.sub(_by_channel(mean, x)).mul_(_by_channel(slope, x)).add_(_by_channel(shift, x))
         return of_x.addcmul_(gradient, _by_channel(scale, x)), *of_parameters, None
 
 

@@ -1,15 +1,11 @@
 """What is said of a sweep: which jobs are averaged, and in how many words they failed."""
 
 import csv
-import os
-import signal
-import time
 from pathlib import Path
 
 import fake_sweep
 import pytest
 
-from lockstep.runs import locks
 from lockstep.sweeps.live_table import clause, rows_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import edits, report
@@ -75,15 +71,5 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
     before = (tmp_path / "manifest.json").read_bytes()
     assert [row[3] for row in rows_of(Views().of(as_it_stands(Manifest(tmp_path))))] == ["finished", "interrupted: planted"]
     assert (tmp_path / "manifest.json").read_bytes() == before  # who only looks changes nothing
-    reader, writer = os.pipe()
-    if (holder := os.fork()) == 0:  # another process runs it
-        locks.Lock(tmp_path, "hydra.sweep.dir")
-        os.write(writer, b"1")
-        time.sleep(60)
-        os._exit(0)
-    assert os.read(reader, 1)
-    try:
+    with fake_sweep.held(tmp_path):
         assert [row[3] for row in rows_of(Views().of(as_it_stands(Manifest(tmp_path))))] == ["finished", "running"]
-    finally:
-        os.kill(holder, signal.SIGKILL)
-        os.waitpid(holder, 0)

@@ -1,12 +1,8 @@
 """A sweep as it is seen from another terminal: its table, when it will have ended, and what comes of damage in between."""
 
 import json
-import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,6 @@ import sweep
 from rich.console import Console
 
 from lockstep.errors import ConfigError
-from lockstep.runs import locks
 from lockstep.sweeps import view
 from lockstep.sweeps.job_directory import progress_of
 from lockstep.sweeps.live_table import LiveTable, fitted, short, span, words_of
@@ -45,25 +40,8 @@ def made(folder: Path, *states: str) -> Manifest:
     return manifest
 
 
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """By another process, as by a sweep that runs."""
-    reader, writer = os.pipe()
-    if (holder := os.fork()) == 0:
-        locks.Lock(folder, "hydra.sweep.dir")
-        os.write(writer, b"1")
-        time.sleep(60)
-        os._exit(0)
-    assert os.read(reader, 1)
-    try:
-        yield
-    finally:
-        os.kill(holder, signal.SIGKILL)
-        os.waitpid(holder, 0)
-
-
 def looked_at(folder: Path) -> SweepView:
-    with held(folder):
+    with fake_sweep.held(folder):
         return Watched(folder).look()
 
 
@@ -169,7 +147,7 @@ def test_one_look_at_what_runs_is_no_failure_and_ctrl_c_is_none(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("lockstep.sweeps.watch.time.sleep", interrupted)
-    with held(tmp_path):
+    with fake_sweep.held(tmp_path):
         assert watch(Watched(tmp_path), 1.0, once=True) == 0
         assert watch(Watched(tmp_path), 1.0) == 0
     assert "Traceback" not in capsys.readouterr().err
@@ -177,7 +155,7 @@ def test_one_look_at_what_runs_is_no_failure_and_ctrl_c_is_none(
 
 def test_without_a_terminal_a_change_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest, lines = made(tmp_path, *STATES), Lines()
-    with held(tmp_path):
+    with fake_sweep.held(tmp_path):
         watched = Watched(tmp_path)
         lines.show(watched.look())
         assert len(capsys.readouterr().out.splitlines()) == len(STATES) + 2
@@ -192,7 +170,7 @@ def test_what_is_half_written_or_goes_away_is_passed_over(tmp_path: Path) -> Non
     folder = tmp_path / "sweep"
     folder.mkdir()
     manifest = made(folder, *STATES)
-    with held(folder):
+    with fake_sweep.held(folder):
         watched = Watched(folder)
         before = words_of(watched.look()).partition(" · ")[0]
         manifest.path.write_text('{"jobs": {')
@@ -223,7 +201,7 @@ def test_a_file_is_read_again_only_when_it_is_another_one(tmp_path: Path) -> Non
 def test_a_sweep_that_runs_is_known_from_its_manifest_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of directories are not looked through at every change."""
     manifest = made(tmp_path, *STATES)
-    with held(tmp_path):
+    with fake_sweep.held(tmp_path):
         watched = Watched(tmp_path)
         monkeypatch.setattr("lockstep.sweeps.manifest.cards", None)
         manifest.update(f"{2:012x}", status="finished")
