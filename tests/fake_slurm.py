@@ -20,17 +20,18 @@ for word; do
   esac
   script=$word
 done
+say() { echo "$2" > saying.$1 && mv saying.$1 tasks/$1; } # at once: squeue must not find half of it
 number=$(( $(cat number 2>/dev/null || echo 0) + 1 ))
 echo $number > number
 index=0
 while [ $index -le $last ]; do
-  echo "$number|$index|$name|PENDING|Priority|0:00|" > tasks/${number}_$index
+  say ${number}_$index "$number|$index|$name|PENDING|Priority|0:00|"
   ( for fd in $(ls /proc/self/fd); do [ $fd -gt 2 ] && [ $fd -lt 255 ] && eval "exec $fd>&-"; done
     while [ -f hold ]; do sleep 0.02; done
-    echo "$number|$index|$name|RUNNING|None|0:07|n1" > tasks/${number}_$index
+    say ${number}_$index "$number|$index|$name|RUNNING|None|0:07|n1"
     SLURM_ARRAY_TASK_ID=$index SLURM_CPUS_PER_TASK=1 bash "$script"
     [ $? -eq 0 ] && state=COMPLETED || state=FAILED
-    echo "$number|$index|$name|$state|None|0:08|n1" > tasks/${number}_$index
+    say ${number}_$index "$number|$index|$name|$state|None|0:08|n1"
   ) > /dev/null 2>&1 &
   index=$((index + 1))
 done
@@ -71,4 +72,10 @@ def state(place: Path, task: str, state: str, seconds: str = "0:07") -> None:
     """Makes a task one that is in that state."""
     fields = (place / "tasks" / task).read_text().strip().split("|")
     fields[3], fields[5] = state, seconds
-    (place / "tasks" / task).write_text("|".join(fields) + "\n")
+    say(place, task, "|".join(fields))
+
+
+def say(place: Path, task: str, line: str) -> None:
+    """What squeue is to say of it: at once, as above."""
+    (place / f"saying.{task}").write_text(line + "\n" if line else "")
+    (place / f"saying.{task}").replace(place / "tasks" / task)

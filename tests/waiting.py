@@ -1,5 +1,6 @@
-"""For what other processes do."""
+"""For what other processes do, or threads."""
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -9,3 +10,13 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
+
+
+def once(condition: Callable[[], object], act: Callable[..., object], *arguments: object) -> None:
+    """Does it from a thread of its own, as soon as that is so; returns at once."""
+
+    def wait_and_act() -> None:
+        wait_for(condition)
+        act(*arguments)
+
+    threading.Thread(target=wait_and_act, daemon=True).start()

@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import MARK, ROOT, processes_marked, python, started, train
+from waiting import wait_for
 
 from lockstep.checkpointing import differences, read_checkpoint
 
@@ -83,10 +83,3 @@ def test_what_is_imported_touches_no_gpu_starts_no_thread_and_prints_nothing(tmp
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def wait_for(condition: Any, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)

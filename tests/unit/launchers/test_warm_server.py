@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from commands import MARK, environment, processes_marked
+from waiting import wait_for
 
 from lockstep.launchers.environment import SWEEP_PIPE, WARM_SERVER
 from lockstep.launchers.processes import Forked, Processes
@@ -239,10 +240,3 @@ def test_nobody_who_is_asked_to_stop_waits_for_a_server(start: Start) -> None:
         wait_for(lambda: received)
         assert isinstance(process := start("print('all is well')"), subprocess.Popen)
     assert end_of(process) == (0, "all is well\n")
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)

@@ -13,7 +13,7 @@ from typing import Any
 import fake_slurm
 import pytest
 from omegaconf import OmegaConf
-from waiting import wait_for
+from waiting import once, wait_for
 
 from lockstep.config.plan import Elsewhere, Plan
 from lockstep.errors import ConfigError
@@ -74,6 +74,10 @@ def sweep(folder: Path, jobs: list[Job], /, **settings: Any) -> dict[str, tuple[
 
 def stand(manifest: Manifest) -> dict[str, tuple[str, str | None]]:
     return {key: (job["status"], job["reason"]) for key, job in manifest.jobs.items()}
+
+
+def are_in_queue(folder: Path, keys: str) -> bool:
+    return stand(Manifest(folder)) == dict.fromkeys(keys, ("waiting", "in SLURM's queue: Priority"))
 
 
 def starts(folder: Path) -> dict[str, int]:
@@ -161,10 +165,10 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     (place / "hold").touch()
     jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
     runner, manifest = begin(tmp_path)
-    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM]).start()
+    once(lambda: are_in_queue(tmp_path, "ab"), os.kill, os.getpid(), signal.SIGTERM)
     runner.run(manifest.register(jobs))
     assert runner.was_interrupted
-    assert stand(Manifest(tmp_path)) == dict.fromkeys("ab", ("waiting", "in SLURM's queue: Priority"))
+    assert are_in_queue(tmp_path, "ab")
     assert starts(tmp_path) == {}
     with pytest.raises(ConfigError, match=r"hydra/launcher=lockstep: 2 job\(s\) of this sweep were given to SLURM"):
         LocalExecutor({}).settle(Manifest(tmp_path))
@@ -207,7 +211,7 @@ def test_what_slurm_says_of_an_end_is_its_reason(state: str, found: Any, place: 
     runner.executor.start(manifest.register(jobs), runner.begin)
     if state == "NODE_FAIL":
         (place / "nodes").write_text("n1|down*|Not responding\n")
-    (place / "tasks" / "1_0").write_text(f"1|0|{task_name(tmp_path)}|{state}|None|1:00|n1\n" if state else "")
+    fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|None|1:00|n1" if state else "")
     manifest = as_it_stands(Manifest(tmp_path))
     assert stand(manifest) == {"a": found}
     assert len(manifest.jobs["a"]["attempts"]) == (1 if state else 0)
@@ -228,7 +232,7 @@ def test_a_job_that_slurm_puts_back_has_lost_an_attempt_with_its_reason(place: P
         (place / "nodes").write_text("n1|down*|Not responding\n")
         for nodes in ("", "n1", "", "n2"):
             state, status = ("RUNNING", "running") if nodes else ("PENDING", "waiting")
-            (place / "tasks" / "1_0").write_text(f"1|0|{task_name(tmp_path)}|{state}|BeginTime|0:09|{nodes}\n")
+            fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|BeginTime|0:09|{nodes}")
             wait_for(partial(is_said, status), 10)
         (place / "hold").unlink()
 
@@ -248,7 +252,7 @@ def test_jobs_are_taken_back_when_one_fails_or_when_they_are_cancelled(place: Pa
     (place / "hold").touch()
     jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
     runner, manifest = begin(tmp_path, on_failure="stop")
-    threading.Timer(0.3, fake_slurm.state, [place, "1_0", "NODE_FAIL"]).start()
+    once(lambda: are_in_queue(tmp_path, "ab"), fake_slurm.state, place, "1_0", "NODE_FAIL")
     runner.run(manifest.register(jobs))
     assert stand(manifest) == {"a": ("failed", "NODE_FAIL by SLURM"), "b": ("waiting", None)}
 
@@ -265,7 +269,7 @@ def test_a_job_that_takes_too_long_is_asked_to_end_and_then_ended(
     (place / "hold").touch()
     jobs = [job(tmp_path, "a")]
     runner, manifest = begin(tmp_path, timeout=5)
-    threading.Timer(0.3, fake_slurm.state, [place, "1_0", "RUNNING", "0:09"]).start()
+    once(lambda: are_in_queue(tmp_path, "a"), fake_slurm.state, place, "1_0", "RUNNING", "0:09")
     runner.run(manifest.register(jobs))
     assert stand(manifest) == {"a": ("failed", "no end within 5 s")}
     assert (place / "cancelled").read_text() == "--quiet --signal=INT 1_0\n--quiet 1_0\n"

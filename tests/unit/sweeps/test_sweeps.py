@@ -8,8 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +17,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.console import Console
 from sweep import in_directory, resume
+from waiting import once
 
 from lockstep.config.overrides import constants
 from lockstep.console import table
@@ -239,12 +238,7 @@ def test_a_request_to_stop_reaches_a_resumed_sweep(tmp_path: Path) -> None:
     manifest = Manifest(tmp_path)
     manifest.commands, manifest.cwd = [[str(tmp_path / "train.py"), "-m"]] * 2, str(tmp_path)
 
-    def ask() -> None:
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=ask).start()
+    once((tmp_path / "ready").exists, os.kill, os.getpid(), signal.SIGTERM)
     assert resume(manifest, tmp_path) == 9
     assert (tmp_path / "ready").read_text() == "once"
 
