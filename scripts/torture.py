@@ -37,7 +37,7 @@ from lockstep.runs.record import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 240  # that one command line may take
-PRELOADED = ("lockstep.cli", "lockstep.build", "lockstep.runs.results", "torch.utils.tensorboard", "sklearn.datasets")
+PRELOADED = ("lockstep.cli", "lockstep.build", "lockstep.runs.results", "torch.utils.tensorboard")
 SHORT = ("debug=fast", "trainer=cpu", "trainer.max_steps=1", "trainer.enable_progress_bar=false")
 
 # Together these have every group's options; a key is tried in the first that has it.

@@ -21,7 +21,6 @@ PRELOADED = (
     "lockstep.cli",
     "torch.utils.tensorboard",
     "matplotlib.figure",
-    "sklearn.datasets",
     "fits",
 )
 

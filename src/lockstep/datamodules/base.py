@@ -5,12 +5,11 @@ import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
 from lightning import LightningDataModule
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -22,6 +21,9 @@ from lockstep.datamodules.on_device import OnDevice
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
 from lockstep.errors import config_error
 from lockstep.runs.shares import share_of_batch
+
+if TYPE_CHECKING:  # else where it is needed: the import takes a second
+    from sklearn.preprocessing import StandardScaler
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class DataModule(LightningDataModule):
         self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
         self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
         self.pin_memory, self.on_device = pin_memory, on_device
-        self.scaler: StandardScaler | None = None
+        self.scaler: "StandardScaler | None" = None
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
         self._start = (0, 0)  # the epoch, and how many samples of its global order are consumed
@@ -268,8 +270,10 @@ class DataModule(LightningDataModule):
             raise config_error("datamodule.global_batch_size", self.global_batch_size, f"accepted is a multiple of {shares}")
         return self.global_batch_size // shares
 
-    def _fit_scaler(self) -> StandardScaler:
+    def _fit_scaler(self) -> "StandardScaler":
         """Over the training split alone, unaugmented, a batch at a time; uint8 counts as 0 to 1."""
+        from sklearn.preprocessing import StandardScaler
+
         scaler = StandardScaler()
         train = Batches(self.splits.train)
         for ids in torch.arange(len(train)).split(4096):

@@ -42,7 +42,6 @@ PRELOADED = (
     "lockstep.trainer.strategies",
     "torch._dynamo",  # by every optimizer's step
     "torch.utils.tensorboard",
-    "sklearn.datasets",
 )
 LONGEST = 2**20  # bytes of a request
 _OUT_OF_THE_WAY = 64  # descriptors from here on are nobody's yet

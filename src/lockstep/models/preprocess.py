@@ -1,11 +1,13 @@
 """The part of the data's preparation that belongs to the model, and is saved with it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
+
+if TYPE_CHECKING:  # the import takes a second
+    from sklearn.preprocessing import StandardScaler
 
 
 class Preprocess(nn.Module):
@@ -25,7 +27,7 @@ class Preprocess(nn.Module):
     def _look(self, *_: Any) -> None:
         self._is_fitted = bool((self.mean != 0).any() or (self.scale != 1).any())
 
-    def fit(self, scaler: StandardScaler) -> None:
+    def fit(self, scaler: "StandardScaler") -> None:
         """Takes over the parameters of a fitted scaler, rounded to float32: they are the same at any precision."""
         for buffer, values in ((self.mean, scaler.mean_), (self.scale, scaler.scale_)):
             buffer.copy_(torch.as_tensor(values, dtype=torch.float32).reshape(buffer.shape))
