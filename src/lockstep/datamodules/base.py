@@ -94,7 +94,7 @@ class DataModule(LightningDataModule):
         self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
         self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
         self.pin_memory, self.on_device = pin_memory, on_device
-        self.scaler: "StandardScaler | None" = None
+        self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
         self._start = (0, 0)  # the epoch, and how many samples of its global order are consumed

@@ -41,7 +41,7 @@ class Digits(DataModule):
 def digits() -> tuple[Tensor, Tensor]:
     """float32 (1797, 1, 8, 8) from 0 to 1, and int64 (1797,): what sklearn.datasets.load_digits has.
 
-    Read from its file: importing scikit-learn takes more than a second and 66 MiB, most of it SciPy, and the default needs neither.
+    Read from its file: importing scikit-learn takes more than a second and 66 MiB, most of it SciPy, and this needs neither.
     """
     spec = find_spec("sklearn")
     assert spec is not None
