@@ -83,11 +83,11 @@ class Cluster:
         files = {"socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         options = [f"--{option}={self.folder}/munge.{file}" for option, file in files.items()]
         self._run("munged", "munged", "--foreground", "--force", f"--key-file={key}", *options)
-        wait_for((self.folder / "munge.socket").exists, 10)
+        wait_for((self.folder / "munge.socket").exists)
         self._run("slurmctld", "slurmctld", "-D", "-c")
         self.start_node("n1")
         self.start_node("n2")
-        wait_for(lambda: self.states() == ["idle", "idle"], 30)
+        wait_for(lambda: self.states() == ["idle", "idle"])
 
     def start_node(self, name: str) -> None:
         self._run(name, "slurmd", "-D", "-N", name)

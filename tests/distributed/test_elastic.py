@@ -24,9 +24,9 @@ def test_a_node_is_lost_and_another_one_comes(tmp_path: Path) -> None:
     options = (*options, *AUTO, f"hydra.run.dir={run}", hold(2, 0, 5), hold(1, 1, 2))
     with rendezvous("job", "127.0.0.2", tmp_path / "agents") as nodes:
         stays, goes = nodes.agent("127.0.0.2", *options), nodes.agent("127.0.0.1", *options)
-        wait_for(held(run, 2).exists, 60)
+        wait_for(held(run, 2).exists)
         kill(goes.pid, int(held(run, 2).read_text()))
-        wait_for(held(run, 1).exists, 60)
+        wait_for(held(run, 1).exists)
         assert status(run)["status"] == "running"
         comes = nodes.agent("127.0.0.1", *options)
         for agent in (stays, comes):
@@ -46,7 +46,7 @@ def test_a_number_that_does_not_divide_the_batch_is_refused_and_the_run_can_go_o
     options = (*options, *AUTO, f"hydra.run.dir={run}", hold(1, 0, 4))
     with rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
         first = nodes.agent("127.0.0.1", *options, max_restarts=0)
-        wait_for(held(run, 1).exists, 60)
+        wait_for(held(run, 1).exists)
         second = nodes.agent("127.0.0.2", *options, max_restarts=0)
         for agent in (first, second):
             agent.join(60)

@@ -31,7 +31,7 @@ def _let_go(place: Path) -> object:
     """The tasks that wait end."""
     yield
     (place / "hold").unlink(missing_ok=True)
-    wait_for(lambda: not any("PENDING" in path.read_text() for path in (place / "tasks").iterdir()), 10)
+    wait_for(lambda: not any("PENDING" in path.read_text() for path in (place / "tasks").iterdir()))
 
 
 def test_an_array_is_submitted_from_nowhere_in_particular(place: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_sbatch_of_a_process_that_was_killed_is_waited_for(place: Path, script: 
     if (pid := os.fork()) == 0:
         submit(script, "ours-0", 1, [])
         os._exit(0)
-    wait_for((place / "began").exists, 10)
+    wait_for((place / "began").exists)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     assert tasks("ours-") == {}

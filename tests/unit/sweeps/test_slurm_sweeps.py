@@ -175,7 +175,7 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
 
     (place / "hold").unlink()
     wait_for(lambda: len(starts(tmp_path)) == 2, 10)  # while nobody looks
-    wait_for(lambda: "RUNNING" not in "".join(path.read_text() for path in (place / "tasks").iterdir()), 10)
+    wait_for(lambda: "RUNNING" not in "".join(path.read_text() for path in (place / "tasks").iterdir()))
     assert stand(as_it_stands(Manifest(tmp_path))) == dict.fromkeys("ab", ("finished", None))
     assert sweep(tmp_path, [*jobs, job(tmp_path, "c")]) == dict.fromkeys("abc", ("finished", None))
     assert starts(tmp_path) == {"a": 1, "b": 1, "c": 1}
@@ -228,12 +228,12 @@ def test_a_job_that_slurm_puts_back_has_lost_an_attempt_with_its_reason(place: P
     runner, manifest = begin(tmp_path)
 
     def fail_and_go_on() -> None:
-        wait_for((place / "tasks" / "1_0").exists, 10)
+        wait_for((place / "tasks" / "1_0").exists)
         (place / "nodes").write_text("n1|down*|Not responding\n")
         for nodes in ("", "n1", "", "n2"):
             state, status = ("RUNNING", "running") if nodes else ("PENDING", "waiting")
             fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|BeginTime|0:09|{nodes}")
-            wait_for(partial(is_said, status), 10)
+            wait_for(partial(is_said, status))
         (place / "hold").unlink()
 
     def is_said(status: str) -> bool:

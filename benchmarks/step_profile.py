@@ -1,0 +1,107 @@
+"""Where a training step's time goes: `python train.py` as shipped, on the data and with the net of the suite `mlp`, profiled.
+
+    python benchmarks/step_profile.py [overrides]
+
+Time is of the processor, by who spends it: a kernel of torch's counts for the file that calls it. cProfile makes each call of a
+Python function dearer by about a microsecond, and a kernel by nothing much: the shares of Python code are upper bounds.
+"""
+
+import cProfile
+import os
+import pstats
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from hardware import processor
+from lightning import Callback
+from run import heading
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 1500
+FIRST, LAST = 100, 1400  # of the steps that are profiled
+FIXED = (
+    *("trainer=cpu", "trainer.max_epochs=1", "test=false", "model=mlp", "datamodule=synthetic_images"),
+    *("datamodule.shape=[1,28,28]", "datamodule.batch_size=64", f"datamodule.length={STEPS * 64}", "datamodule.val_length=64"),
+    "+callbacks.profile={_target_: step_profile.Profile}",
+)
+# By the first that a file's path contains.
+PARTS = {
+    "torch/optim/": "the optimizer and the learning rate",
+    "torch/nn/": "the net's forward pass, and the loss",
+    "torch/autograd/": "the backward pass",
+    "torch/_tensor": "the backward pass",
+    "models/classifier": "accuracy and top 3 of every step",
+    "torchmetrics": "their means over samples",
+    "models/sample_mean": "their means over samples",
+    "models/metrics": "their means over samples",
+    "models/": "preparing the input, weighting the loss",
+    "datamodules/": "making the batch",
+    "callbacks/": "guards and callbacks",
+    "trainer/": "the loop",
+    "lightning/": "the loop",
+}
+ELSE = "the rest, of Python and torch"
+Function = tuple[str, int, str]
+
+
+class Profile(Callback):
+    """Leaves step.profile in the run's directory."""
+
+    def __init__(self) -> None:
+        self.profile = cProfile.Profile()
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == FIRST:
+            self.profile.enable()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == LAST:
+            self.profile.disable()
+            self.profile.dump_stats(Path(trainer.default_root_dir) / "step.profile")
+
+
+def spent(statistics: dict[Function, Any]) -> tuple[Counter[str], Counter[str]]:
+    """Seconds, and calls, by part; what has no file of its own, a built-in function, is its callers'."""
+    seconds, calls = Counter[str](), Counter[str]()
+    for function, (_, number, own, _, callers) in statistics.items():
+        if function[0] != "~":
+            seconds[part(function)] += own
+            calls[part(function)] += number
+            continue
+        for caller, (_, times, of_caller, _) in callers.items():
+            seconds[part(caller)] += of_caller
+            calls[part(caller)] += times
+    return seconds, calls
+
+
+def part(function: Function) -> str:
+    return next((name for piece, name in PARTS.items() if piece in function[0]), ELSE)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.pathsep.join(str(ROOT / place) for place in ("src", "benchmarks"))
+        command = [sys.executable, str(ROOT / "train.py"), *FIXED, *sys.argv[1:], f"hydra.run.dir={folder}/run"]
+        subprocess.run(
+            command,
+            cwd=folder,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        statistics: Any = pstats.Stats(f"{folder}/run/step.profile")
+    seconds, calls = spent(statistics.stats)
+    steps = LAST - FIRST
+    print(heading(processor()), "", "| of a step | µs | calls |", "|---|---|---|", sep="\n")
+    for name, own in seconds.most_common():
+        print(f"| {name} | {own / steps * 1e6:,.0f} | {calls[name] / steps:,.0f} |")
+    print(f"| **all** | {seconds.total() / steps * 1e6:,.0f} | {calls.total() / steps:,.0f} |")
+
+
+if __name__ == "__main__":
+    main()
