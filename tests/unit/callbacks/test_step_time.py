@@ -70,12 +70,14 @@ def test_each_wait_is_found_in_its_part(is_plain: bool, tmp_path: Path, monkeypa
     plant(model, monkeypatch)
     if not is_plain:
         monkeypatch.setattr("lockstep.trainer.epoch_loop._is_plain", lambda *_: False)
+    began = time.perf_counter()
     trainer.fit(model, datamodule)
+    took = time.perf_counter() - began
     assert (trainer.fit_loop.epoch_loop._plain is not None) is is_plain
     seconds = measured(trainer)
     assert all(seconds[part] >= WAITS[part] for part in WAITS)
     assert seconds["communication"] == 0
-    assert sum(seconds.values()) < 2 * sum(WAITS.values())
+    assert 9 * sum(seconds.values()) < took  # nothing is counted twice
     record = next(callback.facts() for callback in trainer.callbacks if isinstance(callback, StepTime))
     assert sum(record["step_time"].values()) == pytest.approx(1, abs=1e-4)
     assert record["steps_measured"] == 9  # of twelve in three epochs, all but the first of each
@@ -93,10 +95,10 @@ def test_validations_checkpoints_and_the_start_of_an_epoch_are_not_measured(
     monkeypatch.setattr(step_time, "_WARM_UP", 1)
     options = ("callbacks.step_time.every_n_steps=1", "trainer.val_check_interval=2", "trainer.max_epochs=2")
     datamodule, model, trainer = prepared(tmp_path, *options, "guards.checkpoint.every_n_steps=3")
-    monkeypatch.setattr(model, "on_validation_end", lambda: time.sleep(0.2), raising=False)
-    monkeypatch.setattr(model, "on_save_checkpoint", lambda _: time.sleep(0.2))
+    monkeypatch.setattr(model, "on_validation_end", lambda: time.sleep(0.5), raising=False)
+    monkeypatch.setattr(model, "on_save_checkpoint", lambda _: time.sleep(0.5))
     trainer.fit(model, datamodule)
-    assert max(measured(trainer).values()) < 0.1
+    assert max(measured(trainer).values()) < 0.25
 
 
 def test_one_batch_of_many_is_measured(tmp_path: Path) -> None:
