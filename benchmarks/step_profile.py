@@ -2,7 +2,7 @@
 
     python benchmarks/step_profile.py [overrides]
 
-Time is of the processor, by who spends it: a kernel of torch's counts for the file that calls it. cProfile makes each call of a
+Time is by the clock, by who spends it: a kernel of torch's counts for the file that calls it. cProfile makes each call of a
 Python function dearer by about a microsecond, and a kernel by nothing much: the shares of Python code are upper bounds.
 """
 
@@ -22,13 +22,13 @@ from run import heading
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 1500
-FIRST, LAST = 100, 1400  # of the steps that are profiled
+FIRST, LAST = 100, 1399  # of the steps that are profiled
 FIXED = (
     *("trainer=cpu", "trainer.max_epochs=1", "test=false", "model=mlp", "datamodule=synthetic_images"),
     *("datamodule.shape=[1,28,28]", "datamodule.batch_size=64", f"datamodule.length={STEPS * 64}", "datamodule.val_length=64"),
     "+callbacks.profile={_target_: step_profile.Profile}",
 )
-# By the first that a file's path contains.
+# By the first that a file's path begins with, in site-packages or src/lockstep.
 PARTS = {
     "torch/optim/": "the optimizer and the learning rate",
     "torch/nn/": "the net's forward pass, and the loss",
@@ -37,7 +37,7 @@ PARTS = {
     "models/classifier": "accuracy and top 3 of every step",
     "torchmetrics": "their means over samples",
     "models/sample_mean": "their means over samples",
-    "models/metrics": "their means over samples",
+    "models/epoch_metrics": "their means over samples",
     "models/": "preparing the input, weighting the loss",
     "datamodules/": "making the batch",
     "callbacks/": "guards and callbacks",
@@ -79,7 +79,8 @@ def spent(statistics: dict[Function, Any]) -> tuple[Counter[str], Counter[str]]:
 
 
 def part(function: Function) -> str:
-    return next((name for piece, name in PARTS.items() if piece in function[0]), ELSE)
+    path = function[0].rpartition("/site-packages/")[2].rpartition("/src/lockstep/")[2]
+    return next((name for piece, name in PARTS.items() if path.startswith(piece)), ELSE)
 
 
 def main() -> None:
@@ -92,11 +93,10 @@ def main() -> None:
             env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
             check=True,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
         )
         statistics: Any = pstats.Stats(f"{folder}/run/step.profile")
     seconds, calls = spent(statistics.stats)
-    steps = LAST - FIRST
+    steps = LAST - FIRST + 1
     print(heading(processor()), "", "| of a step | µs | calls |", "|---|---|---|", sep="\n")
     for name, own in seconds.most_common():
         print(f"| {name} | {own / steps * 1e6:,.0f} | {calls[name] / steps:,.0f} |")

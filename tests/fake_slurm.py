@@ -12,7 +12,7 @@ _SBATCH = r"""
 echo "$@" >> calls
 env > environment
 [ -f refuses ] && { cat refuses >&2; [ -f heard ] || exit 1; }
-[ -f slow ] && { touch began; sleep 0.5; }
+[ -f slow ] && { touch began; while [ -f slow ]; do sleep 0.02; done; }
 for word; do
   case $word in
     --job-name=*) name=${word#*=} ;;

@@ -13,7 +13,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
 
 
 def once(condition: Callable[[], object], act: Callable[..., object], *arguments: object) -> None:
-    """Does it from a thread of its own, as soon as that is so; returns at once."""
+    """Does it from a thread of its own, as soon as that is so, if ever; returns at once."""
 
     def wait_and_act() -> None:
         wait_for(condition)

@@ -4,8 +4,10 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 _SIGNAL = "scipy.signal"
 
@@ -13,11 +15,16 @@ _SIGNAL = "scipy.signal"
 @contextlib.contextmanager
 def importing_much() -> Iterator[None]:
     """Garbage is collected afterwards: importing torch and Lightning makes a million objects that stay, and each collection in
-    between looks at all there are, for an eighth of the time that the imports take."""
+    between looks at all there are, for an eighth of the time that the imports take.
+
+    Raises ImportError where torch can't be imported.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        with contextlib.suppress(Exception):  # what can't be imported is a matter of those who need it
+        import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+        with contextlib.suppress(Exception):  # what is wrong with it, Lightning says as it imports it
             _import_torchmetrics()
         yield
     finally:
@@ -28,15 +35,25 @@ def importing_much() -> Iterator[None]:
 def _import_torchmetrics() -> None:
     """Without scipy.signal, a second of processor time and 58 MiB, which torchmetrics/__init__.py imports to give it the name
     `hamming` back, for a metric that needs the package gammatone."""
-    import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
     if _SIGNAL in sys.modules or find_spec("gammatone") is not None:
         return
-    stand_in = ModuleType(_SIGNAL)
+    stand_in = _StandIn(_SIGNAL)
     stand_in.__dict__["hamming"] = None
     sys.modules[_SIGNAL] = stand_in
     try:
         import torchmetrics  # noqa: F401  # pyright: ignore[reportUnusedImport]
     finally:
+        del stand_in.__dict__["hamming"]
         if sys.modules.get(_SIGNAL) is stand_in:
             del sys.modules[_SIGNAL]
+
+
+class _StandIn(ModuleType):
+    """Of a module, which it imports for whoever asks it for something."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)

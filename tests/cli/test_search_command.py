@@ -2,12 +2,12 @@
 
 import json
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from commands import ROOT, python, started
+from waiting import wait_for
 
 from lockstep.sweeps.study import study_in
 
@@ -21,8 +21,7 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     journal.mkdir()
     with started(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, JOURNAL=str(journal)) as process:
-        while len([*journal.glob("*.began")]) < 2:
-            time.sleep(0.02)
+        wait_for(lambda: len([*journal.glob("*.began")]) >= 2)
         process.send_signal(signal.SIGKILL)
     done = python(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, JOURNAL=str(journal))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,4 +53,4 @@ def test_a_count_left_out_of_the_fit_is_predicted(tmp_path: Path) -> None:
     fastest = {count: sorted(seconds for n, seconds in measured if n == count)[: STEPS // 2] for count in (*COUNTS, LEFT_OUT)}
     found = fit([Timing(count, 1, seconds) for count in COUNTS for seconds in fastest[count]])
     assert found is not None
-    assert found.model.seconds(LEFT_OUT, 1) == pytest.approx(statistics.median(fastest[LEFT_OUT]), rel=0.15)
+    assert found.model.seconds(LEFT_OUT, 1) == pytest.approx(statistics.median(fastest[LEFT_OUT]), rel=0.3)

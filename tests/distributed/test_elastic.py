@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from agents import kill, rendezvous
+from commands import TIMEOUT
 from fits import last
 from lives import FIXED, JOURNAL, assert_none_lives, assert_same_training, held, hold, lives, status, undisturbed
 from ranks import in_ranks
@@ -30,7 +31,7 @@ def test_a_node_is_lost_and_another_one_comes(tmp_path: Path) -> None:
         assert status(run)["status"] == "running"
         comes = nodes.agent("127.0.0.1", *options)
         for agent in (stays, comes):
-            agent.join(60)
+            agent.join(TIMEOUT)
         assert (stays.exitcode, comes.exitcode) == (0, 0), nodes.said()
     assert lives(run) == [(0, 2, "127.0.0.1"), (3, 1, "127.0.0.2"), (STEPS + 3, 2, "127.0.0.1")]
     assert status(run)["status"] == "finished"
@@ -49,7 +50,7 @@ def test_a_number_that_does_not_divide_the_batch_is_refused_and_the_run_can_go_o
         wait_for(held(run, 1).exists)
         second = nodes.agent("127.0.0.2", *options, max_restarts=0)
         for agent in (first, second):
-            agent.join(60)
+            agent.join(TIMEOUT)
         assert (first.exitcode, second.exitcode) == (1, 1), nodes.said()
         line = "datamodule.global_batch_size=161: does not divide by world size * trainer.accumulate_grad_batches = 2; "
         assert nodes.said().count(line + "accepted is a multiple of 2\n") == 2
@@ -58,12 +59,12 @@ def test_a_number_that_does_not_divide_the_batch_is_refused_and_the_run_can_go_o
     assert_none_lives(run)
     with rendezvous("job", "127.0.0.1", tmp_path / "again") as nodes:
         alone = nodes.agent("127.0.0.1", *options)
-        alone.join(60)
+        alone.join(TIMEOUT)
         assert alone.exitcode == 0, nodes.said()
         assert lives(run) == [(0, 1, "127.0.0.1"), (5, 1, "127.0.0.1")]
         assert_same_training(run, tmp_path / "whole")
         late = nodes.agent("127.0.0.1", *options, max_restarts=0)
-        late.join(60)
+        late.join(TIMEOUT)
         assert late.exitcode == 1
         assert f"hydra.run.dir={run}: belongs to an earlier run" in nodes.said()
     assert status(run)["status"] == "finished"

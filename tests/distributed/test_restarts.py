@@ -1,5 +1,6 @@
 """The parent of the ranks: it passes on what it is asked, waits for them, and starts them again when one has died."""
 
+import contextlib
 import json
 import os
 import signal
@@ -22,9 +23,10 @@ pytestmark = pytest.mark.slow
 PARENT = """
 import sys
 from pathlib import Path
-from lockstep.launchers.supervisor import supervise
+from lockstep.launchers import supervisor
 
-outcome = supervise([sys.executable, "rank.py"], 2, Path("train.log"))
+supervisor.LEAVING_TOGETHER = 60
+outcome = supervisor.supervise([sys.executable, "rank.py"], 2, Path("train.log"))
 print(outcome.code, outcome.reason, int(outcome.signal))
 """
 # It stops when it is asked to, or when the other one is: real ranks ask each other.
@@ -47,8 +49,9 @@ if requests.received:
     number = int(requests.received[0])
     Path("asked").write_text(str(number))
 else:
-    time.sleep(0.1)
-    number = int(Path("asked").read_text())
+    while not (number := Path("asked").read_text()):
+        time.sleep(0.01)
+    number = int(number)
 tell_parent(Outcome(code=75, reason=str(Preempted(number)), signal=number))
 sys.exit(75)
 """
@@ -64,7 +67,8 @@ def ask(folder: Path, whom: tuple[str, ...], number: int) -> tuple[str, float]:
             pids[rank] = int((folder / f"began{rank}").read_text())
         since = time.monotonic()
         for one in whom:
-            os.kill(pids[one], number)
+            with contextlib.suppress(ProcessLookupError):  # the parent has told it, and it has left
+                os.kill(pids[one], number)
         output, _ = parent.communicate(timeout=60)
     return output.strip(), time.monotonic() - since
 
@@ -74,7 +78,7 @@ def ask(folder: Path, whom: tuple[str, ...], number: int) -> tuple[str, float]:
 def test_whoever_is_asked_all_end_preempted(whom: tuple[str, ...], number: signal.Signals, tmp_path: Path) -> None:
     said, seconds = ask(tmp_path, whom, number)
     assert said == f"75 preempted by {number.name} {int(number)}"
-    assert seconds < 8
+    assert seconds < 40  # nobody was waited for in vain
 
 
 # Two processes of train.py, disturbed in several ways: they end as the undisturbed ones
@@ -186,11 +190,11 @@ def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(whole: dict[str,
 def test_a_rank_that_hangs_ends_the_run_with_the_stacks_of_all(tmp_path: Path) -> None:
     """Rank one sleeps, rank zero waits for it in a collective."""
     since = time.monotonic()
-    done = train(*OPTIONS, "hydra.run.dir=run", "guards.watchdog.seconds=2", fault("hang", 3), cwd=tmp_path)
+    done = train(*OPTIONS, "hydra.run.dir=run", "guards.watchdog.seconds=10", fault("hang", 3), cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert time.monotonic() - since < 100
     reason = status(tmp_path / "run")["reason"]
-    assert ": no progress for 2 s, " in reason
+    assert ": no progress for 10 s, " in reason
     assert done.stderr.count(f"The run failed: {reason}") == 1
     for name, place in {"train.log": "all_reduce|barrier|backward|reducer|_has_happened", "train.rank1.log": "faults.py"}.items():
         log = (tmp_path / "run" / name).read_text()

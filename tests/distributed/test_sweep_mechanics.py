@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import MARK, ROOT, processes_marked, python, started
+from commands import MARK, ROOT, TIMEOUT, processes_marked, python, started
 from waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None:
-    done = sweep(tmp_path, "seed=0,1,2,3,4,5,6", "hydra.launcher.timeout=8", "hydra.launcher.jobs=2", FAULTS="1")
+    done = sweep(tmp_path, "seed=0,1,2,3,4,5,6", "hydra.launcher.timeout=15", "hydra.launcher.jobs=2", FAULTS="1")
     assert done.returncode == 1
     found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
     assert found == {
@@ -124,9 +124,9 @@ def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
         assert other.returncode == 2
         assert f"is being run by process {process.pid} on " in other.stderr
         process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        time.sleep(2)  # two that wait for a handler are one
         process.send_signal(signal.SIGINT)  # the job ignores the first
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 75
     assert "scripts/sweep.py resume" in errors
     assert {name: job["status"] for name, job in jobs(tmp_path).items()} == {"seed=6": "interrupted", "seed=0": "waiting"}
@@ -144,7 +144,7 @@ def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> No
         for _ in range(2):  # a shell passes it on to what the terminal has told already
             process.send_signal(signal.SIGHUP)
             time.sleep(0.3)
-        assert process.wait(timeout=30) == 75
+        assert process.wait(timeout=TIMEOUT) == 75
     found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
     assert found == {"seed=8": ("interrupted", "interrupted by SIGHUP"), "seed=0": ("waiting", None)}
     names = [job["directory"].rpartition("_")[0] for job in jobs(tmp_path).values()]
@@ -176,7 +176,7 @@ def test_eight_jobs_survive_chaos(tmp_path: Path) -> None:
                 time.sleep(dice.uniform(4, 7))
                 process.send_signal(disturbance)
             process.communicate(timeout=100)
-            wait_for(lambda: not processes_marked(env[MARK]), seconds=10)
+            wait_for(lambda: not processes_marked(env[MARK]), seconds=30)
         if (code := process.returncode) == 0:
             break
     assert code == 0

@@ -1,5 +1,6 @@
 import contextlib
 import gc
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,45 @@ from torchmetrics.audio import SignalNoiseRatio
 """
 
 
+@pytest.mark.skipif(find_spec("transformers") is not None, reason="torchmetrics imports transformers, and that scikit-learn")
 def test_what_training_does_not_need_is_not_imported_and_can_be_later(tmp_path: Path) -> None:
     done = python("-c", LOOKS, cwd=tmp_path)
     assert done.stdout.splitlines() == ["[]", "False", "True [0.5, 0.5]"], done.stderr
+
+
+ASKS = """
+import scipy.signal
+had = scipy.signal.hamming
+from scipy.signal import butter
+import scipy.signal.windows
+from scipy import signal
+"""
+LOOKS_AGAIN = """
+from lockstep.imports import importing_much
+with importing_much():
+    import torchmetrics as t
+import scipy.signal
+print(t.had, t.butter is scipy.signal.butter, hasattr(t.signal, "hamming"), t.signal.windows.hann(1))
+"""
+
+
+def test_who_asks_for_what_is_left_out_gets_it(tmp_path: Path) -> None:
+    """A package that torchmetrics imports, and that imports scipy.signal in its turn."""
+    (tmp_path / "torchmetrics.py").write_text(ASKS)
+    done = python("-c", LOOKS_AGAIN, cwd=tmp_path)
+    assert done.stdout == "None True False [1.]\n", done.stderr
+
+
+BROKEN = """
+import sys
+if hasattr(sys, "tried"):
+    raise ImportError("a second time")
+sys.tried = True
+raise ImportError("no libfoo")
+"""
+
+
+def test_why_torch_cannot_be_imported_is_said(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(BROKEN)
+    done = python("-c", "from lockstep.imports import importing_much\nwith importing_much(): import torch", cwd=tmp_path)
+    assert done.stderr.endswith("\nImportError: no libfoo\n")

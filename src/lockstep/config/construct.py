@@ -25,7 +25,7 @@ class Factory:
         """Raises ConfigError for a target that is not allowed or not there, and for arguments that it does not take."""
         if not isinstance(node, Mapping) or "_target_" not in node:
             raise config_error(key, shown(node), "accepted is a group with a _target_")
-        self.key, self.name, self.is_partial = key, node["_target_"], bool(node.get("_partial_"))
+        self.key, self.name = key, node["_target_"]
         self.target = resolve(key, self.name, allow)
         self.callee = self.target.func if isinstance(self.target, partial) else self.target
         self.arguments = Arguments(self.callee)
@@ -42,8 +42,7 @@ class Factory:
 
     def __call__(self, *positional: Any, **given: Any) -> Any:
         for name in self.arguments.missing(given.keys() | self.values.keys(), len(self.positional) + len(positional)):
-            later = "" if self.is_partial else f", or {self.key}._partial_=true where what calls it gives that"
-            raise config_error(f"{self.key}.{name}", "???", f"a value is required by {self.name}{later}")
+            raise config_error(f"{self.key}.{name}", "???", f"a value is required by {self.name}")
         with self._refusals():
             return self.target(*self.positional, *positional, **(self.values | given))
 

@@ -44,8 +44,13 @@ def digits() -> tuple[Tensor, Tensor]:
     Read from its file: importing scikit-learn takes more than a second and 66 MiB, most of it SciPy, and this needs neither.
     """
     spec = find_spec("sklearn")
-    assert spec is not None
-    assert spec.origin is not None
-    with gzip.open(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz") as file:
-        rows = torch.from_numpy(numpy.loadtxt(file, delimiter=","))
-    return rows[:, :-1].reshape(-1, 1, 8, 8).float() / 16, rows[:, -1].long()
+    path = spec and spec.origin and Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if path and path.is_file():
+        with gzip.open(path) as file:
+            rows = numpy.loadtxt(file, delimiter=",")
+    else:
+        from sklearn.datasets import load_digits
+
+        bunch: Any = load_digits()
+        rows = numpy.column_stack([bunch.data, bunch.target])
+    return torch.tensor(rows[:, :-1], dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(rows[:, -1]).long()

@@ -17,7 +17,7 @@ from lockstep.callbacks.step_time import PARTS, StepTime
 from lockstep.datamodules import Batches
 from lockstep.trainer.epoch_loop import EpochLoop
 
-WAITS = {"data": 0.04, "forward": 0.02, "backward": 0.03, "optimizer": 0.01, "rest": 0.025}  # seconds
+WAITS = {"data": 0.15, "forward": 0.02, "backward": 0.03, "optimizer": 0.01, "rest": 0.025}  # seconds
 
 
 class Waits(Callback):

@@ -16,6 +16,7 @@ import pytest
 import torch
 from fits import last, trained
 from steps import content, names, step_of
+from waiting import wait_for
 
 from lockstep.checkpointing import (
     AtomicCheckpointIO,
@@ -212,7 +213,7 @@ def test_without_links_a_rename_does(folder: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> None:
-    """Twenty children that save in a loop, each killed with -9 after a random few milliseconds."""
+    """Twenty children that save in a loop, each killed with -9 after a random few milliseconds, when it has saved once."""
     dice = random.Random(1)
     newest = 2
     for _ in range(20):
@@ -221,6 +222,8 @@ def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> 
             for step in range(newest + 1, newest + 1000):
                 write_checkpoint(content(step), folder / "last.ckpt", keep_as="previous.ckpt")
             os._exit(0)
+        before, step = (folder / "last.ckpt").stat().st_ino, newest
+        wait_for(lambda before=before: (folder / "last.ckpt").stat().st_ino != before)
         time.sleep(dice.uniform(0.005, 0.08))
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

@@ -112,12 +112,6 @@ def test_a_target_called_later_lacks_nothing() -> None:
     assert later(3).values[:2] == (3, 1.0)
 
 
-def test_what_is_to_be_called_later_and_does_not_say_so_is_told_how() -> None:
-    told = r"^model\.optimizer\.params=\?\?\?: .* by torch\.optim\.SGD, or model\.optimizer\._partial_=true where what calls"
-    with pytest.raises(ConfigError, match=told):
-        construct("model.optimizer", {"_target_": "torch.optim.SGD", "lr": 0.1})
-
-
 def test_a_bug_in_a_module_of_one_s_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_broken_module.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 
 from lockstep.datamodules import Digits
 from lockstep.datamodules.base import seeded_split
+from lockstep.datamodules.digits import digits
 
 
 def test_digits_come_in_three_splits() -> None:
@@ -21,6 +22,12 @@ def test_digits_come_in_three_splits() -> None:
         assert split.inputs.dtype == torch.float32
         assert 0 == split.inputs.min() < split.inputs.max() == 1
         assert split.targets.shape == (len(split),)
+
+
+def test_they_are_those_of_scikit_learn_wherever_it_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = digits()
+    monkeypatch.setattr("lockstep.datamodules.digits.find_spec", lambda _: None)
+    assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(found, digits(), strict=True))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

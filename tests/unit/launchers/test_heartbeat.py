@@ -13,14 +13,14 @@ from lockstep.launchers.heartbeat import Heartbeat
 def test_it_bites_when_the_next_sign_is_late_and_leaves_the_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "LAST_WORDS", 0.02)
     heart, given_up = Heartbeat(), list[str]()
-    heart.start(1.0, tmp_path / "train.log", given_up.append)
+    heart.start(3.0, tmp_path / "train.log", given_up.append)
     for batch in range(4):
         time.sleep(0.1)
-        heart.beat(f"in training batch {batch}", 1.0)
+        heart.beat(f"in training batch {batch}", 3.0)
     assert given_up == []
     wait_for(lambda: given_up)
     heart.stop()
-    reason = "no progress for 1 s, in training batch 3; the stacks of its threads are in train.log"
+    reason = "no progress for 3 s, in training batch 3; the stacks of its threads are in train.log"
     assert given_up[0] == reason
     log = (tmp_path / "train.log").read_text()
     assert log.startswith(reason)
@@ -29,11 +29,11 @@ def test_it_bites_when_the_next_sign_is_late_and_leaves_the_stacks(tmp_path: Pat
 
 
 def test_who_moves_after_all_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "LAST_WORDS", 1.0)
+    monkeypatch.setattr(heartbeat, "LAST_WORDS", 3.0)
     heart, given_up = Heartbeat(), list[str]()
     heart.start(0.05, tmp_path / "train.log", given_up.append)
     wait_for((tmp_path / "train.log").exists)
     heart.beat("in training batch 8", 60)
-    time.sleep(1.2)
+    time.sleep(3.5)
     heart.stop()
     assert given_up == []

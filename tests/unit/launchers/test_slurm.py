@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fake_slurm
 import pytest
-from waiting import wait_for
+from waiting import once, wait_for
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.slurm import Task, Unanswered, accounted, cancel, submit, tasks, wait_for_sbatch, words_of
@@ -73,6 +73,7 @@ def test_sbatch_of_a_process_that_was_killed_is_waited_for(place: Path, script: 
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     assert tasks("ours-") == {}
+    once(lambda: True, (place / "slow").unlink)
     wait_for_sbatch(script.parent)
     assert list(tasks("ours-")) == ["ours-0_0"]
 

@@ -113,9 +113,9 @@ def test_within_noted_nothing_is_raised(requests: StopSignals) -> None:
 
 @pytest.fixture
 def overdue() -> Iterator[list[Preempted]]:
-    """What is heard of a request that is not met within half a second."""
+    """What is heard of a request that is not met within two seconds."""
     requests, heard = StopSignals(), list[Preempted]()
-    requests.listen(0.5, heard.append)
+    requests.listen(2, heard.append)
     os.register_at_fork(after_in_child=requests.forget_wakeup)
     requests.deferred = True
     yield heard
@@ -129,12 +129,12 @@ def test_a_request_has_a_deadline(overdue: list[Preempted]) -> None:
     ask(signal.SIGUSR1)
     assert not overdue
     wait_for(lambda: overdue)
-    assert list(map(str, overdue)) == ["preempted by SIGUSR1, with nothing saved anew: no answer within 0.5 s"]
+    assert list(map(str, overdue)) == ["preempted by SIGUSR1, with nothing saved anew: no answer within 2 s"]
 
 
 def test_the_deadline_holds_where_no_handler_of_python_s_is_run(overdue: list[Preempted]) -> None:
     """As in a collective that waits for a rank that has been suspended: C code that goes on waiting after a signal."""
-    ctypes.CDLL(None).system(b"kill -TERM $PPID; sleep 1")
+    ctypes.CDLL(None).system(b"kill -TERM $PPID; sleep 6")
     assert [error.number for error in overdue] == [signal.SIGTERM]
 
 
@@ -155,7 +155,7 @@ def test_a_data_worker_s_signals_start_no_deadline(overdue: list[Preempted]) -> 
         ask(signal.SIGTERM)
         os._exit(0)
     os.waitpid(child, 0)
-    time.sleep(0.8)
+    time.sleep(3)
     assert not overdue
 
 

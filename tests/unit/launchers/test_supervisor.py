@@ -6,14 +6,15 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from commands import MARK, processes_marked
+from waiting import once, wait_for
 
 from lockstep.launchers import supervisor
 from lockstep.launchers.environment import PARENT_PIPE, rank_in
@@ -188,31 +189,30 @@ STUCK = "echo $$ >> pids; trap '' TERM; [ $RANK = 0 ] && kill -STOP $$; sleep 60
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("asked", "deadline", "reason"),
     [
-        ([signal.SIGHUP], "preempted by SIGHUP, with nothing saved anew: no answer within 0.2 s from rank 0"),
-        ([signal.SIGINT] * 3, "preempted by SIGINT, with nothing saved anew: asked for twice"),
+        ([signal.SIGHUP], 0.2, "preempted by SIGHUP, with nothing saved anew: no answer within 0.2 s from rank 0"),
+        ([signal.SIGINT] * 2, 60, "preempted by SIGINT, with nothing saved anew: asked for twice"),
     ],
 )
 def test_ranks_that_are_suspended_or_deaf_are_ended(
-    asked: list[int], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: list[int], deadline: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(MARK, "stuck")
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
     monkeypatch.setattr(supervisor, "LATE", 0.2)
     monkeypatch.setattr(supervisor, "KILL_GRACE", 0.1)
 
     def ask() -> None:
-        while not Path("pids").is_file() or len(Path("pids").read_text().split()) < 2:
-            time.sleep(0.01)
         for number in asked:
             os.kill(os.getpid(), number)
-            time.sleep(0.05)
+            time.sleep(0.3)  # two that wait for a handler are one
 
-    threading.Thread(target=ask).start()
-    outcome = supervise(["sh", "-c", STUCK], 2, tmp_path / "train.log", stop_deadline=0.2)
+    once(lambda: Path("pids").is_file() and len(Path("pids").read_text().split()) == 2, ask)
+    outcome = supervise(["sh", "-c", STUCK], 2, tmp_path / "train.log", stop_deadline=deadline)
     assert (outcome.code, outcome.reason, outcome.signal) == (75, reason, asked[0])
-    assert not processes_marked("stuck")
+    wait_for(lambda: not processes_marked(mark))
 
 
 def test_what_a_stuck_rank_says_of_itself_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

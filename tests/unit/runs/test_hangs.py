@@ -98,12 +98,12 @@ def test_it_ends_within_the_deadline_when_asked_to(moment: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("moment", "where", "limits"),
     [
-        ("start", "at the start", "seconds:600,seconds_to_first_batch:1"),
-        ("training", "after training batch 1 of epoch 0", "seconds:1,seconds_to_first_batch:60"),
+        ("start", "at the start", "seconds:600,seconds_to_first_batch:5"),
+        ("training", "after training batch 1 of epoch 0", "seconds:5,seconds_to_first_batch:60"),
     ],
 )
 def test_it_ends_when_it_makes_no_progress(moment: str, where: str, limits: str, tmp_path: Path) -> None:
     code, status, _ = ended(tmp_path, moment, f"guards.watchdog={{_target_:lockstep.callbacks.Watchdog,{limits}}}")
-    reason = f"rank 0: no progress for 1 s, {where}; the stacks of its threads are in train.log"
+    reason = f"rank 0: no progress for 5 s, {where}; the stacks of its threads are in train.log"
     assert (code, status["status"], status["reason"], status["rank"]) == (1, "failed", reason, 0)
     assert (tmp_path / "errors").read_text() == f"The run failed: {reason}. Logs: {tmp_path}\n"

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,7 +112,13 @@ def test_a_store_that_fails_is_said_in_one_line_and_tried_again_with_the_next_ch
 
 @pytest.mark.parametrize(("wait", "asked", "why"), [(0.3, False, "no end within 0.3 s"), (60.0, True, "asked to leave")])
 def test_a_store_that_hangs_keeps_nobody_longer_than_it_may(
-    wait: float, asked: bool, why: str, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    wait: float,
+    asked: bool,
+    why: str,
+    run: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Store.fault = hang
     copy = Mirror(f"planted://{tmp_path}/store", run, wait)
@@ -121,7 +126,8 @@ def test_a_store_that_hangs_keeps_nobody_longer_than_it_may(
     STOP_SIGNALS.listen()
     STOP_SIGNALS.leave()
     if asked:
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        monkeypatch.setattr("lockstep.runs.mirror.SILENCE", 0.1)
+        monkeypatch.setattr("lockstep.console.say", lambda _: os.kill(os.getpid(), signal.SIGINT))
     began = time.monotonic()
     copy.finish()
     assert time.monotonic() - began < 10
