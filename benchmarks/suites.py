@@ -202,8 +202,8 @@ SUITES = {
     "checkpoint": Suite("How long training stands still for a checkpoint of 100 MB.", SAVES, _checkpoint),
     "guards": Suite(
         "What watching over a run costs a step: MLP (64-256-10), batches of 64, 1,500 steps.\n"
-        "The noise scale is estimated at every step here, to tell its cost from chance; by default at every 30th of several\n"
-        "processes, every 100th of one, for that share of the difference.",
+        "The noise scale is estimated at every step here, to tell its cost from chance; by default as seldom as\n"
+        "conf/callbacks/noise_scale.yaml says, for that share of the difference.",
         STEPS,
         _guards,
     ),

@@ -64,7 +64,7 @@ class NoiseScale(Callback):
         decay: of the running means of |G|^2 and tr(Sigma), per sampled step.
     """
 
-    def __init__(self, every_n_steps: int = 30, every_n_steps_alone: int = 100, decay: float = 0.95) -> None:
+    def __init__(self, every_n_steps: int = 40, every_n_steps_alone: int = 100, decay: float = 0.95) -> None:
         self.every_n_steps, self.every_n_steps_alone, self.decay = every_n_steps, every_n_steps_alone, decay
         self.smoothed = Smoothed()
         self._every = 0  # steps; 0: none is sampled
