@@ -198,6 +198,6 @@ def test_a_rank_that_hangs_ends_the_run_with_the_stacks_of_all(tmp_path: Path) -
     assert done.stderr.count(f"The run failed: {reason}") == 1
     for name, place in {"train.log": "all_reduce|barrier|backward|reducer|_has_happened", "train.rank1.log": "faults.py"}.items():
         log = (tmp_path / "run" / name).read_text()
-        assert "no progress for 2 s" in log
+        assert "no progress for 10 s" in log
         assert log.count("hread 0x") >= 2
         assert any(word in log for word in place.split("|")), log[-3000:]
