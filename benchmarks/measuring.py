@@ -49,7 +49,9 @@ def measured(competitor: Competitor) -> Sample:
             for process in processes:
                 output, _ = process.communicate(timeout=TIMEOUT)
                 if process.returncode:
-                    raise subprocess.CalledProcessError(process.returncode, command, output)
+                    failure = subprocess.CalledProcessError(process.returncode, command, output)
+                    failure.add_note(output)  # a traceback shows it
+                    raise failure
         finally:
             for process in processes:
                 process.kill()

@@ -7,9 +7,7 @@ Python function dearer by about a microsecond, and a kernel by nothing much: the
 """
 
 import cProfile
-import os
 import pstats
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -18,16 +16,11 @@ from typing import Any
 
 from hardware import processor
 from lightning import Callback
+from measuring import measured
 from run import heading
+from suites import SUITES
 
-ROOT = Path(__file__).resolve().parents[1]
-STEPS = 1500
-FIRST, LAST = 100, 1399  # of the steps that are profiled
-FIXED = (
-    *("trainer=cpu", "trainer.max_epochs=1", "test=false", "model=mlp", "datamodule=synthetic_images"),
-    *("datamodule.shape=[1,28,28]", "datamodule.batch_size=64", f"datamodule.length={STEPS * 64}", "datamodule.val_length=64"),
-    "+callbacks.profile={_target_: step_profile.Profile}",
-)
+FIRST, LAST = 100, 1399  # of the 1,500 steps those that are profiled
 # By the first that a file's path begins with, in site-packages or src/lockstep.
 PARTS = {
     "torch/optim/": "the optimizer and the learning rate",
@@ -49,10 +42,10 @@ Function = tuple[str, int, str]
 
 
 class Profile(Callback):
-    """Leaves step.profile in the run's directory."""
+    """Leaves the profile at that path."""
 
-    def __init__(self) -> None:
-        self.profile = cProfile.Profile()
+    def __init__(self, path: str) -> None:
+        self.path, self.profile = path, cProfile.Profile()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx == FIRST:
@@ -61,7 +54,7 @@ class Profile(Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx == LAST:
             self.profile.disable()
-            self.profile.dump_stats(Path(trainer.default_root_dir) / "step.profile")
+            self.profile.dump_stats(self.path)
 
 
 def spent(statistics: dict[Function, Any]) -> tuple[Counter[str], Counter[str]]:
@@ -85,16 +78,11 @@ def part(function: Function) -> str:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = os.pathsep.join(str(ROOT / place) for place in ("src", "benchmarks"))
-        command = [sys.executable, str(ROOT / "train.py"), *FIXED, *sys.argv[1:], f"hydra.run.dir={folder}/run"]
-        subprocess.run(
-            command,
-            cwd=folder,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        statistics: Any = pstats.Stats(f"{folder}/run/step.profile")
+        path = Path(folder) / "step.profile"
+        callback = f"+callbacks.profile={{_target_: step_profile.Profile, path: {path}}}"
+        competitors = SUITES["mlp"].competitors([callback, *sys.argv[1:]])
+        measured(next(one for one in competitors if one.processes == 1 and not one.starts_as_ranks))  # train.py
+        statistics: Any = pstats.Stats(str(path))
     seconds, calls = spent(statistics.stats)
     steps = LAST - FIRST + 1
     print(heading(processor()), "", "| of a step | µs | calls |", "|---|---|---|", sep="\n")
