@@ -73,7 +73,7 @@ class Imports:
         self._before = dict(os.environ)
         handler = logging.NullHandler()
         logging.root.addHandler(handler)  # in a run Hydra has set up the logs by now; Lightning looks, and would print by itself
-        with contextlib.suppress(ImportError), importing_much():  # of torch
+        with contextlib.suppress(Exception), importing_much():  # torch's own
             for name in PRELOADED:
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
