@@ -59,7 +59,7 @@ def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         assert len(processes_marked(mark)) == 4  # with the server that the ranks are forked from
         run.kill()
         run.wait()
-        wait_for(lambda: not processes_marked(mark), seconds=30)
+        wait_for(lambda: not processes_marked(mark), seconds=10)
 
 
 def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def ask(folder: Path, whom: tuple[str, ...], number: int) -> tuple[str, float]:
 def test_whoever_is_asked_all_end_preempted(whom: tuple[str, ...], number: signal.Signals, tmp_path: Path) -> None:
     said, seconds = ask(tmp_path, whom, number)
     assert said == f"75 preempted by {number.name} {int(number)}"
-    assert seconds < 40  # nobody was waited for in vain
+    assert seconds < 8
 
 
 # Two processes of train.py, disturbed in several ways: they end as the undisturbed ones

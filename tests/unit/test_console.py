@@ -77,7 +77,7 @@ def test_what_nobody_reads_holds_it_up_once(unread: tuple[int, int], monkeypatch
     stream, began = stream_to(unread[1]), time.monotonic()
     for _ in range(1000):
         print("x" * 1000, file=stream)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 2
     os.set_blocking(unread[0], False)
     with contextlib.suppress(BlockingIOError):
         while os.read(unread[0], 65536):

@@ -70,14 +70,12 @@ def test_each_wait_is_found_in_its_part(is_plain: bool, tmp_path: Path, monkeypa
     plant(model, monkeypatch)
     if not is_plain:
         monkeypatch.setattr("lockstep.trainer.epoch_loop._is_plain", lambda *_: False)
-    began = time.perf_counter()
     trainer.fit(model, datamodule)
-    took = time.perf_counter() - began
     assert (trainer.fit_loop.epoch_loop._plain is not None) is is_plain
     seconds = measured(trainer)
     assert all(seconds[part] >= WAITS[part] for part in WAITS)
     assert seconds["communication"] == 0
-    assert 9 * sum(seconds.values()) < took  # nothing is counted twice
+    assert sum(seconds.values()) < 2 * sum(WAITS.values())
     record = next(callback.facts() for callback in trainer.callbacks if isinstance(callback, StepTime))
     assert sum(record["step_time"].values()) == pytest.approx(1, abs=1e-4)
     assert record["steps_measured"] == 9  # of twelve in three epochs, all but the first of each

@@ -2,11 +2,12 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import fake_slurm
 import pytest
-from waiting import once, wait_for
+from waiting import wait_for
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.slurm import Task, Unanswered, accounted, cancel, submit, tasks, wait_for_sbatch, words_of
@@ -73,7 +74,7 @@ def test_sbatch_of_a_process_that_was_killed_is_waited_for(place: Path, script: 
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     assert tasks("ours-") == {}
-    once(lambda: True, (place / "slow").unlink)
+    threading.Timer(0.5, (place / "slow").unlink).start()
     wait_for_sbatch(script.parent)
     assert list(tasks("ours-")) == ["ours-0_0"]
 

@@ -212,7 +212,7 @@ def test_a_server_that_still_imports_ends_too(folder: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", CLIENT, "60"], env=env) as client:
         wait_for((folder / "importing").exists)
         client.kill()
-        wait_for(lambda: not processes_marked(mark), seconds=30)
+        wait_for(lambda: not processes_marked(mark), seconds=10)
     assert not list(folder.glob("lockstep-*"))
 
 

@@ -132,7 +132,7 @@ def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation(slots: int,
             assert not (set(devices) & set(other_devices)) or ended <= other_began or other_ended <= began
     makespan = max(ended for _, ended, _ in spans) - min(began for began, _, _ in spans)
     work = sum(width * (ended - began) for width, (began, ended, _) in zip(widths, spans, strict=True))
-    assert makespan <= 2.5 * max(work / slots, max(ended - began for began, ended, _ in spans))
+    assert makespan <= 1.5 * max(work / slots, max(ended - began for began, ended, _ in spans))
 
 
 def test_a_narrow_job_does_not_overtake_a_wide_one_it_would_delay() -> None:
