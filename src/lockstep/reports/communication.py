@@ -50,14 +50,15 @@ class StepTime:
         return self.fixed + self.per_sample * batch
 
     def all_reduce(self, devices: int) -> float:
-        return 2 * (devices - 1) / devices * self.transfer + 2 * (devices - 1) * self.latency
-
-    def exposed(self, devices: int) -> float:
-        """Of the all-reduce, what the backward pass does not hide."""
-        return max(0.0, self.all_reduce(devices) - self.overlap)
+        return sum(ring(devices, self.transfer, self.latency))
 
     def seconds(self, devices: int, batch: float) -> float:
-        return self.compute(batch) + self.exposed(devices)
+        return self.compute(batch) + max(0.0, self.all_reduce(devices) - self.overlap)
+
+
+def ring(devices: float, transfer: float, latency: float) -> tuple[float, float]:
+    """What of an all-reduce is of bandwidth, and what of latency."""
+    return 2 * (devices - 1) / devices * transfer, 2 * (devices - 1) * latency
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,9 @@ class Fit:
 
     def predict(self, quantity: Callable[[StepTime], float]) -> Estimate:
         """Of the best model; the interval covers the 95% intervals of all candidates."""
-        bounds = [
-            (quantity(one.model) - 1.96 * one.error(quantity), quantity(one.model) + 1.96 * one.error(quantity))
-            for one in self.candidates
-        ]
-        return Estimate(quantity(self.model), (min(low for low, _ in bounds), max(high for _, high in bounds)), len(self.counts))
+        found = [(quantity(one.model), 1.96 * one.error(quantity)) for one in self.candidates]
+        bounds = min(value - half for value, half in found), max(value + half for value, half in found)
+        return Estimate(found[0][0], bounds, len(self.counts))
 
     def is_sure_of(self, parameter: str) -> bool:
         """Do all candidates have this parameter or none?"""

@@ -3,7 +3,9 @@
 import csv
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,24 +80,15 @@ class _Events:
 
 def _of_csv(folder: Path) -> dict[str, Curve]:
     """Of the CSV logger; of lines that are half written what can be read."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    try:
-        with (folder / "metrics.csv").open(newline="", errors="replace") as file:
-            for row in csv.DictReader(file):
-                if (step := row.get("step") or "").isdigit():
-                    for name, value in row.items():
-                        if name not in ("step", "epoch", None) and value and (number := _number(value)) is not None:
-                            found.setdefault(name, []).append((int(step), number))
-    except (OSError, csv.Error):
-        pass
+    found: defaultdict[str, Curve] = defaultdict(list)
+    with suppress(OSError, csv.Error), (folder / "metrics.csv").open(newline="", errors="replace") as file:
+        rows: Any = csv.DictReader(file)
+        for row in rows:
+            for name, value in row.items():
+                with suppress(KeyError, TypeError, ValueError):
+                    point = int(row["step"]), float(value)
+                    found[name].append(point)
     return {name: _thinned(_ascending(curve)) for name, curve in found.items()}
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return None
 
 
 def _ascending(points: Any) -> Curve:
@@ -118,8 +111,8 @@ def drawn(jobs: Sequence[JobView]) -> Iterator[JobView]:
     """Those whose curves are shown, in their order, where there are too many: those that run, then the best."""
 
     def rank(job: JobView) -> tuple[bool, bool, float]:
-        metric = math.inf if job.metric is None else job.metric
-        return job.status != RUNNING, job.status != FINISHED, -metric if job.mode == "max" and job.metric is not None else metric
+        cost = math.inf if job.metric is None else -job.metric if job.mode == "max" else job.metric
+        return job.status != RUNNING, job.status != FINISHED, cost
 
     keys = {job.key for job in sorted((job for job in jobs if job.tries), key=rank)[:LINES]}
     return (job for job in jobs if job.key in keys)

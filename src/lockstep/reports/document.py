@@ -2,8 +2,9 @@
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 FOLDER = "report"  # of a sweep's directory: where its page is
 
@@ -33,10 +34,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """`name` of its files, without an ending; `words` for who can't see it."""
+    """`name` of its files, without an ending; `words` for who can't see it; `draw` gives matplotlib's Figure."""
 
     name: str
     words: str
+    draw: Callable[[], Any]
 
 
 Block = Heading | Text | Items | Table | Picture
@@ -64,7 +66,7 @@ def _markdown(block: Block) -> str:
             return text
         case Items(items):
             return "\n".join(f"- {item}" for item in items)
-        case Picture(name, words):
+        case Picture(name, words, _):
             return f"![{words}]({name}.png)"
         case Table(columns, rows):
             rule = ["---", *["---:"] * (len(columns) - 1)]
@@ -127,7 +129,7 @@ def _html(block: Block, pictures: Mapping[str, str]) -> Iterator[str]:
             yield f"<p>{html.escape(text)}</p>"
         case Items(items):
             yield f"<ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>"
-        case Picture(name, words):
+        case Picture(name, words, _):
             yield f'<figure role="img" aria-label="{html.escape(words)}">{pictures[name]}</figure>'
         case Table(columns, rows):
             yield f'<div class="wide"><table><thead>{_row("th", columns)}</thead><tbody>'

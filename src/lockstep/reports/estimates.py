@@ -18,6 +18,11 @@ class Estimate:
     interval: tuple[float, float] | None = None
     runs: int = 1
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval; the mean twice, where there is none."""
+        return self.interval or (self.mean, self.mean)
+
     def scaled(self, factor: float) -> "Estimate":
         """Times a positive number that is known exactly."""
         bounds = self.interval and (self.interval[0] * factor, self.interval[1] * factor)

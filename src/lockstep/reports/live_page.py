@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from lockstep.errors import ConfigError, config_error
-from lockstep.reports.curves import Curve, Curves, drawn
+from lockstep.reports.curves import Curves, drawn
 from lockstep.reports.document import FOLDER, STYLE
 from lockstep.sweeps.job_directory import FINISHED
 from lockstep.sweeps.live_table import clause, short, span, words_of
@@ -120,30 +120,21 @@ class LivePage(socketserver.ThreadingTCPServer):
 
     def _drawn(self, found: SweepView) -> dict[str, Any]:
         begun = sum(job.tries > 0 for job in found.jobs)
-        shown = [(job, *self._curves_of(found, job)) for job in drawn(found.jobs)]
-        charts = {"training loss": [(job, loss) for job, loss, _ in shown]}
-        for job, _, metric in shown:
-            charts.setdefault(job.metric_name, []).append((job, metric))
-        told = [{"name": name, "lines": [_line(*line) for line in lines if line[1]]} for name, lines in charts.items()]
+        shown = list(drawn(found.jobs))
+        charts: dict[str, list[dict[str, Any]]] = {"training loss": []}
+        for job in shown:
+            curves = self._curves.of(found.directory / job.directory, job.metric_name, is_over=job.status == FINISHED)
+            for name, points in zip(("training loss", job.metric_name), curves, strict=True):
+                lines = charts.setdefault(name, [])
+                lines += [{"key": job.key, "number": job.number, "points": points}] if points else []
+        told = [{"name": name, "lines": lines} for name, lines in charts.items()]
         return {"charts": told, "shown": len(shown), "begun": begun}
-
-    def _curves_of(self, found: SweepView, job: JobView) -> tuple[Curve, Curve]:
-        return self._curves.of(found.directory / job.directory, job.metric_name, is_over=job.status == FINISHED)
-
-
-def _line(job: JobView, points: Curve) -> dict[str, Any]:
-    return {"key": job.key, "number": job.number, "points": points}
 
 
 def _job(job: JobView, name: str) -> dict[str, Any]:
-    words = {"overrides": name, "all_overrides": " ".join(job.overrides)}
     why = job.reason or (f"earlier: {job.earlier}" if job.earlier else "")
-    return (
-        asdict(job)
-        | words
-        | {"reason": clause(why), "whole_reason": why}
-        | {"time": span(job.seconds), "remains": span(job.left)}
-    )
+    words = {"overrides": name, "all_overrides": " ".join(job.overrides), "reason": clause(why), "whole_reason": why}
+    return asdict(job) | words | {"time": span(job.seconds), "remains": span(job.left)}
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,13 +1,16 @@
 """The parts of the page that go beyond what was measured: the model of communication and the gradient noise scale."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from statistics import fmean
 
+from lockstep.reports import pictures
 from lockstep.reports.choice import count
 from lockstep.reports.communication import Fit, StepTime
 from lockstep.reports.document import Block, Heading, Items, Picture, Table, Text
 from lockstep.reports.estimates import Estimate
-from lockstep.reports.findings import Findings
-from lockstep.reports.prediction import COUNTS, Setting, levers
+from lockstep.reports.findings import Assumed, Findings
+from lockstep.reports.prediction import COUNTS, Network, Setting, levers
 from lockstep.reports.scaling import STRONG
 
 
@@ -22,19 +25,27 @@ def communication(found: Findings) -> Iterator[Block]:
     yield Text(
         "T(n) = compute + max(0, 2(n-1)/n * bytes/bandwidth + 2(n-1) * latency - overlap), fitted to the times of the steps."
     )
-    yield Picture("model", "Milliseconds of a step by number of devices: measured, and as the model has it, by its terms")
-    yield Table(("parameter", "value", "known"), list(_parameters(found, fit)))
+    words = "Milliseconds of a step by number of devices: measured, and as the model has it, by its terms"
+    yield Picture("model", words, lambda: pictures.step_model(series, fit, max(16, 2 * fit.counts[-1])))
+    one, nodes = series.setting, _nodes(found, fit, series.setting)
+    yield Table(("parameter", "value", "known"), list(_parameters(found, fit, one.per_device(series.base.devices))))
     most = series.base.global_batch if series.kind == STRONG else COUNTS[-1]  # a device has a sample at least
     counts = [n for n in dict.fromkeys((*fit.counts, *COUNTS)) if n <= most]
     yield Heading("Predicted efficiency")
-    yield _predictions(found, fit, sorted(counts))
-    yield Text(_assumptions(found))
-    yield from _levers(found, fit, max(n for n in counts if n <= 64))
+    yield _predictions(found, fit, one, nodes, sorted(counts))
+    yield Text(_assumptions(found.assumed, nodes))
+    yield from _levers(fit, one, max(n for n in counts if n <= 64))
 
 
-def _parameters(found: Findings, fit: Fit) -> Iterator[list[str]]:
-    one, _ = found.settings
-    batch = one.per_device(found.series.base.devices if found.series else 1)
+def _nodes(found: Findings, fit: Fit, one: Setting) -> Setting | None:
+    """As `one`, but on nodes of several devices; None where the gradients' size is not known."""
+    if not found.bytes:
+        return None
+    transfer = max(found.bytes / found.assumed.node_bandwidth, fit.model.transfer)  # between nodes it is not quicker
+    return replace(one, network=Network(found.assumed.node, transfer, fit.model.latency))
+
+
+def _parameters(found: Findings, fit: Fit, batch: float) -> Iterator[list[str]]:
     quantities: dict[str, tuple[Callable[[StepTime], float], str]] = {
         "compute, ms": (lambda step: 1000 * step.compute(batch), "per_sample"),
         "bytes / bandwidth, ms": (lambda step: 1000 * step.transfer, "transfer"),
@@ -44,7 +55,7 @@ def _parameters(found: Findings, fit: Fit) -> Iterator[list[str]]:
     for name, (quantity, parameter) in quantities.items():
         yield [name, interval(fit.predict(quantity)), _known(parameter, found, fit)]
     if found.bytes and fit.model.transfer:
-        bandwidth = fit.model.transfer and found.bytes / fit.model.transfer / 1e9
+        bandwidth = found.bytes / fit.model.transfer / 1e9
         yield [f"bandwidth for {found.bytes / 1e6:.3g} MB of gradients, GB/s", f"{bandwidth:.3g}", _known("transfer", found, fit)]
 
 
@@ -56,8 +67,7 @@ def _known(parameter: str, found: Findings, fit: Fit) -> str:
     return "fitted" if parameter in fit.candidates[0].free else "nothing of it is seen"
 
 
-def _predictions(found: Findings, fit: Fit, counts: list[int]) -> Table:
-    one, nodes = found.settings
+def _predictions(found: Findings, fit: Fit, one: Setting, nodes: Setting | None, counts: list[int]) -> Table:
     columns = ["devices", "efficiency in one ring", "speed-up", "limited by"]
     columns += [f"efficiency on nodes of {found.assumed.node}", "limited by"] if nodes else []
     rows = []
@@ -71,25 +81,22 @@ def _predictions(found: Findings, fit: Fit, counts: list[int]) -> Table:
 
 def _predicted(fit: Fit, setting: Setting, devices: int) -> tuple[str, str]:
     efficiency = fit.predict(lambda step: setting.efficiency(step, devices))
-    bounds = efficiency.interval or (0.0, 1.0)
-    efficiency = Estimate(efficiency.mean, (max(0.0, bounds[0]), min(1.0, bounds[1])))
+    low, high = efficiency.bounds
+    efficiency = Estimate(efficiency.mean, (max(0.0, low), min(1.0, high)))
     return interval(efficiency, ".0%"), interval(efficiency.scaled(devices), ".3g")
 
 
-def _assumptions(found: Findings) -> str:
-    _, nodes = found.settings
+def _assumptions(assumed: Assumed, nodes: Setting | None) -> str:
     text = "Taken for granted: every device is as fast, and has as many cores, as those that were measured."
     if nodes is None:
         return text
-    assumed = found.assumed
     return (
         f"{text} Between nodes of {assumed.node} devices: {assumed.node_bandwidth / 1e9:g} GB/s at most (an assumption; "
         "--node and --node-bandwidth set it), and the latency that was fitted."
     )
 
 
-def _levers(found: Findings, fit: Fit, devices: int) -> Iterator[Block]:
-    one, _ = found.settings
+def _levers(fit: Fit, one: Setting, devices: int) -> Iterator[Block]:
     yield Heading(f"What would move it: {devices} devices, limited by {_limit(fit, one, devices)}")
     yield Text(f"Efficiency as it is: {_predicted(fit, one, devices)[0]}. It would be, with")
     names = sorted(gains := levers(one, fit.model, devices), key=lambda name: -gains[name])
@@ -104,14 +111,14 @@ def _limit(fit: Fit, setting: Setting, devices: int) -> str:
 
 def batch(found: Findings) -> Iterator[Block]:
     """By McCandlish et al. 2018, arXiv 1812.06162."""
-    if not found.noise_scale or found.series is None:
+    scales = found.recorded(lambda record: record.get("noise_scale_mean") or record.get("noise_scale"))  # of all of a training
+    if not scales or found.series is None:
         return
+    means = {n: fmean(values) for n, values in scales.items()}
     yield Heading("How large a batch pays: the gradient noise scale")
-    rows = [[str(n), f"{scale:,.0f}"] for n, scale in found.noise_scale.items()]
-    yield Table(("devices", "noise scale, samples"), rows)
-    base = found.series.base
-    scale, each = max(found.noise_scale.values()), base.global_batch / base.devices
-    devices = max(1, round(scale / each))
+    yield Table(("devices", "noise scale, samples"), [[str(n), f"{scale:,.0f}"] for n, scale in means.items()])
+    each = found.series.base.global_batch / found.series.base.devices
+    devices = max(1, round(max(means.values()) / each))
     yield Text(
         "A batch of the noise scale needs twice the fewest possible steps, and twice the fewest possible samples. At "
         f"{each:.0f} samples per device that is {count(devices, 'device')}: beyond it another one saves few steps, however fast "
@@ -120,5 +127,5 @@ def batch(found: Findings) -> Iterator[Block]:
 
 
 def interval(value: Estimate, form: str = ".3g") -> str:
-    low, high = value.interval or (value.mean, value.mean)
+    low, high = value.bounds
     return f"{value.mean:{form}} [{max(0.0, low):{form}} to {high:{form}}]"

@@ -43,7 +43,7 @@ def _doubts(found: Findings) -> Iterator[str]:
     if found.series.kind == MIXED:
         yield "Neither the batch of a device nor the global batch was kept over the counts: a speed-up is of both together."
     threads = _distinct(finished, "threads")
-    if len(threads) > 1 and found.is_on_cpu:
+    if len(threads) > 1 and found.on_cpu:
         yield f"Processes had {first_of(threads)} threads: a speed-up is not that of one thread. OMP_NUM_THREADS=1 makes it so."
     if found.crowded:
         counts = sorted({row.devices for row in found.crowded})

@@ -12,7 +12,6 @@ import numpy
 from matplotlib.figure import Figure
 
 from lockstep.atomic_files import replace_text, replacing
-from lockstep.reports.choice import setting_of
 from lockstep.reports.communication import Fit, StepTime
 from lockstep.reports.estimates import Estimate, score
 from lockstep.reports.measurements import DIVERGED, FAILED, MISSING, Measurements
@@ -39,7 +38,7 @@ def save(figure: Figure, directory: Path, name: str) -> str:
 def _axes(columns: int = 1, width: float = 8.0, height: float = 3.2) -> tuple[Figure, list[Any]]:
     with matplotlib.rc_context(_RC):
         figure = Figure(figsize=(width, height), layout="constrained")
-        return figure, [figure.add_subplot(1, columns, i + 1) for i in range(columns)]
+        return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
 def scaling(series: Series, fit: Fit | None) -> Figure:
@@ -49,7 +48,7 @@ def scaling(series: Series, fit: Fit | None) -> Figure:
     ideal = [series.base.throughput.mean * n / counts[0] for n in counts]
     left.plot(counts, ideal, "--", color=GREY, label="ideal")
     right.axhline(1, linestyle="--", color=GREY)
-    setting = setting_of(series)
+    setting = series.setting
     _model(left, fit, counts, lambda step, n: setting.rate(step, n))
     _model(right, fit, counts, lambda step, n: setting.rate(step, n) / setting.rate(step, counts[0]) / n * counts[0])
     _points(left, counts, [point.throughput for point in series.points])
@@ -74,13 +73,13 @@ _TERMS = {"compute": SKY, "fixed cost": BLUE, "bandwidth": ORANGE, "latency": RE
 def step_model(series: Series, fit: Fit, largest: int) -> Figure:
     """Seconds of a step: what was measured, and the model's terms as far as `largest`."""
     figure, (axis,) = _axes(height=3.4)
-    setting = setting_of(series)
+    setting = series.setting
     counts = _spread(1, largest)
     terms = [setting.terms(fit.model, n) for n in counts]
     names = [name for name in terms[-1] if any(one.get(name) for one in terms)]
     values = [[1000 * one.get(name, 0.0) for one in terms] for name in names]
     axis.stackplot(counts, values, labels=names, colors=[_TERMS[name] for name in names], alpha=0.8)
-    bounds = [fit.predict(lambda step, n=n: 1000 * setting.seconds(step, n)).interval or (0.0, 0.0) for n in counts]
+    bounds = [fit.predict(lambda step, n=n: 1000 * setting.seconds(step, n)).bounds for n in counts]
     for side, label in ((0, "95% interval"), (1, None)):
         axis.plot(counts, [bound[side] for bound in bounds], ":", color="black", linewidth=1, label=label)
     _points(
@@ -92,7 +91,7 @@ def step_model(series: Series, fit: Fit, largest: int) -> Figure:
     return figure
 
 
-def rate_map(grid: Mapping[tuple[int, float], Cell], metric: str, maximize: bool, best: Mapping[int, float | None]) -> Figure:
+def rate_map(grid: Mapping[tuple[int, float], Cell], measured: Measurements, best: Mapping[int, float | None]) -> Figure:
     """The final metric by number of devices and rate, and how a job has ended that has none; `best` rates are framed."""
     counts, rates = sorted({devices for devices, _ in grid}), sorted({lr for _, lr in grid})
     figure, (axis,) = _axes(width=2.2 + 0.95 * len(rates), height=1.3 + 0.55 * len(counts))
@@ -100,13 +99,13 @@ def rate_map(grid: Mapping[tuple[int, float], Cell], metric: str, maximize: bool
     for (devices, lr), cell in grid.items():
         if cell.metric:
             image[counts.index(devices), rates.index(lr)] = cell.metric.mean
-    shown = axis.imshow(image, cmap="cividis" if maximize else "cividis_r", aspect="auto", origin="lower")
+    shown = axis.imshow(image, cmap="cividis" if measured.maximize else "cividis_r", aspect="auto", origin="lower")
     for row, devices in enumerate(counts):
         for column, lr in enumerate(rates):
             _cell(axis, column, row, grid.get((devices, lr)), shown, is_best=best.get(devices) == lr)
     axis.set_xticks(range(len(rates)), [f"{lr:g}" for lr in rates])
     axis.set_yticks(range(len(counts)), list(map(str, counts)))
-    axis.set(xlabel="learning rate", ylabel="devices", title=metric)
+    axis.set(xlabel="learning rate", ylabel="devices", title=measured.metric)
     axis.spines[:].set_visible(False)
     return figure
 
@@ -144,12 +143,12 @@ def accuracy(series: Series, measured: Measurements) -> Figure:
 
 
 def time_shares(shares: Mapping[int, Mapping[str, float]]) -> Figure:
-    """Where a step's time goes, by number of devices."""
+    """Where a step's time goes, by number of devices: the same parts of each."""
     figure, (axis,) = _axes(width=7, height=1.2 + 0.45 * len(shares))
-    names = list(dict.fromkeys(name for parts in shares.values() for name in parts))
+    names = list(next(iter(shares.values())))
     places, left = numpy.arange(len(shares)), numpy.zeros(len(shares))
     for name, color in zip(names, [BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY] * len(names), strict=False):
-        widths = numpy.array([100 * parts.get(name, 0.0) for parts in shares.values()])
+        widths = numpy.array([100 * parts[name] for parts in shares.values()])
         axis.barh(places, widths, left=left, color=color, label=name, edgecolor="white")
         left += widths
     axis.set_yticks(places, list(map(str, shares)))
@@ -161,10 +160,8 @@ def time_shares(shares: Mapping[int, Mapping[str, float]]) -> Figure:
 
 def _points(axis: Any, counts: Sequence[int], values: Sequence[Estimate], color: str = BLUE) -> None:
     """With error bars where there are intervals."""
-    means = [value.mean for value in values]
-    bounds = [value.interval or (value.mean, value.mean) for value in values]
-    errors = [[mean - bound[0] for mean, bound in zip(means, bounds, strict=True)]]
-    errors += [[bound[1] - mean for mean, bound in zip(means, bounds, strict=True)]]
+    means, (low, high) = numpy.array([value.mean for value in values]), numpy.transpose([value.bounds for value in values])
+    errors = [means - low, high - means]
     axis.errorbar(counts, means, yerr=numpy.maximum(errors, 0), fmt="o", color=color, capsize=3, label="measured", zorder=3)
 
 

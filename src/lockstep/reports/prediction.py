@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lockstep.reports.communication import StepTime
+from lockstep.reports.communication import StepTime, ring
 
 COUNTS = (8, 16, 64, 1024)
 FREE = 0.05  # of a step: communication below that is no limit
@@ -36,18 +36,15 @@ class Setting:
     def terms(self, step: StepTime, devices: int) -> dict[str, float]:
         """Seconds of a step. Within a node and between the nodes a ring each; what overlap hides comes off both alike."""
         inner = min(devices, self.network.devices_per_node) if self.network else devices
-        rings = {
-            "bandwidth": 2 * (inner - 1) / inner * step.transfer,
-            "latency": 2 * (inner - 1) * step.latency,
-        }
+        bandwidth, latency = ring(inner, step.transfer, step.latency)
+        rings = {"bandwidth": bandwidth, "latency": latency}
         if self.network and devices > inner:
-            nodes = devices / inner
-            rings["bandwidth between nodes"] = 2 * (nodes - 1) / nodes * self.network.transfer
-            rings["latency between nodes"] = 2 * (nodes - 1) * self.network.latency
+            bandwidth, latency = ring(devices / inner, self.network.transfer, self.network.latency)
+            rings |= {"bandwidth between nodes": bandwidth, "latency between nodes": latency}
         total = sum(rings.values())
         shown = max(0.0, total - step.overlap) / total if total else 0.0
-        batch = self.per_device(devices)
-        compute = {"fixed cost": self.accumulate * step.fixed, "compute": self.accumulate * step.per_sample * batch}
+        samples = self.accumulate * self.per_device(devices)
+        compute = {"fixed cost": self.accumulate * step.fixed, "compute": samples * step.per_sample}
         return compute | {name: seconds * shown for name, seconds in rings.items()}
 
     def seconds(self, step: StepTime, devices: int) -> float:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy
 
 from lockstep.reports.estimates import Estimate, estimate
-from lockstep.reports.measurements import DIVERGED, FAILED, FINISHED, Measurement, Measurements
-from lockstep.reports.scaling import STRONG, WEAK, Series
+from lockstep.reports.measurements import DIVERGED, FAILED, FINISHED, MISSING, Measurement, Measurements
+from lockstep.reports.scaling import STRONG, WEAK, Series, grouped
 
 RULES = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}  # exponents of the global batch (Krizhevsky 2014; Goyal et al. 2017)
 
@@ -25,17 +25,13 @@ class Cell:
 
 def cells(rows: Iterable[Measurement]) -> dict[tuple[int, float], Cell]:
     """By number of devices and rate; what was never asked for is not in it."""
-    groups: dict[tuple[int, float], list[Measurement]] = {}
-    for row in rows:
-        if row.lr is not None:
-            groups.setdefault((row.devices, row.lr), []).append(row)
-    return {place: _cell(same) for place, same in groups.items()}
+    known = [row for row in rows if row.lr is not None]
+    return {place: _cell(same) for place, same in grouped(known, "devices", "lr").items()}
 
 
 def _cell(rows: Sequence[Measurement]) -> Cell:
     metrics = [row.metric for row in rows if row.is_finished and row.metric is not None]
-    worst_last = [FINISHED, DIVERGED, FAILED]
-    status = min((row.status for row in rows), key=lambda one: worst_last.index(one) if one in worst_last else len(worst_last))
+    status = min((row.status for row in rows), key=(FINISHED, DIVERGED, FAILED, MISSING).index)
     return Cell(status, estimate(metrics) if metrics else None, len(rows) - len(metrics))
 
 

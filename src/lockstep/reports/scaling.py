@@ -1,12 +1,14 @@
 """How throughput, time and the final metric move with the number of devices."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lockstep.reports.estimates import Estimate, difference, positive, ratio, score
 from lockstep.reports.measurements import Measurement, Measurements
+from lockstep.reports.prediction import Setting
 
 WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
 
@@ -56,21 +58,27 @@ class Series:
         words |= {SINGLE: "one number of devices", MIXED: "neither batch was kept"}
         return words[self.kind].format(self.batch)
 
+    @property
+    def setting(self) -> Setting:
+        """How the batch goes with the number of devices."""
+        size = self.batch or self.base.global_batch / self.base.devices
+        return Setting(global_batch=size) if self.kind == STRONG else Setting(batch=size)
+
 
 def series_of(measured: Measurements) -> list[Series]:
     """Every series of two counts or more, the one of the most jobs first; what there is, where there is none. Empty where
     nothing has finished with a throughput."""
     rows = [row for row in measured.finished if row.samples_per_second and row.metric is not None]
-    weak = _series(WEAK, rows, lambda row: row.batch_per_device, measured)
-    strong = _series(STRONG, rows, lambda row: row.global_batch, measured)
+    weak = _series(WEAK, rows, "batch_per_device", measured)
+    strong = _series(STRONG, rows, "global_batch", measured)
     if found := sorted([*weak, *strong], key=lambda one: -sum(len(point.rows) for point in one.points)):
         return found
-    largest = [max(_grouped(same, lambda row: row.global_batch).values(), key=len) for same in _by_devices(rows).values()]
+    largest = [max(grouped(same, "global_batch").values(), key=len) for same in grouped(rows, "devices").values()]
     return [_one_series(SINGLE if len(largest) == 1 else MIXED, None, largest, measured)] if largest else []
 
 
-def _series(kind: str, rows: Sequence[Measurement], batch: Callable[[Measurement], Any], measured: Measurements) -> list[Series]:
-    groups = {size: [*_by_devices(same).values()] for size, same in _grouped(rows, batch).items()}
+def _series(kind: str, rows: Sequence[Measurement], batch: str, measured: Measurements) -> list[Series]:
+    groups = {size: [*grouped(same, "devices").values()] for size, same in grouped(rows, batch).items()}
     return [_one_series(kind, int(size), points, measured) for size, points in groups.items() if len(points) > 1]
 
 
@@ -82,7 +90,7 @@ def _point(rows: list[Measurement], base: list[Measurement], measured: Measureme
     devices = rows[0].devices
     speeds = [row.samples_per_second or 0.0 for row in rows]
     speedup = ratio(speeds, [row.samples_per_second or 0.0 for row in base]) if rows is not base else Estimate(1.0)
-    rates = {lr: score(metrics_of(same), measured.maximize) for lr, same in _grouped(rows, lambda row: row.lr).items()}
+    rates = {lr: score(metrics_of(same), measured.maximize) for lr, same in grouped(rows, "lr").items()}
     best = (max if measured.maximize else min)(rates, key=lambda lr: rates[lr].mean)
     return Point(
         devices=devices,
@@ -140,7 +148,7 @@ def arrivals(series: Series, target: float, maximize: bool) -> dict[int, Arrival
     """By number of devices; without the counts that have no rate of which all repeats arrived."""
     found: dict[int, Arrival] = {}
     for point in series.points:
-        for lr, rows in _grouped(point.rows, lambda row: row.lr).items():
+        for lr, rows in grouped(point.rows, "lr").items():
             times = [_first_time(row, target, maximize) for row in rows]
             reached = [time for time in times if time is not None]
             if len(reached) == len(times):
@@ -153,10 +161,8 @@ def _first_time(row: Measurement, target: float, maximize: bool) -> float | None
     return next((time for time, value in row.history if (value >= target if maximize else value <= target)), None)
 
 
-def _by_devices(rows: Sequence[Measurement]) -> dict[Any, list[Measurement]]:
-    return dict(sorted(_grouped(rows, lambda row: row.devices).items()))
-
-
-def _grouped(rows: Iterable[Measurement], key: Callable[[Measurement], Any]) -> dict[Any, list[Measurement]]:
+def grouped(rows: Iterable[Measurement], *names: str) -> dict[Any, list[Measurement]]:
+    """By the values of these attributes, in their order; what has none comes last."""
+    key = operator.attrgetter(*names)
     ordered = sorted(rows, key=lambda row: (key(row) is None, key(row) or 0))
     return {value: [*same] for value, same in itertools.groupby(ordered, key)}

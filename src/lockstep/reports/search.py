@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib
 import optuna
+import optuna.visualization.matplotlib as plots
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from optuna.trial import FrozenTrial, TrialState
@@ -57,7 +58,8 @@ def _answer(found: Searched) -> str:
     if not found.complete:
         return f"None of {count(len(found.trials), 'trial')} is complete: nothing can be said yet."
     best = found.complete[0]
-    said = f"{_values(found, best)} with {' '.join(f'{key}={_short(value)}' for key, value in best.params.items())}"
+    values = ", ".join(f"{name} {value:.4g}" for name, value in zip(found.objectives, best.values, strict=True))
+    said = f"{values} with {_point(best)}"
     if len(found.objectives) == 1:
         return f"The best of {count(len(found.trials), 'trial')}: {said}."
     return f"{count(len(found.study.best_trials), 'trial')} of {len(found.trials)} on the Pareto front; the first: {said}."
@@ -65,15 +67,10 @@ def _answer(found: Searched) -> str:
 
 def _blocks(found: Searched) -> Iterator[Block]:
     best = "the best of it is better than it would be on other data: trials were chosen by it"
-    yield Text(f"{count(len(found.trials), 'trial')}: {told(found.trials)}. Optimized: {_modes(found.objectives)}; {best}.")
-    if len(found.complete) > 1 and len(found.objectives) in (2, 3):
-        yield Picture("pareto", "The trials by their objectives")
-    if len(found.complete) > 1 and len(found.objectives) == 1:
-        yield Picture("history", "Each trial, and the best so far")
-    if len(found.complete) > 1 and len(found.objectives) == 1 and len(found.keys) > 1:
-        yield Heading("Which keys mattered")
-        yield Picture("importances", "The share of each key in what sets the better trials apart")
-        yield Text("By PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255): in what the better trials differ from the others.")
+    modes = ", ".join(f"{name} ({mode})" for name, mode in found.objectives.items())
+    yield Text(f"{count(len(found.trials), 'trial')}: {told(found.trials)}. Optimized: {modes}; {best}.")
+    if len(found.complete) > 1:
+        yield from _pictures(found)
     if found.complete:
         yield Heading("The best trials")
         columns = ("trial", *found.objectives, *found.keys, "job")
@@ -85,44 +82,42 @@ def _blocks(found: Searched) -> Iterator[Block]:
     yield Items([f"sweep: {found.directory}", f"Optuna: {optuna.__version__}"])
 
 
+def _pictures(found: Searched) -> Iterator[Block]:
+    study, names = found.study, list(found.objectives)
+    if len(names) in (2, 3):
+        yield _picture("pareto", "The trials by their objectives", lambda: plots.plot_pareto_front(study, target_names=names))
+    if len(names) == 1:
+        words = "Each trial, and the best so far"
+        yield _picture("history", words, lambda: plots.plot_optimization_history(study, target_name=names[0]))
+    if len(names) == 1 and len(found.keys) > 1:
+        yield Heading("Which keys mattered")
+        words = "The share of each key in what sets the better trials apart"
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator
+        yield _picture("importances", words, lambda: plots.plot_param_importances(study, evaluator(), target_name=names[0]))
+        yield Text("By PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255): in what the better trials differ from the others.")
+
+
+def _picture(name: str, words: str, plot: Callable[[], object]) -> Picture:
+    def draw() -> Figure:
+        matplotlib.use("Agg")  # no window, whatever the machine has
+        with warnings.catch_warnings(), matplotlib.rc_context():  # Optuna chooses a style for the whole process
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            figure = getattr(plot(), "figure")  # noqa: B009
+        figure.set_layout_engine("constrained")  # the names of keys are long
+        pyplot.close(figure)
+        return figure
+
+    return Picture(name, words, draw)
+
+
 def _row(found: Searched, trial: FrozenTrial) -> list[str]:
     params = [_short(trial.params.get(key, "")) for key in found.keys]
     return [str(trial.number), *(f"{value:.4g}" for value in trial.values), *params, trial.user_attrs.get("directory", "")]
-
-
-def _values(found: Searched, trial: FrozenTrial) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in zip(found.objectives, trial.values, strict=True))
 
 
 def _point(trial: FrozenTrial) -> str:
     return " ".join(f"{key}={_short(value)}" for key, value in trial.params.items())
 
 
-def _modes(objectives: dict[str, str]) -> str:
-    return ", ".join(f"{name} ({mode})" for name, mode in objectives.items())
-
-
 def _short(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def drawing(name: str, found: Searched) -> Figure:
-    """The picture of that name."""
-    import optuna.visualization.matplotlib as plots
-
-    (first, *_) = names = list(found.objectives)
-    drawn: dict[str, Callable[[], object]] = {
-        "history": lambda: plots.plot_optimization_history(found.study, target_name=first),
-        "importances": lambda: plots.plot_param_importances(
-            found.study, optuna.importance.PedAnovaImportanceEvaluator(), target_name=first
-        ),
-        "pareto": lambda: plots.plot_pareto_front(found.study, target_names=names),
-    }
-    matplotlib.use("Agg")  # no window, whatever the machine has
-    with warnings.catch_warnings(), matplotlib.rc_context():  # Optuna chooses a style for the whole process
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        axes = drawn[name]()
-    figure = getattr(axes, "figure")  # noqa: B009
-    figure.set_layout_engine("constrained")  # the names of keys are long
-    pyplot.close(figure)
-    return figure

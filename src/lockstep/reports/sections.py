@@ -1,15 +1,17 @@
 """The report's page: what was found, in the order in which a reader asks."""
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
-from lockstep.reports.choice import WORTH
+from lockstep.reports import choice, pictures
 from lockstep.reports.document import Block, Document, Heading, Picture, Table, Text
 from lockstep.reports.estimates import Estimate, estimate
 from lockstep.reports.findings import Findings
 from lockstep.reports.measurements import Measurements
 from lockstep.reports.model_sections import batch, communication
 from lockstep.reports.origin import missing, origin
-from lockstep.reports.scaling import Point, Series, paired_changes
+from lockstep.reports.rates import cells, fitted_rule, rows_of
+from lockstep.reports.scaling import STRONG, Point, Series, arrivals, common_target, paired_changes
 
 
 def document(found: Findings) -> Document:
@@ -28,22 +30,28 @@ def scaling(found: Findings) -> Iterator[Block]:
     yield Text(f"{ended}. Times are of {of}. Brackets hold 95% confidence intervals over repeats.")
     if found.starved:
         yield Text("The machine was busy with other things while this was measured: see what to be careful about, below.")
-    if found.series and len(found.series.points) > 1:
-        yield Picture("scaling", "Samples per second and efficiency by number of devices, with the ideal line")
+    if (chosen := found.series) and len(chosen.points) > 1:
+        words = "Samples per second and efficiency by number of devices, with the ideal line"
+        yield Picture("scaling", words, lambda: pictures.scaling(chosen, found.fit))
+    taken = choice.chosen(found.series, measured.maximize) if found.series else None
     for series in found.all_series:
         yield Heading(series.name.capitalize())
-        yield _table(series, measured.metric, found.chosen)
+        yield _table(series, measured.metric, taken)
     if found.series and len(found.series.points) > 1:
         yield Text(
             "More devices are taken as long as nothing of the metric is lost and twice as many give at least "
-            f"{2**WORTH:.2f}x the speed: from there on scaling is not free."
+            f"{2**choice.WORTH:.2f}x the speed: from there on scaling is not free."
         )
-    if found.arrivals:
-        yield Heading(f"Time to {measured.metric} {found.target:.4g}")
-        rows = [
-            [str(n), _rate(one.lr), shown(one.seconds, ".1f"), shown(one.hours, ".3g")]
-            for n, one in sorted(found.arrivals.items())
-        ]
+    if found.series:
+        yield from _arrivals(found.series, found)
+
+
+def _arrivals(series: Series, found: Findings) -> Iterator[Block]:
+    maximize = found.measured.maximize
+    target = common_target(series, maximize) if found.assumed.target is None else found.assumed.target
+    if target is not None and (first := arrivals(series, target, maximize)):
+        yield Heading(f"Time to {found.measured.metric} {target:.4g}")
+        rows = [[str(n), _rate(one.lr), shown(one.seconds, ".1f"), shown(one.hours, ".3g")] for n, one in sorted(first.items())]
         yield Table(("devices", "lr that is first there", "seconds", "device-hours"), rows)
 
 
@@ -76,10 +84,14 @@ def _table(series: Series, metric: str, chosen: Point | None) -> Table:
 
 
 def learning_rate(found: Findings) -> Iterator[Block]:
-    if found.grid:
+    measured, series = found.measured, found.series
+    if grid := cells(rows_of(series, measured) if series else measured.rows):
         yield Heading("Learning rates")
-        yield Picture("rates", f"{found.measured.metric} by number of devices and learning rate; the best of each is framed")
-    if (rule := found.rule) is None:
+        best = {point.devices: point.lr for point in series.points} if series else {}
+        words = f"{measured.metric} by number of devices and learning rate; the best of each is framed"
+        yield Picture("rates", words, lambda: pictures.rate_map(grid, measured, best))
+    rule = fitted_rule(series, measured.maximize) if series else None
+    if rule is None:
         return
     others = ", ".join(f"{name} {chance:.0%}" for name, chance in rule.likelihood.items() if name != rule.name)
     yield Text(
@@ -94,12 +106,13 @@ def learning_rate(found: Findings) -> Iterator[Block]:
 
 
 def same_batch(found: Findings) -> Iterator[Block]:
-    """Accuracy against devices where only they differ."""
-    series = found.same_batch
+    """Accuracy against devices where only they differ, in the longest such series."""
+    series = next((series for series in found.all_series if series.kind == STRONG), None)
     if series is None:
         return
     yield Heading(f"The same global batch of {series.batch}: {found.measured.metric} against devices")
-    yield Picture("accuracy", f"{found.measured.metric} by number of devices, at one global batch and one rate")
+    words = f"{found.measured.metric} by number of devices, at one global batch and one rate"
+    yield Picture("accuracy", words, lambda: pictures.accuracy(series, found.measured))
     rows = []
     for point in series.points[1:]:
         if changes := paired_changes(point, series.base):
@@ -118,22 +131,24 @@ def _verdict(change: Estimate, changes: Sequence[float]) -> str:
 
 
 def time(found: Findings) -> Iterator[Block]:
-    if found.time_shares:
+    if measured := found.recorded(lambda record: record.get("step_time")):
         yield Heading("Where a step's time goes")
-        yield Picture("time", "The share of each part of a step, by number of devices")
-        names = list(dict.fromkeys(name for parts in found.time_shares.values() for name in parts))
-        rows = [[str(n), *(f"{parts.get(name, 0):.0%}" for name in names)] for n, parts in found.time_shares.items()]
-        yield Table(("devices", *names), rows)
-    if rows := [*found.memory.items()]:
+        names = list(dict.fromkeys(name for jobs in measured.values() for parts in jobs for name in parts))
+        shares = {n: {name: fmean(parts.get(name, 0.0) for parts in jobs) for name in names} for n, jobs in measured.items()}
+        yield Picture("time", "The share of each part of a step, by number of devices", lambda: pictures.time_shares(shares))
+        yield Table(("devices", *names), [[str(n), *(f"{share:.0%}" for share in parts.values())] for n, parts in shares.items()])
+    if peaks := found.recorded(lambda record: record.get("memory_gib_of_ranks")):
         yield Heading("Memory")
-        kind = "process" if found.is_on_cpu else "device"
+        kind = "process" if found.on_cpu else "device"
         columns = ("devices", f"peak of a {kind}, GiB: most", "least", "balance over the ranks")
-        yield Table(columns, [[str(n), f"{most:.3g}", f"{least:.3g}", f"{least / most:.0%}"] for n, (least, most) in rows])
+        largest = {n: max(jobs, key=max) for n, jobs in peaks.items()}  # of the job that took most
+        rows = [(n, max(ranks), min(ranks)) for n, ranks in largest.items()]
+        yield Table(columns, [[str(n), f"{most:.3g}", f"{least:.3g}", f"{least / most:.0%}"] for n, most, least in rows])
 
 
 def shown(value: Estimate, form: str) -> str:
     """The mean, and the interval in brackets where there is one that can be seen."""
-    mean, low, high = (format(number, form) for number in (value.mean, *(value.interval or (value.mean,) * 2)))
+    mean, low, high = (format(number, form) for number in (value.mean, *value.bounds))
     return mean if low == mean == high else f"{mean} [{low} to {high}]"
 
 

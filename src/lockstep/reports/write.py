@@ -1,19 +1,22 @@
-"""report.html, report.md and the pictures of a sweep, in its directory; the pictures in TensorBoard too."""
+"""report.html, report.md and the pictures of a sweep, in its directory; text and pictures in TensorBoard too."""
+# pyright: reportAttributeAccessIssue=false
+# (the classes of TensorBoard's protocol buffers are made when they are imported)
 
 import contextlib
-from collections.abc import Callable, Sequence
+import struct
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from lockstep.atomic_files import replace_text
 from lockstep.reports import measurements, pictures
-from lockstep.reports.document import FOLDER, Document, Picture, to_html, to_markdown
+from lockstep.reports.document import FOLDER, Picture, to_html, to_markdown
 from lockstep.reports.findings import Assumed, Findings
 from lockstep.reports.sections import document
-from lockstep.reports.tensorboard import write_events
 from lockstep.sweeps.job_directory import SEARCH
+
+_RGBA = 4  # what matplotlib's PNGs hold
 
 
 def write_report(sweep_dir: Path, only: Sequence[str] = (), assumed: Assumed | None = None) -> tuple[str, Path]:
@@ -22,38 +25,37 @@ def write_report(sweep_dir: Path, only: Sequence[str] = (), assumed: Assumed | N
     if (sweep_dir / SEARCH).is_file() and not only:
         from lockstep.reports import search  # Optuna
 
-        searched = search.Searched(sweep_dir)
-        return _write(sweep_dir, search.document(searched), lambda name: search.drawing(name, searched))
-    found = Findings(measurements.read(sweep_dir, only), assumed or Assumed())
-    return _write(sweep_dir, document(found), lambda name: drawing(name, found))
-
-
-def _write(sweep_dir: Path, page: Document, draw: Callable[[str], Figure]) -> tuple[str, Path]:
+        page = search.document(search.Searched(sweep_dir))
+    else:
+        page = document(Findings(measurements.read(sweep_dir, only), assumed or Assumed()))
     folder = sweep_dir / FOLDER
     folder.mkdir(exist_ok=True)
-    names = [block.name for block in page.blocks if isinstance(block, Picture)]
-    drawn = {name: pictures.save(draw(name), folder, name) for name in names}
+    drawn = {block.name: pictures.save(block.draw(), folder, block.name) for block in page.blocks if isinstance(block, Picture)}
     replace_text(folder / "report.md", to_markdown(page))
     replace_text(folder / "report.html", to_html(page, drawn))
     with contextlib.suppress(ImportError):  # without TensorBoard there is nothing to look at it with
         words = [block for block in page.blocks if not isinstance(block, Picture)]
-        write_events(folder, to_markdown(replace(page, blocks=words)), names)
+        _write_events(folder, to_markdown(replace(page, blocks=words)), list(drawn))
     return page.answer, folder / "report.html"
 
 
-def drawing(name: str, found: Findings) -> Figure:
-    """The picture of that name."""
-    measured, series = found.measured, found.series
-    if name == "rates":
-        best = {point.devices: point.lr for point in series.points} if series else {}
-        return pictures.rate_map(found.grid, measured.metric, measured.maximize, best)
-    if name == "time":
-        return pictures.time_shares(found.time_shares)
-    if name == "accuracy":
-        assert found.same_batch
-        return pictures.accuracy(found.same_batch, measured)
-    assert series
-    if name == "scaling":
-        return pictures.scaling(series, found.fit)
-    assert found.fit
-    return pictures.step_model(series, found.fit, max(16, 2 * found.fit.counts[-1]))
+def _write_events(folder: Path, text: str, names: Sequence[str]) -> None:
+    """TensorBoard's run of the folder: `text`, in Markdown, and the pictures NAME.png; an earlier report's goes. Raises
+    ImportError where there is no TensorBoard."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.text.summary import text_pb
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    for earlier in folder.glob("events.out.tfevents*"):
+        earlier.unlink()
+    values = [text_pb("report", text).value[0]]
+    for name in names:
+        content = (folder / f"{name}.png").read_bytes()
+        width, height = struct.unpack(">II", content[16:24])  # of the header, which comes first in every PNG
+        image = Summary.Image(height=height, width=width, colorspace=_RGBA, encoded_image_string=content)
+        values.append(Summary.Value(tag=f"report/{name}", image=image))
+    writer = EventFileWriter(str(folder))
+    for value in values:
+        writer.add_event(Event(wall_time=time.time(), step=0, summary=Summary(value=[value])))
+    writer.close()

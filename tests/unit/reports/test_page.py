@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import measured
 import pytest
+from matplotlib.figure import Figure
 from measured import cell
 
 from lockstep.errors import ConfigError
@@ -15,7 +16,7 @@ from lockstep.reports import measurements
 from lockstep.reports.document import Document, Heading, Items, Picture, Table, Text, to_html, to_markdown
 from lockstep.reports.findings import Assumed, Findings, read_all_reduce
 from lockstep.reports.sections import document
-from lockstep.reports.write import drawing, write_report
+from lockstep.reports.write import write_report
 
 SHARES = {"data": 0.1, "forward": 0.3, "backward": 0.4, "communication": 0.2}
 
@@ -46,7 +47,7 @@ def page(folder: Path, cells: list[dict[str, Any]], **assumed: Any) -> str:
     content = document(found)
     for block in content.blocks:
         if isinstance(block, Picture):
-            assert drawing(block.name, found).axes
+            assert block.draw().axes
     text = to_markdown(content)
     assert text.startswith(f"**{found.answer}**\n")
     return text
@@ -152,7 +153,13 @@ def test_what_is_assumed_moves_the_predictions(tmp_path: Path) -> None:
 
 
 def test_blocks_are_escaped() -> None:
-    blocks = (Heading("a < b"), Text("x & y"), Items(["<i>"]), Table(("n|m", "v"), [["a\nb|c", "1"]]), Picture("p", 'a "q"'))
+    blocks = (
+        Heading("a < b"),
+        Text("x & y"),
+        Items(["<i>"]),
+        Table(("n|m", "v"), [["a\nb|c", "1"]]),
+        Picture("p", 'a "q"', Figure),
+    )
     content = Document("t <", "1 < 2", blocks)
     html = to_html(content, {"p": "<svg></svg>"})
     for text in ("a &lt; b", "x &amp; y", "&lt;i&gt;", "t &lt;", "1 &lt; 2", "a &quot;q&quot;"):
