@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hardware import processor
-from measuring import rank_environments
+from measuring import run_ranks
 from run import heading, slug
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,12 +50,7 @@ def main() -> None:
     if "RANK" in os.environ:
         train_all(arguments.data, arguments.seeds, overrides)
         return
-    fixed = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, *sys.argv]
-    ranks = [subprocess.Popen(command, env=os.environ | fixed | rank) for rank in rank_environments(2)]
-    codes = [rank.wait() for rank in ranks]
-    if any(codes):
-        sys.exit(f"the ranks left with {codes}")
+    run_ranks([sys.executable, *sys.argv], 2)
 
 
 def train_all(data: list[str], seeds: int, overrides: list[str]) -> None:

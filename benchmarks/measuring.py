@@ -85,6 +85,14 @@ def _start(command: list[str], environment: dict[str, str], folder: str) -> subp
     )
 
 
+def run_ranks(command: list[str], processes: int, **environment: str) -> None:
+    """A command as so many ranks, one thread each; this program ends where one of them fails."""
+    fixed = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT / "src")}
+    ranks = [subprocess.Popen(command, env=os.environ | fixed | environment | rank) for rank in rank_environments(processes)]
+    if any(codes := [rank.wait() for rank in ranks]):
+        sys.exit(f"the ranks of {' '.join(command)} left with {codes}")
+
+
 def rank_environments(processes: int) -> list[dict[str, str]]:
     """The environments that torchrun would start them with; none for one process."""
     if processes == 1:

@@ -10,14 +10,13 @@ Writes benchmarks/memory_of_parts.md.
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hardware import processor
-from measuring import rank_environments
+from measuring import run_ranks
 from run import heading
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,18 +66,8 @@ def main() -> None:
 def started(processes: int, options: list[str]) -> list[float]:
     """What each rank has measured."""
     with tempfile.TemporaryDirectory() as folder:
-        fixed = {
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "PYTHONPATH": str(ROOT / "src"),
-            "FOLDER": folder,
-            "MALLOC_MMAP_THRESHOLD_": "65536",
-        }
         command = [sys.executable, __file__, *FIXED, f"trainer.devices={processes}", *options]
-        ranks = [subprocess.Popen(command, env=os.environ | fixed | rank) for rank in rank_environments(processes)]
-        codes = [rank.wait() for rank in ranks]
-        if any(codes):
-            sys.exit(f"a rank failed: {' '.join(options)}")
+        run_ranks(command, processes, FOLDER=folder, MALLOC_MMAP_THRESHOLD_="65536")
         return [json.loads(path.read_text()) for path in Path(folder).glob("*.mib")]
 
 
