@@ -20,8 +20,7 @@ from tempfile import TemporaryDirectory
 from hardware import processor
 from omegaconf import DictConfig
 
-from lockstep.parity.compare import compare
-from lockstep.parity.comparison import Comparison
+from lockstep.parity.comparison import Comparison, compare
 from lockstep.parity.processes import Processes
 from lockstep.parity.sides import Sides
 from lockstep.runs.composition import compose

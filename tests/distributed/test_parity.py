@@ -7,7 +7,7 @@ from fits import plain
 from omegaconf import DictConfig, open_dict
 
 from lockstep.errors import ConfigError
-from lockstep.parity.compare import TooFewSteps
+from lockstep.parity.comparison import TooFewSteps
 from lockstep.parity.processes import Group, Processes, SideFailed
 from lockstep.parity.verdict import parity
 from lockstep.runs.composition import compose

@@ -9,7 +9,7 @@ from fits import plain
 from language_models import TINY as TINY_GPT
 from language_models import texts
 
-from lockstep.parity.compare import compare
+from lockstep.parity.comparison import compare
 from lockstep.parity.processes import Group, Processes
 from lockstep.parity.sides import Sides
 from lockstep.runs.composition import compose

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from lockstep.errors import ConfigError
 from lockstep.parity.causes import CAUSES, KERNELS, Cause
-from lockstep.parity.compare import TooFewSteps, compare, repeats
-from lockstep.parity.comparison import Comparison
+from lockstep.parity.comparison import Comparison, TooFewSteps, compare, repeats
 from lockstep.parity.processes import Processes
 from lockstep.parity.sides import Sides
 

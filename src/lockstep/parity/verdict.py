@@ -9,8 +9,7 @@ from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
 from lockstep.console import first_of
-from lockstep.parity.compare import compare, in_larger_batches
-from lockstep.parity.comparison import Comparison
+from lockstep.parity.comparison import Comparison, compare, in_larger_batches
 from lockstep.parity.diagnosis import Explanation, explained
 from lockstep.parity.processes import Processes, SideFailed
 from lockstep.parity.sides import Sides
