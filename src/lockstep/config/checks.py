@@ -4,8 +4,9 @@ import functools
 import re
 import time
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -36,18 +37,13 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     for key, accepts in RULES.items():
         if _has(cfg, key) and not accepts.test(value := OmegaConf.select(cfg, key)):
             raise config_error(key, shown(value), accepts.words)
-    _check_batch(cfg)
-    _check_workers(cfg)
     _check_augmentation(cfg)
-    _check_communication(cfg)
-    _check_validation_interval(cfg)
-    _check_folds(cfg)
+    for key, value, accepted in _conflicts(cfg):
+        raise config_error(key, value, accepted)
     for key, metric in _monitored(cfg):
         _check_metric(cfg, key, metric)
     _check_targets(cfg)
     _check_data_dir(cfg)
-    if (without := OmegaConf.select(cfg, "init_without")) is not None and OmegaConf.select(cfg, "init_from") is None:
-        raise config_error("init_without", without, "is of the checkpoint init_from, which is null; accepted then is null")
     if _has_checkpoint(cfg):
         return  # and goes on from that: what it began with may be gone
     for key in ("ckpt_path", "init_from"):
@@ -96,18 +92,6 @@ def _check_targets(cfg: DictConfig) -> None:
             raise config_error(f"{key}._target_", shown(target), "accepted is the full name of a class, lockstep.nets.CNN say")
 
 
-def _check_batch(cfg: DictConfig) -> None:
-    given = OmegaConf.select(cfg, "datamodule.global_batch_size")
-    if OmegaConf.select(cfg, "datamodule.batch_size") == AUTO and given is not None:
-        accepted = "says what datamodule.batch_size=auto is to find; accepted is one of the two"
-        raise config_error("datamodule.global_batch_size", given, accepted)
-
-
-def _check_workers(cfg: DictConfig) -> None:
-    if OmegaConf.select(cfg, "datamodule.persistent_workers") and cfg.datamodule.num_workers == 0:
-        raise config_error("datamodule.persistent_workers", "true", "needs datamodule.num_workers of at least 1")
-
-
 def _check_augmentation(cfg: DictConfig) -> None:
     names = [key.removeprefix("datamodule.augment.") for key in RULES if key.startswith("datamodule.augment.")]
     for name, value in (OmegaConf.select(cfg, "datamodule.augment") or {}).items():
@@ -115,38 +99,42 @@ def _check_augmentation(cfg: DictConfig) -> None:
             raise config_error(f"datamodule.augment.{name}", shown(value), f"no such key; accepted are {', '.join(names)}")
 
 
-def _check_communication(cfg: DictConfig) -> None:
-    """What several processes can't do with steps of their own, or with what is carried from a scaled gradient to the next."""
-    target = str(OmegaConf.select(cfg, "trainer.strategy.communication._target_")).rpartition(".")[2]
-    precision = OmegaConf.select(cfg, "trainer.precision")
-    if target in ("PowerSGD", "LocalSGD") and precision in (16, "16-mixed"):
-        accepted = f"has a scaler of gradients, which does not go with {target}; accepted is bf16-mixed, 32-true"
-        raise config_error("trainer.precision", precision, accepted)
-    if target == "LocalSGD" and (ema := OmegaConf.select(cfg, "callbacks.ema")) is not None:
-        accepted = "each process would have a mean of its own; accepted without trainer/communication=local_sgd"
-        raise config_error("callbacks.ema", ema._target_, accepted)
-    if target == "LocalSGD" and OmegaConf.select(cfg, "guards.nonfinite.action") == "skip":
-        accepted = "a process would leave out a step that others make; accepted with trainer/communication=local_sgd is stop"
-        raise config_error("guards.nonfinite.action", "skip", accepted)
+def _conflicts(cfg: DictConfig) -> Iterator[tuple[str, object, str]]:
+    """What does not go together: a key, its value, and what would be accepted."""
 
+    def of(key: str) -> Any:
+        return OmegaConf.select(cfg, key)
 
-def _check_validation_interval(cfg: DictConfig) -> None:
-    interval = OmegaConf.select(cfg, "trainer.val_check_interval")
-    if (
-        _has(cfg, "trainer.check_val_every_n_epoch")
-        and cfg.trainer.check_val_every_n_epoch is None
-        and isinstance(interval, float)
-    ):
+    if of("datamodule.batch_size") == AUTO and (given := of("datamodule.global_batch_size")) is not None:
+        yield "datamodule.global_batch_size", given, "says what datamodule.batch_size=auto is to find; accepted is one of the two"
+    if of("datamodule.persistent_workers") and cfg.datamodule.num_workers == 0:
+        yield "datamodule.persistent_workers", "true", "needs datamodule.num_workers of at least 1"
+    yield from _conflicts_of_communication(of)
+    interval = of("trainer.val_check_interval")
+    if _has(cfg, "trainer.check_val_every_n_epoch") and of("trainer.check_val_every_n_epoch") is None and type(interval) is float:
         accepted = f"needs trainer.val_check_interval as a number of batches, which is {interval:g}; accepted is an integer"
-        raise config_error("trainer.check_val_every_n_epoch", "null", accepted)
-
-
-def _check_folds(cfg: DictConfig) -> None:
-    folds, fold = (OmegaConf.select(cfg, f"datamodule.{name}") for name in ("folds", "fold"))
+        yield "trainer.check_val_every_n_epoch", "null", accepted
+    folds, fold = of("datamodule.folds"), of("datamodule.fold")
     if folds is None and fold:
-        raise config_error("datamodule.fold", fold, "needs datamodule.folds; accepted without it is 0")
+        yield "datamodule.fold", fold, "needs datamodule.folds; accepted without it is 0"
     if folds is not None and fold >= folds:
-        raise config_error("datamodule.fold", fold, f"accepted is 0 to {folds - 1}, for datamodule.folds={folds}")
+        yield "datamodule.fold", fold, f"accepted is 0 to {folds - 1}, for datamodule.folds={folds}"
+    if (without := of("init_without")) is not None and of("init_from") is None:
+        yield "init_without", without, "is of the checkpoint init_from, which is null; accepted then is null"
+
+
+def _conflicts_of_communication(of: Callable[[str], Any]) -> Iterator[tuple[str, object, str]]:
+    """What several processes can't do with steps of their own, or with what is carried from a scaled gradient to the next."""
+    target = str(of("trainer.strategy.communication._target_")).rpartition(".")[2]
+    if target in ("PowerSGD", "LocalSGD") and (precision := of("trainer.precision")) in (16, "16-mixed"):
+        accepted = f"has a scaler of gradients, which does not go with {target}; accepted is bf16-mixed, 32-true"
+        yield "trainer.precision", precision, accepted
+    if target == "LocalSGD" and (ema := of("callbacks.ema")) is not None:
+        accepted = "each process would have a mean of its own; accepted without trainer/communication=local_sgd"
+        yield "callbacks.ema", ema._target_, accepted
+    if target == "LocalSGD" and of("guards.nonfinite.action") == "skip":
+        accepted = "a process would leave out a step that others make; accepted with trainer/communication=local_sgd is stop"
+        yield "guards.nonfinite.action", "skip", accepted
 
 
 def _monitored(cfg: DictConfig) -> Iterator[tuple[str, str]]:
@@ -180,35 +168,29 @@ def _check_metric(cfg: DictConfig, key: str, metric: str) -> None:
 
 def _has_validation(cfg: DictConfig) -> bool:
     """A part of the training data, unless that is set to none; or a split of the data's own."""
-    if OmegaConf.select(cfg, "datamodule.val_fraction") != 0 or OmegaConf.select(cfg, "datamodule.folds"):
+    fraction, folds, folder = (OmegaConf.select(cfg, f"datamodule.{name}") for name in ("val_fraction", "folds", "data_dir"))
+    if fraction != 0 or folds or "val_length" in cfg.datamodule:
         return True
-    folder = OmegaConf.select(cfg, "datamodule.data_dir")
-    return "val_length" in cfg.datamodule or (folder is not None and _has_validation_files(Path(folder)))
-
-
-def _has_validation_files(folder: Path) -> bool:
-    """Folders or files that are named for it, as an ImageFolder or the library `datasets` finds them."""
-    names = (path.name for part in (folder, folder / "data") for path in part.glob("*"))
+    # folders or files that are named for it, as an ImageFolder or the library `datasets` finds them
     pattern = rf"(?<![a-z])({'|'.join(VALIDATION)})(?![a-z])"
-    return any(re.search(pattern, name) for name in names)
+    places = [] if folder is None else [Path(folder), Path(folder, "data")]
+    return any(re.search(pattern, path.name) for place in places for path in place.glob("*"))
 
 
 def _check_data_dir(cfg: DictConfig) -> None:
     """A folder the user names must exist; the one a download goes to is made by it."""
     path = OmegaConf.select(cfg, "datamodule.data_dir")
     if path is not None and OmegaConf.select(cfg, "datamodule.dataset") is None and not Path(path).is_dir():
-        raise config_error(
-            "datamodule.data_dir", path, f"no such folder: {Path(path).absolute()}; accepted is a folder with data"
-        )
+        accepted = f"no such folder: {Path(path).absolute()}; accepted is a folder with data"
+        raise config_error("datamodule.data_dir", path, accepted)
 
 
 def check_checkpoint(key: str, path: Path) -> None:
     """A checkpoint must be there and be a whole zip archive, which is what torch.save writes."""
     if not path.is_file():
         check_is_here(key, path)
-        raise config_error(
-            key, path, f"no such file: {path.absolute()}; accepted is a checkpoint, RUN_DIR/checkpoints/best.ckpt say"
-        )
+        accepted = f"no such file: {path.absolute()}; accepted is a checkpoint, RUN_DIR/checkpoints/best.ckpt say"
+        raise config_error(key, path, accepted)
     try:
         stat = path.stat()
         is_recent = abs(time.time() - stat.st_mtime) < _SETTLED

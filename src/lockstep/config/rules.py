@@ -101,27 +101,54 @@ LIMIT = Rule(
 SEED = integer(0, 2**32 - 1)  # numpy's bounds
 PRECISIONS = ("32-true", "32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true", "64", 16, 32, 64)
 
+# Keys whose values are of a kind, whatever they are for.
+_OF_A_KIND: dict[Rule, str] = {
+    YES_NO: """
+        test overwrite fresh_processes
+        trainer.enable_model_summary trainer.enable_progress_bar trainer.sync_batchnorm
+        trainer.strategy.gradient_as_bucket_view trainer.strategy.find_unused_parameters trainer.strategy.static_graph
+        datamodule.drop_last datamodule.shuffle datamodule.pin_memory datamodule.persistent_workers datamodule.on_device
+        datamodule.standardize datamodule.teacher datamodule.verify datamodule.cache datamodule.streaming
+        model.compile model.channels_last model.optimizer.fused
+        trainer.checkpoint_io.async
+        callbacks.tf32.matrices callbacks.tf32.convolutions
+    """,
+    integer(1): """
+        max_processes_per_core base_batch_size
+        trainer.accumulate_grad_batches trainer.log_every_n_steps trainer.strategy.tensor_parallel_size
+        trainer.strategy.communication.rank trainer.strategy.communication.period
+        datamodule.size datamodule.length datamodule.val_length datamodule.test_length datamodule.in_features
+        datamodule.out_features datamodule.context
+        model.adapt.rank model.net.width model.net.kernel_size model.net.depth model.net.heads model.optimizer.ns_steps
+        model.lr_scheduler.frequency model.lr_scheduler.step_size
+        guards.preemption.every_n_steps guards.nonfinite.every_n_steps
+        callbacks.ema.update_every_n_steps callbacks.pictures.samples callbacks.step_time.every_n_steps
+        callbacks.profiler.first_step callbacks.profiler.steps callbacks.noise_scale.every_n_steps
+        callbacks.noise_scale.every_n_steps_alone
+    """,
+    TEXT: "name optimized_metric datamodule.dataset datamodule.data_dir datamodule.target",
+    TEXT.or_null(): """
+        resume ckpt_path init_from datamodule.cache_dir datamodule.tokenizer datamodule.separator
+        model.lr_scheduler.monitor
+    """,
+    PATTERN: """
+        trainer.strategy.blocks trainer.strategy.plan.colwise trainer.strategy.plan.rowwise model.adapt.match
+        callbacks.activation_checkpointing.match callbacks.freeze.match
+    """,
+}
+
 # What a value must be beyond the type that its target's annotation says: checked before that target is imported. Those of
 # groups are checked where the key is present, for a datamodule or model of one's own may lack any of them.
 RULES: dict[str, Rule] = {
-    "name": TEXT,
+    **{key: accepted for accepted, keys in _OF_A_KIND.items() for key in keys.split()},
     "seed": SEED,
-    "test": YES_NO,
-    "resume": TEXT.or_null(),
-    "overwrite": YES_NO,
     "max_restarts": integer(0),
-    "max_processes_per_core": integer(1),
-    "fresh_processes": YES_NO,
     "mirror": Rule("accepted is a URL that fsspec knows, s3://BUCKET/PREFIX say", is_url).or_null(),
     "mirror_wait": number(0, 10**7),
     "memory_per_process": above(0).or_null(),
-    "ckpt_path": TEXT.or_null(),
-    "init_from": TEXT.or_null(),
     "init_without": PATTERN.or_null(),
-    "optimized_metric": TEXT,
     "optimized_mode": one_of("max", "min"),
     "lr_scaling": one_of("none", "linear", "sqrt"),
-    "base_batch_size": integer(1),
     "trainer.accelerator": one_of("auto", "cpu", "gpu", "cuda", "mps"),
     "trainer.devices": Rule("accepted is a number of at least 1, auto, or a list of GPU ids", _is_devices),
     "trainer.num_nodes": integer(1).or_auto(),
@@ -129,7 +156,6 @@ RULES: dict[str, Rule] = {
     "trainer.max_epochs": UNENDING.or_null(),
     "trainer.max_steps": UNENDING,
     "trainer.max_time": Rule("accepted is a time as DD:HH:MM:SS", _is_duration).or_null(),
-    "trainer.accumulate_grad_batches": integer(1),
     "trainer.gradient_clip_val": number(0).or_null(),
     "trainer.gradient_clip_algorithm": one_of("norm", "value"),
     "trainer.check_val_every_n_epoch": integer(1).or_null(),
@@ -138,42 +164,21 @@ RULES: dict[str, Rule] = {
     "trainer.limit_test_batches": LIMIT,
     "trainer.val_check_interval": AMOUNT,
     "trainer.num_sanity_val_steps": integer(-1),
-    "trainer.enable_model_summary": YES_NO,
-    "trainer.log_every_n_steps": integer(1),
-    "trainer.enable_progress_bar": YES_NO,
     "trainer.deterministic": one_of(True, False, "warn"),
     "trainer.benchmark": YES_NO.or_null(),
-    "trainer.sync_batchnorm": YES_NO,
     "trainer.strategy.process_group_backend": one_of("nccl", "gloo").or_null(),
     "trainer.strategy.timeout": number(1),
-    "trainer.strategy.gradient_as_bucket_view": YES_NO,
-    "trainer.strategy.find_unused_parameters": YES_NO,
-    "trainer.strategy.static_graph": YES_NO,
     "trainer.strategy.bucket_cap_mb": number(0.001),
-    "trainer.strategy.blocks": PATTERN,
-    "trainer.strategy.tensor_parallel_size": integer(1),
-    "trainer.strategy.plan.colwise": PATTERN,
-    "trainer.strategy.plan.rowwise": PATTERN,
     "trainer.strategy.communication.dtype": one_of("float16", "bfloat16"),
-    "trainer.strategy.communication.rank": integer(1),
     "trainer.strategy.communication.start": integer(0),
-    "trainer.strategy.communication.period": integer(1),
     "trainer.strategy.communication.seed": SEED,
-    "datamodule.dataset": TEXT,
-    "datamodule.data_dir": TEXT,
     "datamodule.batch_size": integer(1).or_auto(),
     "datamodule.global_batch_size": integer(1).or_null(),
-    "datamodule.drop_last": YES_NO,
-    "datamodule.shuffle": YES_NO,
     "datamodule.num_workers": integer(0).or_null(),
-    "datamodule.pin_memory": YES_NO,
-    "datamodule.persistent_workers": YES_NO,
-    "datamodule.on_device": YES_NO,
     "datamodule.val_fraction": number(0, 0.9),
     "datamodule.folds": integer(2).or_null(),
     "datamodule.fold": integer(0),
     "datamodule.test_fraction": number(0, 0.9),
-    "datamodule.standardize": YES_NO,
     "datamodule.augment": Rule(
         "accepted is {crop: PIXELS, flip: true|false|alternating, padding: zeros|reflect}, or null",
         lambda v: v is None or OmegaConf.is_dict(v),
@@ -184,32 +189,17 @@ RULES: dict[str, Rule] = {
     "datamodule.curriculum.epochs": above(0),
     "datamodule.curriculum.pacing.start": number(0.001, 1),
     "datamodule.curriculum.pacing.power": above(0),
-    "datamodule.size": integer(1),
-    "datamodule.length": integer(1),
-    "datamodule.val_length": integer(1),
-    "datamodule.test_length": integer(1),
     "datamodule.num_classes": integer(2),
     "datamodule.shape": some("three integers of at least 1", integer(1), count=3),
-    "datamodule.in_features": integer(1),
-    "datamodule.out_features": integer(1),
-    "datamodule.teacher": YES_NO,
     "datamodule.noise": number(0),
     "datamodule.seed": SEED,
-    "datamodule.verify": YES_NO,
-    "datamodule.cache": YES_NO,
-    "datamodule.cache_dir": TEXT.or_null(),
     "datamodule.inputs": Rule(
         "accepted is a list of names of columns, or one name",
         lambda v: TEXT.test(v) or (OmegaConf.is_list(v) and len(v) > 0 and all(map(TEXT.test, v))),
     ),
-    "datamodule.target": TEXT,
-    "datamodule.streaming": YES_NO,
     "datamodule.paths": some("files and folders", TEXT).or_null(),
     "datamodule.suffixes": some("endings such as .txt", TEXT),
-    "datamodule.context": integer(1),
     "datamodule.overlap": integer(0),
-    "datamodule.tokenizer": TEXT.or_null(),
-    "datamodule.separator": TEXT.or_null(),
     "model.metrics": some("names", TEXT),
     "model.torchmetrics": Rule(
         "accepted is {NAME: {_target_: torchmetrics....}}, or null",
@@ -219,23 +209,15 @@ RULES: dict[str, Rule] = {
         "accepted is {NAME: {match: PART OF A PARAMETER'S NAME, OPTION: VALUE}}, or null",
         lambda v: v is None or (OmegaConf.is_dict(v) and all(OmegaConf.is_dict(g) and "match" in g for g in v.values())),
     ),
-    "model.adapt.rank": integer(1),
     "model.adapt.alpha": above(0),
-    "model.adapt.match": PATTERN,
     "model.adapt.train": PATTERN.or_null(),
-    "model.compile": YES_NO,
     "model.compile_mode": one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
-    "model.channels_last": YES_NO,
     "model.label_smoothing": number(0, 1),
     "model.tta": one_of("none", "mirror", "mirror_translate"),
     "model.net.dropout": number(0, 1),
     "model.net.hidden": some("integers of at least 1", integer(1)),
-    "model.net.width": integer(1),
-    "model.net.kernel_size": integer(1),
     "model.net.batchnorm_momentum": number(0, 1),
     "model.net.scaling_factor": above(0),
-    "model.net.depth": integer(1),
-    "model.net.heads": integer(1),
     "model.net.mlp_width": integer(1).or_null(),
     "model.net.kv_heads": integer(1).or_null(),
     "model.net.patch": integer(1).or_null(),
@@ -246,13 +228,9 @@ RULES: dict[str, Rule] = {
     "model.optimizer.lr": number(0),
     "model.optimizer.weight_decay": number(0),
     "model.optimizer.momentum": number(0, 1),
-    "model.optimizer.fused": YES_NO,
-    "model.optimizer.ns_steps": integer(1),
     "model.lr_scheduler.interval": one_of("step", "epoch"),
-    "model.lr_scheduler.frequency": integer(1),
     "model.lr_scheduler.warmup_steps": integer(0),
     "model.lr_scheduler.warmup_epochs": integer(0),
-    "model.lr_scheduler.step_size": integer(1),
     "model.lr_scheduler.gamma": number(0),
     "model.lr_scheduler.min_factor": number(0),
     "model.lr_scheduler.pct_start": number(0, 1),
@@ -260,39 +238,24 @@ RULES: dict[str, Rule] = {
     "model.lr_scheduler.final_div_factor": above(0),
     "model.lr_scheduler.patience": integer(0),
     "model.lr_scheduler.mode": one_of("max", "min"),
-    "model.lr_scheduler.monitor": TEXT.or_null(),
     "trainer.checkpoint_io.on_save_error": one_of("fail", "warn"),
-    "trainer.checkpoint_io.async": YES_NO,
     "guards.checkpoint.every_n_epochs": integer(1).or_null(),
     "guards.checkpoint.every_n_steps": integer(1).or_null(),
     "guards.checkpoint.every_n_minutes": number(0.001).or_null(),
-    "guards.preemption.every_n_steps": integer(1),
     "guards.preemption.deadline": number(1, 10**7).or_null(),
     "guards.nonfinite.action": one_of("stop", "skip"),
-    "guards.nonfinite.every_n_steps": integer(1),
     "guards.watchdog.seconds": number(1, 10**7),
     "guards.watchdog.seconds_to_first_batch": number(1, 10**7),
     "guards.randomness.seed": SEED,
     "callbacks.best_checkpoint.mode": one_of("max", "min"),
     "callbacks.best_checkpoint.save_top_k": integer(-1),
-    "callbacks.activation_checkpointing.match": PATTERN,
     "callbacks.ema.decay": number(0, 1),
-    "callbacks.ema.update_every_n_steps": integer(1),
     "callbacks.ema.update_starting_at_step": integer(0).or_null(),
     "callbacks.early_stopping.patience": integer(0),
     "callbacks.early_stopping.min_delta": number(0),
     "callbacks.early_stopping.mode": one_of("max", "min"),
     "callbacks.progress.refresh_rate": integer(0),
-    "callbacks.pictures.samples": integer(1),
-    "callbacks.tf32.matrices": YES_NO,
-    "callbacks.tf32.convolutions": YES_NO,
-    "callbacks.step_time.every_n_steps": integer(1),
     "callbacks.throughput.peak_flops": above(0).or_null(),
-    "callbacks.freeze.match": PATTERN,
     "callbacks.freeze.unfreeze": Rule("accepted is {EPOCH: REGULAR EXPRESSION}", _is_schedule).or_null(),
-    "callbacks.profiler.first_step": integer(1),
-    "callbacks.profiler.steps": integer(1),
-    "callbacks.noise_scale.every_n_steps": integer(1),
-    "callbacks.noise_scale.every_n_steps_alone": integer(1),
     "callbacks.noise_scale.decay": number(0, 0.9999),
 }
