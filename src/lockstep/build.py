@@ -185,10 +185,8 @@ def _step_of_continued(cfg: DictConfig, model: nn.Module) -> int | None:
     saved = (checkpoint.get("hyper_parameters") or {}).get("model")
     theirs, ours = map(_optimizer_of, (saved, cfg.model))
     if theirs is not None and theirs != ours:
-        accepted = (
-            f"ckpt_path={cfg.ckpt_path} holds the state of another; accepted is {theirs}, or init_from instead of ckpt_path"
-        )
-        raise config_error("model.optimizer._target_", ours, accepted)
+        accepted = f"accepted is {theirs}, or init_from instead of ckpt_path"
+        raise config_error("model.optimizer._target_", ours, f"ckpt_path={cfg.ckpt_path} holds the state of another; {accepted}")
     return checkpoint.get("global_step")
 
 
@@ -229,8 +227,8 @@ def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
         if factory.callee is TensorBoardLogger:  # which passes the rest on only when it first writes
             from torch.utils.tensorboard import SummaryWriter
 
-            rest = factory.values.keys() - factory.arguments.own
-            Arguments(SummaryWriter).check(factory.key, {name: factory.values[name] for name in rest})
+            rest = factory.keywords.keys() - factory.arguments.own
+            Arguments(SummaryWriter).check(factory.key, {name: factory.keywords[name] for name in rest})
         return {"purge_step": step} if factory.callee in can_purge else {}
 
     return _instances(cfg, "logger", given)

@@ -2,8 +2,7 @@
 
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,8 @@ _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'|multiple values f
 
 
 class Factory:
-    """A target and the values a config gives it, to be called with the rest."""
+    """A target and the values a config gives it, to be called with the rest: what is given then comes before the `keywords`, as
+    those of a functools.partial."""
 
     def __init__(self, key: str, node: Any, allow: Sequence[str] | None = None) -> None:
         """Raises ConfigError for a target that is not allowed or not there, and for arguments that it does not take."""
@@ -29,34 +29,17 @@ class Factory:
         self.target = resolve(key, self.name, allow)
         self.callee = self.target.func if isinstance(self.target, partial) else self.target
         self.arguments = Arguments(self.callee)
-        self.values = {name: _built(f"{key}.{name}", value, allow) for name, value in node.items() if name not in _KEYS}
+        self.keywords = {name: _built(f"{key}.{name}", value, allow) for name, value in node.items() if name not in _KEYS}
         self.positional = _built(f"{key}._args_", node.get("_args_", []), allow)
         if not isinstance(self.positional, list):
             raise config_error(f"{key}._args_", shown(self.positional), "accepted is a list")
-        self.arguments.check(key, self.values)
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """As a functools.partial has them, for which it is called too: what is given then comes before them."""
-        return self.values
+        self.arguments.check(key, self.keywords)
 
     def __call__(self, *positional: Any, **given: Any) -> Any:
-        for name in self.arguments.missing(given.keys() | self.values.keys(), len(self.positional) + len(positional)):
+        for name in self.arguments.missing(given.keys() | self.keywords.keys(), len(self.positional) + len(positional)):
             raise config_error(f"{self.key}.{name}", "???", f"a value is required by {self.name}")
-        with self._refusals():
-            return self.target(*self.positional, *positional, **(self.values | given))
-
-    def construct(self, given: Mapping[str, Any]) -> Any:
-        """The object, with those of the given arguments that the target takes."""
-        taken = {name: value for name, value in given.items() if self.arguments.takes(name)}
-        for name in taken.keys() & self.values.keys():
-            raise config_error(f"{self.key}.{name}", shown(self.values[name]), "is set elsewhere; accepted is to leave it out")
-        return self(**taken)
-
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
         try:
-            yield
+            return self.target(*self.positional, *positional, **(self.keywords | given))
         except ConfigError:
             raise
         except Exception as error:
@@ -64,18 +47,25 @@ class Factory:
                 raise
             raise refusal from error
 
+    def construct(self, given: Mapping[str, Any]) -> Any:
+        """The object, with those of the given arguments that the target takes."""
+        taken = {name: value for name, value in given.items() if self.arguments.takes(name)}
+        for name in taken.keys() & self.keywords.keys():
+            raise config_error(f"{self.key}.{name}", shown(self.keywords[name]), "is set elsewhere; accepted is to leave it out")
+        return self(**taken)
+
     def _refusal(self, error: Exception) -> ConfigError | None:
         if isinstance(error, TypeError):
             found = _UNEXPECTED.search(str(error))
             name = found and (found[1] or found[2])
-            if name not in self.values:
+            if name not in self.keywords:
                 return None
             accepted = f"no such argument; accepted are {', '.join(self.arguments.types)}"
-            return config_error(f"{self.key}.{name}", shown(self.values[name]), accepted)
+            return config_error(f"{self.key}.{name}", shown(self.keywords[name]), accepted)
         if isinstance(error, InstantiationException):  # Hydra checks again what is called, and with what
             return config_error(f"{self.key}._target_", self.name, _in_one_line(error))
         is_refusal = isinstance(error, ValueError | ImportError) or _is_misconfiguration(error)
-        return name_refusal(self.key, self.name, self.values, error) if is_refusal else None
+        return name_refusal(self.key, self.name, self.keywords, error) if is_refusal else None
 
 
 def construct(key: str, node: Any, given: Mapping[str, Any] | None = None, *, allow: Sequence[str] | None = None) -> Any:

@@ -18,7 +18,9 @@ def build_model(model_config: dict[str, Any], lr: float | None = None, allow: Se
 
     What is no Task, a LightningModule of the user's own, is given the group's values and nothing else.
     """
-    parts, spec = dict(model_config["model"]), _spec(model_config["spec"])
+    parts, fields = dict(model_config["model"]), model_config["spec"]
+    tuples = {name: tuple(value) for name, value in (fields or {}).items() if isinstance(value, list)}
+    spec = None if fields is None else DataSpec(**fields | tuples)
     if lr is not None:
         parts |= _with_rate(parts, lr)
     if not is_task(parts, allow):
@@ -46,15 +48,7 @@ def plain_spec(datamodule: LightningDataModule) -> dict[str, Any] | None:
     spec = getattr(datamodule, "spec", None)
     if not isinstance(spec, DataSpec):
         return None
-    names = None if spec.class_names is None else list(spec.class_names)
-    return {"input_shape": list(spec.input_shape), "num_outputs": spec.num_outputs, "class_names": names}
-
-
-def _spec(fields: dict[str, Any] | None) -> DataSpec | None:
-    if fields is None:
-        return None
-    names = fields["class_names"]
-    return DataSpec(tuple(fields["input_shape"]), fields["num_outputs"], None if names is None else tuple(names))
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(spec).items()}
 
 
 def _own_module(parts: dict[str, Any], spec: DataSpec | None, allow: Sequence[str] | None) -> LightningModule:
@@ -83,6 +77,6 @@ def _metrics(nodes: dict[str, Any], num_classes: int, allow: Sequence[str] | Non
     metrics = {}
     for name, node in nodes.items():
         factory = Factory(f"model.torchmetrics.{name}", node, allow)
-        asks = "num_classes" in factory.arguments.own and "num_classes" not in factory.values
+        asks = "num_classes" in factory.arguments.own and "num_classes" not in factory.keywords
         metrics[name] = factory.construct({"num_classes": num_classes} if asks else {})
     return metrics

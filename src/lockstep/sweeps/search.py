@@ -156,7 +156,7 @@ class Search:
         """Of one trial. What it draws is counted from the seed and the trial's number, so that a search that is resumed does not
         draw again what it had drawn before, but what it would have drawn."""
         factory = Factory("hydra.sweeper.sampler", self.settings.sampler)
-        seed = factory.values.pop("seed", None)
+        seed = factory.keywords.pop("seed", None)
         if seed is not None and factory.callee not in _OF_ONE_SEED:
             seed = int(SeedSequence((seed, number)).generate_state(1)[0])
         return factory.construct({"seed": seed})
