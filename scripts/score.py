@@ -53,17 +53,12 @@ def losses_of(model: Any, datamodule: Any) -> Any:
     """(length,), in float64, of the training split."""
     import torch
 
-    from lockstep.datamodules.batches import Batches
-    from lockstep.datamodules.loaders import loader_of
-    from lockstep.datamodules.samplers import EvalSampler
-
     train = datamodule.splits.train
     losses = torch.full((len(train),), torch.nan, dtype=torch.float64)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.eval().to(device)
-    sampler = EvalSampler(len(train), datamodule.global_batch_size or datamodule.batch_size)
     with torch.inference_mode():
-        for batch in loader_of(Batches(train), sampler, num_workers=datamodule.num_workers):
+        for batch in datamodule.eval_loader(train):
             moved = batch.to(device)
             losses[batch.ids] = model.measure(model(moved.inputs), moved.targets)["loss"].double().cpu()
     return losses

@@ -69,10 +69,14 @@ def remove_partial_files(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Nobody else writes to a folder while this lasts, by a POSIX record lock (fcntl(2)), which data workers do not inherit: it
-    ends with the process that holds it. What writers that were killed have left there is removed."""
+def write_once(path: Path, write: Callable[[], None], size: int | None = None) -> None:
+    """Has a file, of `size` bytes where that is known, written if it is not there. Whoever else wants it meanwhile waits, by a
+    POSIX record lock (fcntl(2)), which data workers do not inherit: it ends with the process that holds it. What writers that
+    were killed have left there is removed."""
+    if _is_there(path, size):
+        return
+    folder = path.parent
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("a") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX)
@@ -80,7 +84,12 @@ def alone_in(folder: Path) -> Iterator[None]:
             log.warning(f"{folder}: this file system has no locks ({error}); other processes may write the same file")
         else:
             remove_partial_files(folder)
-        yield
+        if not _is_there(path, size):
+            write()
+
+
+def _is_there(path: Path, size: int | None) -> bool:
+    return path.is_file() and size in (None, path.stat().st_size)
 
 
 def _finite(content: Any) -> Any:

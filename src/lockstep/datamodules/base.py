@@ -11,10 +11,10 @@ import numpy
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 from lockstep.datamodules.augment import CropFlip
-from lockstep.datamodules.batches import Augment, Batch, Batches
+from lockstep.datamodules.batches import Augment, Batch, Batches, InMemory
 from lockstep.datamodules.curriculum import Curriculum, EasyFirst
 from lockstep.datamodules.loaders import loader_of
 from lockstep.datamodules.on_device import OnDevice
@@ -50,17 +50,7 @@ class Splits:
 class DataModule(LightningDataModule):
     """A subclass says what the data is: `spec` when constructed, `load` for the splits, `prepare_data` for downloads.
 
-    Args:
-        batch_size: samples per process and step.
-        global_batch_size: given instead, is divided by world size and accumulation.
-        drop_last: of the global batch; false splits the tail over the processes.
-        pin_memory: on a GPU, batches come to it from page-locked memory while the step before runs.
-        on_device: the data is brought to the device once, and batches are made of it there.
-        val_fraction: of the training data, drawn with the seed, where the data has no validation split of its own.
-        folds, fold: given instead, validation is part number `fold`, from 0 on, of `folds` equal ones: cross-validation.
-        standardize: fit scikit-learn's StandardScaler on the training split.
-        augment: keyword arguments of CropFlip, for training images.
-        curriculum: which training samples take part when.
+    What each argument means stands beside its default in conf/datamodule/base.yaml, and for a subclass in its own file there.
     """
 
     spec: DataSpec
@@ -122,8 +112,7 @@ class DataModule(LightningDataModule):
         sampler = TrainSampler(
             len(self.splits.train),
             self._batch_size(),
-            self._rank,
-            self._world_size,
+            *self._share,
             accumulate=self._accumulate,
             shuffle=self.shuffle,
             seed=self.seed,
@@ -157,13 +146,10 @@ class DataModule(LightningDataModule):
             keys |= {"global_batch_size": "datamodule.global_batch_size", "curriculum": "datamodule.curriculum"}
             for name, key in keys.items():
                 if now[name] != state_dict.get(name, now[name]):  # an older checkpoint does not say all of them
-                    raise config_error(
-                        key,
-                        now[name],
-                        f"the checkpoint is from within an epoch of {state_dict['length']} samples, in global batches of "
-                        f"{state_dict['global_batch_size']}, with seed {state_dict['seed']} and shuffle="
-                        f"{bool(state_dict.get('shuffle', 1))}; accepted is the same",
-                    )
+                    within = f"an epoch of {state_dict['length']} samples, in global batches of {state_dict['global_batch_size']}"
+                    drawn = f"seed {state_dict['seed']} and shuffle={bool(state_dict.get('shuffle', 1))}"
+                    accepted = f"the checkpoint is from within {within}, with {drawn}; accepted is the same"
+                    raise config_error(key, now[name], accepted)
         if now["world_size"] != state_dict["world_size"]:
             log.info(
                 f"continuing on {now['world_size']} process(es) what {state_dict['world_size']} began: the same global batches, "
@@ -175,7 +161,7 @@ class DataModule(LightningDataModule):
 
     def order_facts(self) -> dict[str, int]:
         """What decides which samples an epoch's batches have, and how many, over all processes."""
-        samples_per_batch = self._batch_size() * self._world_size
+        samples_per_batch = self._batch_size() * self._share[1]
         return {
             "seed": self.seed,
             "shuffle": int(self.shuffle),
@@ -183,7 +169,7 @@ class DataModule(LightningDataModule):
             "length": len(self.splits.train),
             "global_batch_size": samples_per_batch * self._accumulate,
             "samples_per_batch": samples_per_batch,
-            "world_size": self._world_size,
+            "world_size": self._share[1],
         }
 
     @cached_property
@@ -191,10 +177,22 @@ class DataModule(LightningDataModule):
         return None if self.curriculum is None else self.curriculum(self.splits.train)
 
     def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
-        return self._eval_loader(self.splits.val)
+        return [] if self.splits.val is None else self.eval_loader(self.splits.val)
 
     def test_dataloader(self) -> DataLoader[Batch] | list[Any]:
-        return self._eval_loader(self.splits.test)
+        return [] if self.splits.test is None else self.eval_loader(self.splits.test)
+
+    def drawn(self, train: Any, val: Any = None, test: Any = None, test_fraction: float = 0.0) -> Splits:
+        """The splits of data that may have no validation of its own: it is then a part of train, drawn with the seed. A
+        `test_fraction` of train, for data that is not split, is drawn before."""
+        ids = torch.arange(len(train))
+        if test_fraction:
+            ids, held_out = seeded_split(len(train), test_fraction, self.seed)
+            test = _part(train, held_out) or None
+        if val is None:
+            rest, held_out = self.split(len(ids))
+            train, val = _part(train, ids[rest]), _part(train, ids[held_out]) or None
+        return Splits(train, val, test)
 
     def describe(self) -> dict[str, int]:
         """How many samples each split has, for the record of a run."""
@@ -206,9 +204,8 @@ class DataModule(LightningDataModule):
         if self.folds is None:
             return seeded_split(length, self.val_fraction, self.seed)
         if not 0 <= self.fold < self.folds:
-            raise config_error(
-                "datamodule.fold", self.fold, f"accepted is 0 to {self.folds - 1}, for datamodule.folds={self.folds}"
-            )
+            accepted = f"accepted is 0 to {self.folds - 1}, for datamodule.folds={self.folds}"
+            raise config_error("datamodule.fold", self.fold, accepted)
         parts = torch.randperm(length, generator=torch.Generator().manual_seed(self.seed)).tensor_split(self.folds)
         rest = torch.cat([part for number, part in enumerate(parts) if number != self.fold])
         return rest.sort().values, parts[self.fold].sort().values
@@ -224,10 +221,9 @@ class DataModule(LightningDataModule):
         train = Batches(self.splits.train)
         return train[BatchIndices(torch.arange(min(count, len(train))), 0, 1.0)].inputs
 
-    def _eval_loader(self, dataset: Any | None) -> DataLoader[Batch] | list[Any]:
-        if dataset is None:
-            return []
-        sampler = EvalSampler(len(dataset), self._batch_size(), self._rank, self._world_size)
+    def eval_loader(self, dataset: Any) -> DataLoader[Batch]:
+        """Every sample exactly once, over all processes, unaugmented."""
+        sampler = EvalSampler(len(dataset), self._batch_size(), *self._share)
         return self._loader(dataset, sampler, None)
 
     def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: Augment | None) -> DataLoader[Batch]:
@@ -242,16 +238,13 @@ class DataModule(LightningDataModule):
         )
 
     @property
-    def _rank(self) -> int:
-        return share_of_batch(self.trainer)[0] if self.trainer else 0
+    def _share(self) -> tuple[int, int]:
+        """Which part of each global batch this process has, and of how many."""
+        return share_of_batch(self.trainer) if self.trainer else (0, 1)
 
     @property
     def _device(self) -> torch.device:
         return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
-
-    @property
-    def _world_size(self) -> int:
-        return share_of_batch(self.trainer)[1] if self.trainer else 1
 
     @property
     def _accumulate(self) -> int:
@@ -265,7 +258,7 @@ class DataModule(LightningDataModule):
     def _batch_size(self) -> int:
         if self.global_batch_size is None:
             return self.batch_size
-        shares = self._world_size * self._accumulate
+        shares = self._share[1] * self._accumulate
         if self.global_batch_size % shares:
             raise config_error("datamodule.global_batch_size", self.global_batch_size, f"accepted is a multiple of {shares}")
         return self.global_batch_size // shares
@@ -279,6 +272,12 @@ class DataModule(LightningDataModule):
         for ids in torch.arange(len(train)).split(4096):
             scaler.partial_fit(as_features(train[BatchIndices(ids, 0, 1.0)].inputs))
         return scaler
+
+
+def _part(dataset: Any, ids: Tensor) -> InMemory | Subset[Any]:
+    """Some of the samples; of what is in memory a copy, so that a batch is of one tensor."""
+    is_in_memory = type(dataset) is InMemory  # a subclass may be on disk
+    return InMemory(*dataset.__getitems__(ids)) if is_in_memory else Subset(dataset, ids.tolist())
 
 
 def as_features(inputs: Tensor) -> numpy.ndarray:

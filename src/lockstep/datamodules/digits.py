@@ -30,12 +30,8 @@ class Digits(DataModule):
 
     def load(self) -> Splits:
         images, targets = digits()
-        train, val = self.split(len(images) - TEST_LENGTH)
-        return Splits(
-            train=InMemory(images[train], targets[train]),
-            val=InMemory(images[val], targets[val]) if len(val) else None,
-            test=InMemory(images[-TEST_LENGTH:], targets[-TEST_LENGTH:]),
-        )
+        train, test = slice(-TEST_LENGTH), slice(-TEST_LENGTH, None)
+        return self.drawn(InMemory(images[train], targets[train]), test=InMemory(images[test], targets[test]))
 
 
 def digits() -> tuple[Tensor, Tensor]:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 from lockstep.config.checks import VALIDATION
-from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.images import WORKERS, decode
 from lockstep.errors import config_error
 
@@ -25,14 +25,6 @@ class HFDataset(DataModule):
 
     Without a split for validation it is a seeded part of train; data that is not split is split in three with the seed.
     Images become uint8 (3, size, size), arrays of uint8 (channels, height, width) stay what they are, numbers become float32.
-
-    Args:
-        inputs: the column for the net; or a list of columns of numbers.
-        target: the column to be predicted: classes by number, from 0 on, or by name; or floats, for a regression.
-        size: pixels of the square that an image becomes.
-        test_fraction: of data that is not split.
-        streaming: accepted is false alone.
-        num_workers: processes that decode images; for numbers by default none.
     """
 
     def __init__(
@@ -67,19 +59,7 @@ class HFDataset(DataModule):
         self.spec = DataSpec(tuple(first.shape[1:]), targets.outputs, targets.class_names)
 
     def load(self) -> Splits:
-        train, val, test = (self.rows.get(split) for split in NAMES)
-        ids = torch.arange(len(self.rows["train"]))
-        if not self.is_split:
-            ids, held_out = seeded_split(len(ids), self.test_fraction, self.seed)
-            test = _part(train, held_out)
-        if val is None:
-            train_ids, val_ids = (ids[part] for part in self.split(len(ids)))
-            train, val = _part(train, train_ids), _part(train, val_ids)
-        return Splits(train, val, test)
-
-
-def _part(rows: Any, ids: Tensor) -> Subset[Any] | None:
-    return Subset(rows, ids.tolist()) if len(ids) else None
+        return self.drawn(**self.rows, test_fraction=0.0 if self.is_split else self.test_fraction)
 
 
 def _library() -> Any:
@@ -153,9 +133,8 @@ class Targets:
     def check(self, split: str, table: Any) -> None:
         """Raises ConfigError for a class that the training split does not have, such as the -1 of labels that are kept secret."""
         if not self.is_regression and (unknown := [value for value in table.unique(self.column) if value not in self.numbers]):
-            raise config_error(
-                "datamodule.target", self.column, f"in {split} there is {unknown[0]}, which is none of its classes"
-            )
+            reason = f"in {split} there is {unknown[0]}, which is none of its classes"
+            raise config_error("datamodule.target", self.column, reason)
 
     def of(self, values: Any) -> Tensor:
         """(n, outputs) floats, or (n,) class numbers."""

@@ -22,7 +22,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.atomic_files import alone_in, replacing
+from lockstep.atomic_files import replacing, write_once
 from lockstep.config.plan import visible_cores
 from lockstep.console import first_of
 from lockstep.datamodules import images as decoding
@@ -62,7 +62,7 @@ def cached(
     root: str | Path, samples: Sequence[tuple[str, int]], shape: Sequence[int], folder: Path, workers: int | None = None
 ) -> Mapped:
     """The images `samples` below `root`, pairs of path and class number, as (channels, height, width) of `shape`: from a file
-    in `folder`, which is written now if it is not there. Whoever else wants it meanwhile waits.
+    in `folder`, which is written now if it is not there.
 
     Args:
         workers: processes to decode with; by default one per core.
@@ -72,14 +72,11 @@ def cached(
     paths, targets = [path for path, _ in samples], torch.tensor([target for _, target in samples])
     path = folder / f"{Path(root).absolute().name}-{'x'.join(map(str, shape))}-{_key(root, paths, shape)}.uint8"
     size = len(paths) * math.prod(shape)
-    if not _is_whole(path, size):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with alone_in(folder):
-                if not _is_whole(path, size):
-                    _write(path, root, paths, shape, visible_cores() if workers is None else workers)
-        except OSError as error:
-            raise _unwritable(folder, error) from error
+    workers = visible_cores() if workers is None else workers
+    try:
+        write_once(path, lambda: _write(path, root, paths, shape, workers), size)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     return Mapped(path, shape, targets)
 
 
@@ -93,10 +90,6 @@ def _key(root: str | Path, paths: Sequence[str], shape: Sequence[int]) -> str:
     code = Path(decoding.__file__).read_text()
     text = json.dumps([files, list(shape), code, PIL.__version__, str(torch.__version__)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _is_whole(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
 
 
 def _write(path: Path, root: str | Path, paths: Sequence[str], shape: Sequence[int], workers: int) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torchvision
-from torch.utils.data import Subset
 from torchvision.datasets.folder import find_classes
 
-from lockstep.datamodules.base import DataModule, DataSpec, Splits, seeded_split
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.image_cache import Mapped, UnreadableImages, cached
 from lockstep.datamodules.images import WORKERS, damage, decode
 from lockstep.errors import config_error
@@ -44,14 +43,6 @@ class ImageFolder(DataModule):
     """Any data set laid out as data_dir/{train,val,test}/CLASS/*.jpg, or flat as data_dir/CLASS/*.jpg; or .png, .webp, ...
 
     Without a val folder validation is a seeded part of train; flat class folders are split in three with the seed.
-
-    Args:
-        size: pixels of the square that an image becomes.
-        test_fraction: of flat class folders.
-        verify: read every image's header before training, so that a damaged file is named at the start.
-        cache: decode all images once, into a file that later runs and all processes read; see lockstep.datamodules.image_cache.
-        cache_dir: the folder for it; DATA_DIR.cache, beside the data, where it is not given.
-        num_workers: processes that decode; with a cache, where nothing is left to decode, by default none.
     """
 
     def __init__(
@@ -110,20 +101,8 @@ class ImageFolder(DataModule):
         return packed
 
     def load(self) -> Splits:
-        datasets = self.pack() if self.cache else self.folders
-        if not self.is_split:
-            return self._split_flat(datasets["all"])
-        train, val, test = (datasets.get(name) for name in ("train", "val", "test"))
-        if train is None or val is not None:
-            return Splits(train, val, test)
-        rest, held_out = self.split(len(train))
-        return Splits(Subset(train, rest.tolist()), Subset(train, held_out.tolist()) if len(held_out) else None, test)
-
-    def _split_flat(self, images: Any) -> Splits:
-        rest, test = seeded_split(len(images), self.test_fraction, self.seed)
-        train, val = (rest[part] for part in self.split(len(rest)))
-        train, val, test = (Subset(images, part.tolist()) for part in (train, val, test))
-        return Splits(train, val if len(val) else None, test if len(test) else None)
+        datasets: Any = self.pack() if self.cache else self.folders
+        return self.drawn(**datasets) if self.is_split else self.drawn(datasets["all"], test_fraction=self.test_fraction)
 
 
 def _class_names(folder: Path) -> list[str]:
@@ -132,7 +111,6 @@ def _class_names(folder: Path) -> list[str]:
     except OSError as error:
         raise config_error("datamodule.data_dir", folder, f"accepted is a folder with one folder per class ({error})") from error
     if len(names) < 2:
-        raise config_error(
-            "datamodule.data_dir", folder, f"has one class, {names[0]}; accepted is one folder per class, two or more"
-        )
+        accepted = f"has one class, {names[0]}; accepted is one folder per class, two or more"
+        raise config_error("datamodule.data_dir", folder, accepted)
     return names

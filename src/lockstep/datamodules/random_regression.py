@@ -10,12 +10,8 @@ from lockstep.datamodules.batches import InMemory
 
 
 class RandomRegression(DataModule):
-    """Gaussian inputs; targets are Gaussian noise, or a fixed linear teacher's answers with noise added.
-
-    Args:
-        teacher: false gives targets that have nothing to do with the inputs.
-        noise: standard deviation added to the teacher's answers; the least mean squared error is its square.
-    """
+    """Gaussian inputs; targets are Gaussian noise, or a fixed linear teacher's answers with noise added: its variance is then the
+    least mean squared error."""
 
     def __init__(
         self,

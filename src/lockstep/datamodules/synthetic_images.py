@@ -10,12 +10,7 @@ from lockstep.datamodules.batches import InMemory
 
 
 class SyntheticImages(DataModule):
-    """uint8 images of any shape: each class is one random pattern, each image half its pattern and half noise.
-
-    Args:
-        shape: channels, height, width.
-        length, val_length, test_length: samples in the three splits.
-    """
+    """uint8 images of any shape: each class is one random pattern, each image half its pattern and half noise."""
 
     def __init__(
         self, shape: tuple[int, int, int], num_classes: int, length: int, val_length: int, test_length: int, **loading: Any

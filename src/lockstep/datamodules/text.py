@@ -16,17 +16,7 @@ from lockstep.datamodules.vocabulary import vocabulary
 from lockstep.errors import config_error
 
 # Of the standard library: what is installed beside it, tests, an editor, and tables and texts that programs have written.
-LEFT_OUT = {
-    "site-packages",
-    "dist-packages",
-    "test",
-    "tests",
-    "idlelib",
-    "turtledemo",
-    "lib2to3",
-    "encodings",
-    "pydoc_data",
-}
+LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "lib2to3", "encodings", "pydoc_data"}
 
 
 class Text(DataModule):
@@ -34,17 +24,8 @@ class Text(DataModule):
 
     The files of the test split are chosen by a hash of their names, which holds for any seed and however many others there are;
     those of the validation split by a hash of the seed and the names. Where there are fewer files than splits, each is a
-    contiguous part of all tokens instead, in the order train, val, test, whatever the seed.
-
-    Args:
-        paths: files, and folders, which are searched through; null is the sources of this Python's standard library.
-        suffixes: of the files of a folder.
-        context: tokens of a window, which is a sample.
-        overlap: tokens that a window of validation and test has from the one before, so that those it is evaluated on are not
-            without a context.
-        tokenizer: a JSON file of the library `tokenizers`; null for bytes.
-        separator: the text of the tokenizer's token before a document; null is one more token, after all of them.
-        cache_dir: the folder for the files of tokens.
+    contiguous part of all tokens instead, in the order train, val, test, whatever the seed. With an `overlap`, the tokens that a
+    window of validation and test is evaluated on are not without a context.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lockstep.atomic_files import alone_in, replacing
+from lockstep.atomic_files import replacing, write_once
 from lockstep.datamodules.vocabulary import Vocabulary
 from lockstep.errors import config_error
 
@@ -28,20 +28,16 @@ _FORMAT = 2  # of the file
 
 def token_file(paths: Sequence[Path], vocabulary: Vocabulary, folder: Path) -> Path:
     """The file of the tokens of these texts, in this order, each after a separator, and one more separator at the end; beside it,
-    ending in .npy, the places of the separators. Written now if it is not there. Whoever else wants it meanwhile waits.
+    ending in .npy, the places of the separators. Written now if it is not there.
 
     Raises ConfigError where a text can't be read or the folder can't be written to.
     """
     path = folder / f"{_key(paths, vocabulary)}-{_type(vocabulary).__name__}.tokens"
-    if not path.is_file():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with alone_in(folder):
-                if not path.is_file():
-                    _write(path, paths, vocabulary)
-        except OSError as error:
-            reason = error.strerror or error
-            raise config_error("datamodule.cache_dir", folder, f"can't be written ({reason}); accepted is a folder") from error
+    try:
+        write_once(path, lambda: _write(path, paths, vocabulary))
+    except OSError as error:
+        reason = error.strerror or error
+        raise config_error("datamodule.cache_dir", folder, f"can't be written ({reason}); accepted is a folder") from error
     return path
 
 

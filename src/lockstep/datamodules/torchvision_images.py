@@ -42,21 +42,12 @@ class TorchvisionImages(DataModule):
         except Exception as error:  # the downloaders of torchvision raise RuntimeError, URLError, OSError, ...
             for folder in ours:
                 shutil.rmtree(folder, ignore_errors=True)
-            raise config_error(
-                "datamodule.data_dir",
-                self.data_dir,
-                f"{self.dataset} is not in {self.data_dir.absolute()} and could not be downloaded; put torchvision's files "
-                f"there, or set it to the folder that has them ({error})",
-            ) from error
+            failed = f"{self.dataset} is not in {self.data_dir.absolute()} and could not be downloaded"
+            advice = f"put torchvision's files there, or set it to the folder that has them ({error})"
+            raise config_error("datamodule.data_dir", self.data_dir, f"{failed}; {advice}") from error
 
     def load(self) -> Splits:
-        images, targets = self._read(train=True)
-        train, val = self.split(len(images))
-        return Splits(
-            train=InMemory(images[train], targets[train]),
-            val=InMemory(images[val], targets[val]) if len(val) else None,
-            test=InMemory(*self._read(train=False)),
-        )
+        return self.drawn(InMemory(*self._read(train=True)), test=InMemory(*self._read(train=False)))
 
     def _read(self, train: bool, download: bool = False) -> tuple[Tensor, Tensor]:
         """Images (n, channels, height, width) uint8 and class numbers (n,)."""
@@ -65,9 +56,8 @@ class TorchvisionImages(DataModule):
         except (ValueError, EOFError, AssertionError, RuntimeError) as error:  # what a truncated or overwritten file raises
             if "download" in str(error).lower():
                 raise
-            raise config_error(
-                "datamodule.data_dir", self.data_dir, f"a file of {self.dataset} there is unreadable ({error})"
-            ) from error
+            reason = f"a file of {self.dataset} there is unreadable ({error})"
+            raise config_error("datamodule.data_dir", self.data_dir, reason) from error
         images = torch.as_tensor(numpy.asarray(found.data))
         images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
         return images, torch.as_tensor(found.targets)
