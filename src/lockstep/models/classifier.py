@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.errors import ConfigError, config_error
-from lockstep.models.task import Task
+from lockstep.errors import config_error
+from lockstep.models.task import Task, wrong_targets
 from lockstep.models.views import Views, views
 
 
@@ -38,10 +38,7 @@ class Classifier(Task):
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """From logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""
         if targets.ndim != 1 or targets.is_floating_point():
-            raise ConfigError(
-                f"datamodule: its targets have the shape {tuple(targets.shape)} and the type {targets.dtype}; "
-                "accepted by a classifier are class numbers, integers of shape (n,)"
-            )
+            raise wrong_targets(targets, "a classifier are class numbers, integers of shape (n,)")
         loss = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
         values = {"loss": loss}
         with torch.no_grad():
@@ -49,20 +46,14 @@ class Classifier(Task):
                 if name == "acc":
                     values[name] = outputs.argmax(dim=1) == targets
                 elif name.startswith("top"):
-                    values[name] = _in_top(outputs, targets, int(name[3:]))
+                    best = outputs.topk(min(int(name[3:]), outputs.shape[1]), dim=1).indices
+                    values[name] = (best == targets[:, None]).any(dim=1)
         return values
 
     def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities, not logits: torchmetrics guesses batch by batch which of the two it has been given."""
         return outputs.softmax(dim=1, dtype=torch.promote_types(outputs.dtype, torch.float32)), targets
 
-    @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor:
-        """Probabilities (n, classes) of inputs (n, *input_shape), uint8 or float from 0 to 1."""
-        self.eval()
-        return self(inputs.to(self.device)).softmax(dim=1)
-
-
-def _in_top(outputs: Tensor, targets: Tensor, k: int) -> Tensor:
-    best = outputs.topk(min(k, outputs.shape[1]), dim=1).indices
-    return (best == targets[:, None]).any(dim=1)
+        """Probabilities (n, classes), of what Task.predict takes."""
+        return super().predict(inputs).softmax(dim=1)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lockstep.datamodules.tokens import NOT_COUNTED
-from lockstep.errors import ConfigError, config_error
+from lockstep.errors import config_error
 from lockstep.models.sample_mean import SampleMean
-from lockstep.models.task import Task
+from lockstep.models.task import Task, wrong_targets
 
 
 class TokenMeans(SampleMean):
@@ -64,19 +64,14 @@ class LanguageModel(Task):
             raise config_error("model.metrics", "bits_per_byte", needs)
         net, begins_with = getattr(self.net, "separator", None), getattr(datamodule, "separator", None)
         if None not in (net, begins_with) and net != begins_with:
-            accepted = (
-                f"the data's documents begin with token {begins_with}; accepted is {begins_with}, or null: tokens see others'"
-            )
-            raise config_error("model.net.separator", net, accepted)
+            accepted = f"accepted is {begins_with}, or null: tokens see others'"
+            raise config_error("model.net.separator", net, f"the data's documents begin with token {begins_with}; {accepted}")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Of windows, from logits (n, length, tokens) and targets (n, length): the loss by `length`, and the sums over targets.
         Raises ConfigError for targets of another shape."""
         if targets.shape != outputs.shape[:2] or targets.is_floating_point():
-            raise ConfigError(
-                f"datamodule: its targets have the shape {tuple(targets.shape)} and the type {targets.dtype}; "
-                "accepted by a language model are numbers of tokens, integers of shape (n, length)"
-            )
+            raise wrong_targets(targets, "a language model are numbers of tokens, integers of shape (n, length)")
         logits = outputs.to(torch.promote_types(outputs.dtype, torch.float32)).flatten(0, 1)
         each = functional.cross_entropy(logits, targets.flatten(), ignore_index=NOT_COUNTED, reduction="none")
         nats = each.view(targets.shape).sum(dim=1)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lockstep.errors import ConfigError, config_error
@@ -25,12 +24,6 @@ class Regressor(Task):
 
     def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return outputs, _shaped_as(outputs, targets)
-
-    @torch.no_grad()
-    def predict(self, inputs: Tensor) -> Tensor:
-        """Outputs (n, num_outputs) of inputs (n, *input_shape)."""
-        self.eval()
-        return self(inputs.to(self.device))
 
 
 def _shaped_as(outputs: Tensor, targets: Tensor) -> Tensor:

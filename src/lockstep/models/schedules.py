@@ -27,9 +27,8 @@ class TrainingLength(NamedTuple):
     def length(self, interval: Interval) -> int:
         total = self.steps if interval == "step" else self.epochs
         if math.isinf(total):
-            raise config_error(
-                "model.lr_scheduler", "...", "this schedule needs an end: set trainer.max_epochs or trainer.max_steps"
-            )
+            accepted = "this schedule needs an end: set trainer.max_epochs or trainer.max_steps"
+            raise config_error("model.lr_scheduler", "...", accepted)
         return math.ceil(total)
 
 

@@ -17,7 +17,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
-from lockstep.errors import config_error
+from lockstep.errors import ConfigError, config_error
 from lockstep.models.epoch_metrics import EpochMetrics
 from lockstep.models.param_groups import Groups, make_optimizer
 from lockstep.models.preprocess import Preprocess
@@ -120,6 +120,12 @@ class Task(LightningModule):
         self._log_step(loss.detach(), batch_idx)
         return loss
 
+    @torch.no_grad()
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Outputs (n, num_outputs) of inputs (n, *input_shape), uint8 or float from 0 to 1."""
+        self.eval()
+        return self(inputs.to(self.device))
+
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self._evaluate(batch, self.val_means, self.val_metrics)
 
@@ -153,23 +159,20 @@ class Task(LightningModule):
                 logger.log_metrics({"train/loss_step": float(mean)}, step=self.global_step)
 
     def on_train_epoch_end(self) -> None:
-        self._log_epoch("train", self.train_means.compute())
-        self.train_means.reset()
+        self._end_epoch("train", self.train_means)
 
     def on_validation_epoch_end(self) -> None:
-        self._log_epoch("val", self.val_means.compute() | self.val_metrics.compute())
-        self.val_means.reset()
-        self.val_metrics.reset()
+        self._end_epoch("val", self.val_means, self.val_metrics)
 
     def on_test_epoch_end(self) -> None:
-        self._log_epoch("test", self.test_means.compute() | self.test_metrics.compute())
-        self.test_means.reset()
-        self.test_metrics.reset()
+        self._end_epoch("test", self.test_means, self.test_metrics)
 
-    def _log_epoch(self, stage: str, values: dict[str, Tensor]) -> None:
-        named = {f"{stage}/{name}": value for name, value in values.items()}
-        self.log_dict(named, batch_size=1)
-        self.results |= {name: float(value) for name, value in named.items()}
+    def _end_epoch(self, stage: str, *measured: SampleMean | EpochMetrics) -> None:
+        values = {f"{stage}/{name}": value for metrics in measured for name, value in metrics.compute().items()}
+        self.log_dict(values, batch_size=1)
+        self.results |= {name: float(value) for name, value in values.items()}
+        for metrics in measured:
+            metrics.reset()
 
     def on_train_start(self) -> None:
         self._started = time.perf_counter(), time.process_time()
@@ -233,6 +236,11 @@ class Task(LightningModule):
         """This tensor of every share of a batch, (shares, ...), on the CPU; a collective."""
         rows = gather_all_tensors(tensor) if self.trainer.world_size > 1 else [tensor]
         return torch.stack(rows[:: len(rows) // share_of_batch(self.trainer)[1]]).cpu()
+
+
+def wrong_targets(targets: Tensor, accepted: str) -> ConfigError:
+    found = f"its targets have the shape {tuple(targets.shape)} and the type {targets.dtype}"
+    return ConfigError(f"datamodule: {found}; accepted by {accepted}")
 
 
 def _initialize_lazy_layers(net: nn.Module, spec: DataSpec) -> None:
