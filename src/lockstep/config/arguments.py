@@ -41,9 +41,8 @@ class Arguments:
         """Raises ConfigError for a name that is not taken, and for a value of another type."""
         for name, value in values.items():
             if not self.takes(name):
-                raise config_error(
-                    f"{key}.{name}", shown(value), f"no such argument; accepted are {', '.join(self.own) or 'none'}"
-                )
+                accepted = f"no such argument; accepted are {', '.join(self.own) or 'none'}"
+                raise config_error(f"{key}.{name}", shown(value), accepted)
             annotation = self.types.get(name, Any)
             if not fits(value, annotation):
                 raise config_error(f"{key}.{name}", shown(value), f"accepted is {words(annotation)}")

@@ -1,10 +1,10 @@
 """Hydra's override grammar, as far as command lines are made from command lines."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 
 # Of Hydra's own settings those that say where and how this one command runs, not what a run is.
@@ -15,8 +15,7 @@ _MAY_BE_NULL = ("logger", "callbacks")  # groups of which none is a choice too
 
 def quote(value: str) -> str:
     """A value as Hydra's override grammar reads it back unchanged."""
-    escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), value)
-    return f"'{escaped}'"  # a backslash is an escape only before a quote
+    return QuotedString(value, Quote.single).with_quotes()
 
 
 def unquote(value: str) -> str:

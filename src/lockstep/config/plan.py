@@ -180,11 +180,8 @@ def _batch_size(cfg: DictConfig, shares: int) -> int:
     if wanted is None:
         return cfg.datamodule.batch_size
     if wanted % shares:
-        raise config_error(
-            "datamodule.global_batch_size",
-            wanted,
-            f"does not divide by world size * trainer.accumulate_grad_batches = {shares}; accepted is a multiple of {shares}",
-        )
+        why = f"does not divide by world size * trainer.accumulate_grad_batches = {shares}"
+        raise config_error("datamodule.global_batch_size", wanted, f"{why}; accepted is a multiple of {shares}")
     return wanted // shares
 
 

@@ -28,7 +28,7 @@ def resolve(key: str, path: Any, allow: Sequence[str] | None = None) -> Callable
     """
     if not isinstance(path, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", path):
         raise config_error(f"{key}._target_", path, "accepted is the full name of a class or function, lockstep.nets.CNN say")
-    if allow is not None and not (_is_below(path, allow) and _is_public(path)):
+    if allow is not None and (not _is_below(path, allow) or any(part.startswith("_") for part in path.split("."))):
         raise _not_allowed(key, path, allow)
     try:
         found: Any = instantiate({"_target_": path, "_partial_": True})
@@ -43,10 +43,6 @@ def resolve(key: str, path: Any, allow: Sequence[str] | None = None) -> Callable
 
 def _is_below(name: str, modules: Sequence[str]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in modules)
-
-
-def _is_public(path: str) -> bool:
-    return not any(part.startswith("_") for part in path.split("."))
 
 
 def _is_defined_there(target: Any, allow: Sequence[str]) -> bool:
@@ -70,10 +66,8 @@ def _builds_a_model(target: Any) -> bool:
 
 
 def _not_allowed(key: str, path: str, allow: Sequence[str]) -> ConfigError:
-    accepted = (
-        f"accepted are models defined in {', '.join(allow)}; trust another module by load_model(PATH, allow=[MODULE]) or --allow"
-    )
-    return config_error(f"{key}._target_", path, f"a checkpoint may not name that; {accepted}")
+    accepted = f"accepted are models defined in {', '.join(allow)}; trust another module by load_model(PATH, allow=[MODULE])"
+    return config_error(f"{key}._target_", path, f"a checkpoint may not name that; {accepted} or --allow")
 
 
 def _not_found(key: str, path: str, error: InstantiationException) -> Exception:
