@@ -101,7 +101,7 @@ LIMIT = Rule(
 SEED = integer(0, 2**32 - 1)  # numpy's bounds
 PRECISIONS = ("32-true", "32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true", "64", 16, 32, 64)
 
-# Keys whose values are of a kind, whatever they are for.
+# The keys of the kinds of values that many have.
 _OF_A_KIND: dict[Rule, str] = {
     YES_NO: """
         test overwrite fresh_processes
@@ -126,6 +126,20 @@ _OF_A_KIND: dict[Rule, str] = {
         callbacks.profiler.first_step callbacks.profiler.steps callbacks.noise_scale.every_n_steps
         callbacks.noise_scale.every_n_steps_alone
     """,
+    integer(1).or_null(): """
+        trainer.check_val_every_n_epoch datamodule.global_batch_size model.net.mlp_width model.net.kv_heads
+        model.net.patch guards.checkpoint.every_n_epochs guards.checkpoint.every_n_steps
+    """,
+    integer(0): """
+        max_restarts trainer.strategy.communication.start datamodule.fold datamodule.augment.crop datamodule.overlap
+        model.net.registers model.lr_scheduler.warmup_steps model.lr_scheduler.warmup_epochs model.lr_scheduler.patience
+        callbacks.early_stopping.patience callbacks.progress.refresh_rate
+    """,
+    SEED: "seed trainer.strategy.communication.seed datamodule.seed guards.randomness.seed",
+    above(0): """
+        datamodule.curriculum.epochs datamodule.curriculum.pacing.power model.adapt.alpha model.net.scaling_factor
+        model.net.rope_base model.net.norm_eps model.lr_scheduler.div_factor model.lr_scheduler.final_div_factor
+    """,
     TEXT: "name optimized_metric datamodule.dataset datamodule.data_dir datamodule.target",
     TEXT.or_null(): """
         resume ckpt_path init_from datamodule.cache_dir datamodule.tokenizer datamodule.separator
@@ -135,19 +149,19 @@ _OF_A_KIND: dict[Rule, str] = {
         trainer.strategy.blocks trainer.strategy.plan.colwise trainer.strategy.plan.rowwise model.adapt.match
         callbacks.activation_checkpointing.match callbacks.freeze.match
     """,
+    one_of("max", "min"): """
+        optimized_mode model.lr_scheduler.mode callbacks.best_checkpoint.mode callbacks.early_stopping.mode
+    """,
 }
 
 # What a value must be beyond the type that its target's annotation says: checked before that target is imported. Those of
 # groups are checked where the key is present, for a datamodule or model of one's own may lack any of them.
 RULES: dict[str, Rule] = {
     **{key: accepted for accepted, keys in _OF_A_KIND.items() for key in keys.split()},
-    "seed": SEED,
-    "max_restarts": integer(0),
     "mirror": Rule("accepted is a URL that fsspec knows, s3://BUCKET/PREFIX say", is_url).or_null(),
     "mirror_wait": number(0, 10**7),
     "memory_per_process": above(0).or_null(),
     "init_without": PATTERN.or_null(),
-    "optimized_mode": one_of("max", "min"),
     "lr_scaling": one_of("none", "linear", "sqrt"),
     "trainer.accelerator": one_of("auto", "cpu", "gpu", "cuda", "mps"),
     "trainer.devices": Rule("accepted is a number of at least 1, auto, or a list of GPU ids", _is_devices),
@@ -158,7 +172,6 @@ RULES: dict[str, Rule] = {
     "trainer.max_time": Rule("accepted is a time as DD:HH:MM:SS", _is_duration).or_null(),
     "trainer.gradient_clip_val": number(0).or_null(),
     "trainer.gradient_clip_algorithm": one_of("norm", "value"),
-    "trainer.check_val_every_n_epoch": integer(1).or_null(),
     "trainer.limit_train_batches": AMOUNT,
     "trainer.limit_val_batches": LIMIT,
     "trainer.limit_test_batches": LIMIT,
@@ -170,36 +183,27 @@ RULES: dict[str, Rule] = {
     "trainer.strategy.timeout": number(1),
     "trainer.strategy.bucket_cap_mb": number(0.001),
     "trainer.strategy.communication.dtype": one_of("float16", "bfloat16"),
-    "trainer.strategy.communication.start": integer(0),
-    "trainer.strategy.communication.seed": SEED,
     "datamodule.batch_size": integer(1).or_auto(),
-    "datamodule.global_batch_size": integer(1).or_null(),
     "datamodule.num_workers": integer(0).or_null(),
     "datamodule.val_fraction": number(0, 0.9),
     "datamodule.folds": integer(2).or_null(),
-    "datamodule.fold": integer(0),
     "datamodule.test_fraction": number(0, 0.9),
     "datamodule.augment": Rule(
         "accepted is {crop: PIXELS, flip: true|false|alternating, padding: zeros|reflect}, or null",
         lambda v: v is None or OmegaConf.is_dict(v),
     ),
-    "datamodule.augment.crop": integer(0),
     "datamodule.augment.flip": one_of(True, False, "alternating"),
     "datamodule.augment.padding": one_of("zeros", "reflect"),
-    "datamodule.curriculum.epochs": above(0),
     "datamodule.curriculum.pacing.start": number(0.001, 1),
-    "datamodule.curriculum.pacing.power": above(0),
     "datamodule.num_classes": integer(2),
     "datamodule.shape": some("three integers of at least 1", integer(1), count=3),
     "datamodule.noise": number(0),
-    "datamodule.seed": SEED,
     "datamodule.inputs": Rule(
         "accepted is a list of names of columns, or one name",
         lambda v: TEXT.test(v) or (OmegaConf.is_list(v) and len(v) > 0 and all(map(TEXT.test, v))),
     ),
     "datamodule.paths": some("files and folders", TEXT).or_null(),
     "datamodule.suffixes": some("endings such as .txt", TEXT),
-    "datamodule.overlap": integer(0),
     "model.metrics": some("names", TEXT),
     "model.torchmetrics": Rule(
         "accepted is {NAME: {_target_: torchmetrics....}}, or null",
@@ -209,7 +213,6 @@ RULES: dict[str, Rule] = {
         "accepted is {NAME: {match: PART OF A PARAMETER'S NAME, OPTION: VALUE}}, or null",
         lambda v: v is None or (OmegaConf.is_dict(v) and all(OmegaConf.is_dict(g) and "match" in g for g in v.values())),
     ),
-    "model.adapt.alpha": above(0),
     "model.adapt.train": PATTERN.or_null(),
     "model.compile_mode": one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
     "model.label_smoothing": number(0, 1),
@@ -217,44 +220,24 @@ RULES: dict[str, Rule] = {
     "model.net.dropout": number(0, 1),
     "model.net.hidden": some("integers of at least 1", integer(1)),
     "model.net.batchnorm_momentum": number(0, 1),
-    "model.net.scaling_factor": above(0),
-    "model.net.mlp_width": integer(1).or_null(),
-    "model.net.kv_heads": integer(1).or_null(),
-    "model.net.patch": integer(1).or_null(),
-    "model.net.registers": integer(0),
     "model.net.separator": integer(-1).or_null(),
-    "model.net.rope_base": above(0),
-    "model.net.norm_eps": above(0),
     "model.optimizer.lr": number(0),
     "model.optimizer.weight_decay": number(0),
     "model.optimizer.momentum": number(0, 1),
     "model.lr_scheduler.interval": one_of("step", "epoch"),
-    "model.lr_scheduler.warmup_steps": integer(0),
-    "model.lr_scheduler.warmup_epochs": integer(0),
     "model.lr_scheduler.gamma": number(0),
     "model.lr_scheduler.min_factor": number(0),
     "model.lr_scheduler.pct_start": number(0, 1),
-    "model.lr_scheduler.div_factor": above(0),
-    "model.lr_scheduler.final_div_factor": above(0),
-    "model.lr_scheduler.patience": integer(0),
-    "model.lr_scheduler.mode": one_of("max", "min"),
     "trainer.checkpoint_io.on_save_error": one_of("fail", "warn"),
-    "guards.checkpoint.every_n_epochs": integer(1).or_null(),
-    "guards.checkpoint.every_n_steps": integer(1).or_null(),
     "guards.checkpoint.every_n_minutes": number(0.001).or_null(),
     "guards.preemption.deadline": number(1, 10**7).or_null(),
     "guards.nonfinite.action": one_of("stop", "skip"),
     "guards.watchdog.seconds": number(1, 10**7),
     "guards.watchdog.seconds_to_first_batch": number(1, 10**7),
-    "guards.randomness.seed": SEED,
-    "callbacks.best_checkpoint.mode": one_of("max", "min"),
     "callbacks.best_checkpoint.save_top_k": integer(-1),
     "callbacks.ema.decay": number(0, 1),
     "callbacks.ema.update_starting_at_step": integer(0).or_null(),
-    "callbacks.early_stopping.patience": integer(0),
     "callbacks.early_stopping.min_delta": number(0),
-    "callbacks.early_stopping.mode": one_of("max", "min"),
-    "callbacks.progress.refresh_rate": integer(0),
     "callbacks.throughput.peak_flops": above(0).or_null(),
     "callbacks.freeze.unfreeze": Rule("accepted is {EPOCH: REGULAR EXPRESSION}", _is_schedule).or_null(),
     "callbacks.noise_scale.decay": number(0, 0.9999),

@@ -62,10 +62,7 @@ def cached(
     root: str | Path, samples: Sequence[tuple[str, int]], shape: Sequence[int], folder: Path, workers: int | None = None
 ) -> Mapped:
     """The images `samples` below `root`, pairs of path and class number, as (channels, height, width) of `shape`: from a file
-    in `folder`, which is written now if it is not there.
-
-    Args:
-        workers: processes to decode with; by default one per core.
+    in `folder`, which is written now by so many `workers`, or one per core, if it is not there.
 
     Raises UnreadableImages, and ConfigError where the folder can't be written to.
     """

@@ -16,10 +16,7 @@ CHUNK = 256  # samples that are brought there at a time
 
 class OnDevice(Batches):
     """Any dataset of (input, target) pairs, brought to the device whole: batches are gathered there, and augmented there by
-    the draws of other loaders, which are whole numbers and the same on every device.
-
-    Args:
-        workers: processes to read the dataset with, where it is not in memory.
+    the draws of other loaders, which are whole numbers and the same on every device. `workers` read what is not in memory.
 
     Raises ConfigError where the device is too small.
     """

@@ -17,12 +17,8 @@ _SHAPES = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "KMNIST": (1, 28, 
 
 
 class TorchvisionImages(DataModule):
-    """MNIST, FashionMNIST, KMNIST or CIFAR10: validation is a seeded part of the official training set.
-
-    Args:
-        dataset: the class's name in torchvision.datasets.
-        data_dir: torchvision's `root`; downloaded to once per node where the files are missing.
-    """
+    """MNIST, FashionMNIST, KMNIST or CIFAR10: validation is a seeded part of the official training set. Where the files are
+    missing in `data_dir`, torchvision's `root`, they are downloaded once per node."""
 
     def __init__(self, dataset: str, data_dir: str, **loading: Any) -> None:
         super().__init__(**loading)

@@ -48,14 +48,8 @@ class Whitening(nn.Conv2d):
 
 
 class Airbench(nn.Module):
-    """Whitening, three blocks of two convolutions, the largest value of each channel, a linear map without bias.
-
-    Args:
-        width: channels of the first block; the other two have four times as many.
-        kernel_size: pixels of the whitened patches.
-        batchnorm_momentum: in torch's sense, the weight of the new batch in the running statistics.
-        scaling_factor: of the outputs.
-    """
+    """Whitening, three blocks of two convolutions, the largest value of each channel, a linear map without bias. What its
+    arguments mean stands in conf/model/airbench.yaml."""
 
     fitted_on = 5000  # training images, before training: see lockstep.models.Task.setup
 
