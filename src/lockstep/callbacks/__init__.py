@@ -19,27 +19,3 @@ from lockstep.callbacks.step_time import StepTime
 from lockstep.callbacks.tf32 import TF32
 from lockstep.callbacks.token_throughput import TokenThroughput
 from lockstep.callbacks.watchdog import Watchdog
-
-__all__ = [
-    "EMA",
-    "TF32",
-    "ActivationCheckpointing",
-    "BestCheckpoint",
-    "CounterBasedRandomness",
-    "EarlyStopping",
-    "EquivalenceReport",
-    "Freeze",
-    "LastCheckpoint",
-    "LearningRate",
-    "LearningRateRange",
-    "NoiseScale",
-    "NonFinite",
-    "Pictures",
-    "PlainLightning",
-    "Preemption",
-    "Progress",
-    "StepTime",
-    "Throughput",
-    "TokenThroughput",
-    "Watchdog",
-]

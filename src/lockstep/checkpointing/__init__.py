@@ -3,12 +3,3 @@
 from lockstep.checkpointing.differences import differences
 from lockstep.checkpointing.files import latest_valid_checkpoint, read_checkpoint, write_checkpoint
 from lockstep.checkpointing.io import AtomicCheckpointIO, CheckpointError
-
-__all__ = [
-    "AtomicCheckpointIO",
-    "CheckpointError",
-    "differences",
-    "latest_valid_checkpoint",
-    "read_checkpoint",
-    "write_checkpoint",
-]
