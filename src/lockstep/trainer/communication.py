@@ -26,10 +26,7 @@ log = logging.getLogger(__name__)
 class Communication(ABC):
     """How processes share what they have learned from their parts of a batch."""
 
-    @property
-    @abstractmethod
-    def cause(self) -> str:
-        """Why several processes do not give the result of one, in one line."""
+    cause: str  # why several processes do not give the result of one, in one line
 
     @abstractmethod
     def register(self, model: DistributedDataParallel) -> None:
@@ -45,10 +42,7 @@ class Communication(ABC):
 class Stateful(Communication):
     """What carries something from step to step."""
 
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """Only one of the same kind can go on from what is saved."""
+    kind: str  # only one of the same kind can go on from what is saved
 
     @abstractmethod
     def save(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
@@ -64,10 +58,7 @@ class HalfPrecision(Communication):
 
     def __init__(self, dtype: Literal["float16", "bfloat16"]) -> None:
         self.dtype = dtype
-
-    @property
-    def cause(self) -> str:
-        return f"gradients are added up in {self.dtype}"
+        self.cause = f"gradients are added up in {dtype}"
 
     def register(self, model: DistributedDataParallel) -> None:
         model.register_comm_hook(None, {"float16": fp16_compress_hook, "bfloat16": bf16_compress_hook}[self.dtype])
@@ -88,18 +79,12 @@ class PowerSGD(Stateful):
 
     def __init__(self, rank: int = 2, start: int = 100, seed: int = 0) -> None:
         self.rank, self.start, self.seed = rank, start, seed
+        self.kind = f"PowerSGD of rank {rank}"
+        self.cause = f"PowerSGD sends an approximation of rank {rank} of each matrix of gradients from step {start} on"
         self.steps = 0
         self.errors: dict[str, Tensor] = {}  # by parameter: what was not sent yet, (rows, columns)
         self.rights: dict[str, Tensor] = {}  # by parameter: the right factor of the latest step, (columns, rank)
         self._names: dict[Tensor, str] = {}
-
-    @property
-    def kind(self) -> str:
-        return f"PowerSGD of rank {self.rank}"
-
-    @property
-    def cause(self) -> str:
-        return f"PowerSGD sends an approximation of rank {self.rank} of each matrix of gradients from step {self.start} on"
 
     def register(self, model: DistributedDataParallel) -> None:
         self._names = {parameter: name for name, parameter in model.module.named_parameters()}
@@ -130,8 +115,8 @@ class PowerSGD(Stateful):
         for name, matrix in matrices.items():
             sent = lefts[name] @ rights[name].T
             is_sound = sent.isfinite().all()  # else the step is left out, or the run ends; on every rank
-            self._keep(self.errors, name, matrix - sent, is_sound)
-            self._keep(self.rights, name, rights[name], is_sound)
+            for kept, new in ((self.errors, matrix - sent), (self.rights, rights[name])):
+                kept[name] = torch.where(is_sound, new, kept.get(name, torch.zeros_like(new)))
             matrix.copy_(sent)
 
     def _is_worth_it(self, gradient: Tensor) -> bool:
@@ -144,10 +129,6 @@ class PowerSGD(Stateful):
             guess = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=torch.float64)
             self.rights[name] = guess.to(matrix)
         return self.rights[name]
-
-    @staticmethod
-    def _keep(kept: dict[str, Tensor], name: str, new: Tensor, is_sound: Tensor) -> None:
-        kept[name] = torch.where(is_sound, new, kept.get(name, torch.zeros_like(new)))
 
     def save(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         return {"steps": self.steps, "errors": self.errors, "rights": self.rights}
@@ -167,19 +148,14 @@ class LocalSGD(Stateful):
     A checkpoint has the mean of the weights, and for resumption each rank's.
     """
 
+    kind = "LocalSGD"
+
     def __init__(self, start: int = 100, period: int = 8) -> None:
         self.start, self.period = start, period
+        self.cause = f"each process makes steps of its own from step {start} on; weights are averaged every {period} of them"
         self.steps = 0
         self._parameters: list[nn.Parameter] = []
         self._weights: dict[str, Tensor] | None = None  # of this rank, from a checkpoint
-
-    @property
-    def kind(self) -> str:
-        return "LocalSGD"
-
-    @property
-    def cause(self) -> str:
-        return f"each process makes steps of its own from step {self.start} on; weights are averaged every {self.period} of them"
 
     def register(self, model: DistributedDataParallel) -> None:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
