@@ -13,7 +13,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from lockstep.callbacks.monitors import log_metrics
 from lockstep.config.plan import visible_cores
 from lockstep.trainer.epoch_loop import EpochLoop
-from lockstep.trainer.step_parts import StepParts
+from lockstep.trainer.steps import StepParts
 
 PARTS: tuple[str, ...] = ("data", "forward", "backward", "communication", "optimizer", "rest")
 _WARM_UP = 5  # batches before the first that is measured
@@ -77,18 +77,11 @@ class StepTime(StepParts):
                 del shares["communication"]
             log_metrics(trainer, {f"time/{part}": share for part, share in shares.items()})
 
-    def _leave_out(self) -> None:
+    def _leave_out(self, *_: Any, **__: Any) -> None:
         if self._batch is not None:
             self._batch, self._until_next = None, 0
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._leave_out()
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._leave_out()
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._leave_out()
+    on_train_epoch_start = on_validation_start = on_save_checkpoint = _leave_out
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if pl_module.device.type == "cuda":

@@ -25,7 +25,7 @@ from lockstep.parity.recorder import Observed, Recorder
 from lockstep.parity.sides import Difference, Findings, Role
 from lockstep.trainer.batchnorm import is_batchnorm
 from lockstep.trainer.shards import part_like
-from lockstep.trainer.step_parts import StepParts
+from lockstep.trainer.steps import StepParts
 
 Report = Callable[[str], None]
 # What leaves something, ends a training, or only watches it.

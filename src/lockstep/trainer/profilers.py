@@ -5,6 +5,8 @@ not go through it (trainer/epoch_loop.py). Profiled is then what is run without 
 """
 
 import logging
+from abc import abstractmethod
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,30 @@ from torch.autograd.profiler import emit_nvtx, record_function
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from lockstep.errors import config_error
-from lockstep.trainer.step_parts import StepParts
-from lockstep.trainer.steps import ends_step
+from lockstep.trainer.steps import StepParts, ends_step
 
 log = logging.getLogger(__name__)
 
 
-class TorchProfiler(StepParts):
+class _Window(StepParts):
+    """What is profiled, and ends with training at the latest."""
+
+    def __init__(self, first_step: int, steps: int) -> None:
+        self.first_step, self.steps = first_step, steps
+        self._range = ExitStack()  # of the part that has begun
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Once and for all, if it was ever opened."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._close()
+
+
+class TorchProfiler(_Window):
     """torch.profiler over `steps` optimizer steps of rank zero, after `first_step` others since training began or was resumed.
 
     Leaves in `dirpath` operations.txt, the operations by the time they took, and with `trace` rank0.pt.trace.json.gz, the
@@ -37,15 +56,14 @@ class TorchProfiler(StepParts):
         profile_memory: bool = False,
         with_stack: bool = False,
     ) -> None:
+        super().__init__(first_step, steps)
         self.folder, self.trace = Path(dirpath), trace
-        self.first_step, self.steps = first_step, steps
         self.settings: dict[str, Any] = {
             "record_shapes": record_shapes,
             "profile_memory": profile_memory,
             "with_stack": with_stack,
         }
         self._profile: profile | None = None
-        self._range: record_function | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.is_global_zero:
@@ -58,33 +76,21 @@ class TorchProfiler(StepParts):
 
     def begin(self, part: str) -> None:
         if self._profile is not None:
-            self._end_range()
-            self._range = record_function(part)
-            self._range.__enter__()
-
-    def _end_range(self) -> None:
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-            self._range = None
+            self._range.close()
+            self._range.enter_context(record_function(part))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._profile is not None and ends_step(trainer, batch_idx):
-            self._end_range()
+            self._range.close()
             self._profile.step()
             if self._profile.step_num == self.first_step + self.steps:
-                self._stop()
+                self._close()
         self.begin("data")
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
+    def _close(self) -> None:
         if self._profile is None:
             return
-        self._end_range()
+        self._range.close()
         ended, self._profile = self._profile, None
         ended.stop()
         if ended.step_num <= self.first_step:
@@ -102,14 +108,11 @@ class TorchProfiler(StepParts):
         log.info(f"profiled {steps} steps: {self.folder}")
 
 
-class Nsight(StepParts):
+class Nsight(_Window):
     """For NVIDIA's Nsight Systems: the same window of rank zero between cudaProfilerStart and cudaProfilerStop, every operation
     and the parts of each step as NVTX ranges. Outside the window nothing is marked."""
 
-    def __init__(self, first_step: int, steps: int) -> None:
-        self.first_step, self.steps = first_step, steps
-        self._operations: emit_nvtx | None = None
-        self._range: int | None = None
+    _operations: emit_nvtx | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.strategy.root_device.type != "cuda":
@@ -121,13 +124,9 @@ class Nsight(StepParts):
 
     def begin(self, part: str) -> None:
         if self._operations is not None:
-            self._end_range()
-            self._range = torch.cuda.nvtx.range_start(part)  # which, unlike pushed ones, may end within another
-
-    def _end_range(self) -> None:
-        if self._range is not None:
-            torch.cuda.nvtx.range_end(self._range)
-            self._range = None
+            self._range.close()
+            begun = torch.cuda.nvtx.range_start(part)  # which, unlike pushed ones, may end within another
+            self._range.callback(torch.cuda.nvtx.range_end, begun)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._open_or_close(trainer)
@@ -144,13 +143,7 @@ class Nsight(StepParts):
 
     def _close(self) -> None:
         if self._operations is not None:
-            self._end_range()
+            self._range.close()
             self._operations.__exit__(None, None, None)
             self._operations = None
             torch.cuda.profiler.stop()
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._close()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._close()
