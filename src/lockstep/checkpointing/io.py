@@ -2,12 +2,14 @@
 
 import logging
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.fabric.plugins.io import CheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
 
 from lockstep.checkpointing.files import read_checkpoint, write_checkpoint
 from lockstep.errors import ConfigError, NamedFailure
@@ -42,7 +44,8 @@ class AtomicCheckpointIO(CheckpointIO):
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._in_flight = self._thread.submit(self._write, _snapshot(checkpoint), Path(path), keep_as)
+        snapshot = apply_to_collection(checkpoint, Tensor, lambda tensor: tensor.detach().to("cpu", copy=True))
+        self._in_flight = self._thread.submit(self._write, snapshot, Path(path), keep_as)
 
     def _write(self, checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
         try:
@@ -86,32 +89,23 @@ class CheckpointError(NamedFailure):
     """A checkpoint could not be written."""
 
 
-def _snapshot(content: Any) -> Any:
-    """A copy on the CPU that training can't change any more."""
-    if isinstance(content, torch.Tensor):
-        return content.detach().to("cpu", copy=True)
-    if isinstance(content, dict):
-        return {key: _snapshot(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return type(content)(map(_snapshot, content))
-    return content
-
-
-def _death_of_a_worker(error: BaseException | None) -> BaseException | None:
-    """What torch's handler of SIGCHLD raises when a data worker has died, in whatever the main thread is doing then."""
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, the one behind it, and so on."""
     while error is not None:
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if any(frame.f_globals.get("__name__") == "torch.utils.data._utils.signal_handling" for frame in frames):
-            return error
+        yield error
         error = error.__cause__ or error.__context__
+
+
+def _death_of_a_worker(error: Exception) -> BaseException | None:
+    """What torch's handler of SIGCHLD raises when a data worker has died, in whatever the main thread is doing then."""
+    for cause in _chain(error):
+        modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(cause.__traceback__)]
+        if "torch.utils.data._utils.signal_handling" in modules:
+            return cause
     return None
 
 
 def _reason(error: Exception) -> str:
     """What the operating system said, if it is behind the error."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return " ".join(str(error).split())
+    said = (cause.strerror for cause in _chain(error) if isinstance(cause, OSError) and cause.strerror)
+    return next(said, " ".join(str(error).split()))
