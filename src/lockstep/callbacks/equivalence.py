@@ -48,7 +48,8 @@ def _causes(trainer: Any, model: LightningModule) -> Iterator[str]:
 
 
 def _of_norms(model: nn.Module) -> Iterator[str]:
-    alone = [name for name, layer in model.named_modules() if is_batchnorm(layer) and not _is_synchronised(layer)]
+    shared = Synchronised | nn.SyncBatchNorm
+    alone = [name for name, layer in model.named_modules() if is_batchnorm(layer) and not isinstance(layer, shared)]
     if alone:
         yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {first_of(alone)}"
     others = [
@@ -58,10 +59,6 @@ def _of_norms(model: nn.Module) -> Iterator[str]:
     ]
     if others:
         yield f"running statistics of each process's own samples, which only BatchNorm shares: {first_of(others)}"
-
-
-def _is_synchronised(layer: nn.Module) -> bool:
-    return isinstance(layer, Synchronised | nn.SyncBatchNorm)
 
 
 def _of_noise(trainer: Any, model: nn.Module) -> Iterator[str]:

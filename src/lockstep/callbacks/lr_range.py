@@ -67,18 +67,15 @@ class LearningRateRange(Callback):
             return
         loss = float(trainer.strategy.reduce(self._loss, reduce_op="mean"))
         log_metrics(trainer, {"lr_range/loss": loss, "lr_range/lr": self.rates[-1]})
-        if not math.isfinite(loss):
-            self._diverge(trainer)
-            return
-        self.losses.append(loss)
-        latest = self.losses[-self._window :]
-        self._lowest = min(self._lowest, mean := sum(latest) / len(latest))
-        if mean > self.stop_at * self._lowest:
-            self._diverge(trainer)
-
-    def _diverge(self, trainer: Trainer) -> None:
-        self.diverged_at = self.rates[-1]
-        trainer.should_stop = True
+        diverges = not math.isfinite(loss)
+        if not diverges:
+            self.losses.append(loss)
+            latest = self.losses[-self._window :]
+            self._lowest = min(self._lowest, mean := sum(latest) / len(latest))
+            diverges = mean > self.stop_at * self._lowest
+        if diverges:
+            self.diverged_at = self.rates[-1]
+            trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         del self.rates[len(self.losses) :]  # where the loss was not finite

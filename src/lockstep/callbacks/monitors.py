@@ -45,19 +45,12 @@ class Throughput(Callback):
 
     def __init__(self) -> None:
         self._step_times: list[float] = []
-        self._restart(0)
+        self._samples, self._step, self._since = 0, 0, time.perf_counter()
 
-    def _restart(self, step: int) -> None:
-        self._samples, self._step, self._since = 0, step, time.perf_counter()
+    def _restart(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._samples, self._step, self._since = 0, trainer.global_step, time.perf_counter()
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._restart(trainer.global_step)  # a run continued within an epoch does not start one
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._restart(trainer.global_step)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._restart(trainer.global_step)
+    on_train_start = on_train_epoch_start = on_validation_end = _restart  # a run continued within an epoch does not start one
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._samples += samples_in(batch) or 0
@@ -72,7 +65,7 @@ class Throughput(Callback):
         if self._samples:
             measured |= self.rates(trainer, pl_module, self._samples * share_of_batch(trainer)[1] / seconds)
         log_metrics(trainer, measured)
-        self._restart(trainer.global_step)
+        self._restart(trainer, pl_module)
 
     def rates(self, trainer: Trainer, model: LightningModule, samples_per_second: float) -> dict[str, float]:
         return {"throughput/samples_per_second": samples_per_second}

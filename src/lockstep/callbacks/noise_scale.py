@@ -119,10 +119,7 @@ class NoiseScale(Callback):
             self._remove_hooks()
             self._first_half = self._of_first_half(loss, parameters)
         else:  # a leaf's hook is called with what this backward adds to its gradient, before DDP has it
-            self._handles += [parameter.register_hook(self._note) for parameter in parameters]
-
-    def _note(self, gradient: Tensor) -> None:
-        self._norms.append(_norm(gradient))
+            self._handles += [p.register_hook(lambda gradient: self._norms.append(_norm(gradient))) for p in parameters]
 
     def _of_first_half(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """What the first half of the samples adds to each parameter's gradient, through the outputs that the loss is of; nothing
@@ -141,7 +138,8 @@ class NoiseScale(Callback):
         if not self._is_sampled:
             return
         self._remove_hooks()
-        scale = _loss_scale(trainer)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)  # 16-mixed unscales before the optimizer's step
+        scale = 1.0 if scaler is None else scaler.get_scale()
         for norms, samples in self._halves() if self._has_halves else [(self._norms, len(self._batch.ids))]:
             if samples and norms:
                 self._parts.append((_squared(norms) / scale**2, samples, self._batch.loss_weight))
@@ -203,12 +201,6 @@ def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | No
     if has_halves and any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
         return "a compiled net can't be passed backward twice; accepted is trainer.accumulate_grad_batches=2 or more processes"
     return None
-
-
-def _loss_scale(trainer: Any) -> float:
-    """Of 16-mixed precision, whose gradients are unscaled only before the optimizer's step."""
-    scaler = getattr(trainer.precision_plugin, "scaler", None)
-    return 1.0 if scaler is None else scaler.get_scale()
 
 
 def _norm(gradient: Tensor) -> Tensor:

@@ -27,26 +27,22 @@ class Progress(TQDMProgressBar):
 
     def __init__(self, refresh_rate: int = 50) -> None:
         super().__init__(refresh_rate=refresh_rate if sys.stdout.isatty() else 0)
-        self._said = 0  # epochs
-        self._began, self._first_epoch = 0.0, 0
-        self._history: list[dict[str, Any]] = []  # of the epochs so far, those before the run was continued too
-        self._earlier = 0.0  # seconds trained in those
-        self._due = 0.0
-        self._first: tuple[float, float] | None = None  # when a batch ended first, and the share of training done then
-        self._noted: dict[str, Any] = {}  # of the latest epoch
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
         return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
 
     def on_train_start(self, *arguments: Any) -> None:
         super().on_train_start(*arguments)
+        trainer: Trainer = arguments[0]
         self._began = self._due = time.monotonic()
-        self._first = None
-        self._first_epoch = self._said = arguments[0].current_epoch
-        self._history = _history_until(self._first_epoch, Path(arguments[0].default_root_dir) / PROGRESS)
-        self._earlier = self._history[-1]["seconds"] if self._history else 0.0
-        self._noted = {"epoch": self._first_epoch, "epochs": arguments[0].max_epochs, "history": self._history}
-        self._noted["metrics"] = self._history[-1].get("metrics", {}) if self._history else {}
+        self._first: tuple[float, float] | None = None  # when a batch ended first, and the share of training done then
+        self._first_epoch = self._said = trainer.current_epoch
+        # of the epochs so far, those before the run was continued too, and the seconds trained in those
+        self._history = _history_until(self._first_epoch, Path(trainer.default_root_dir) / PROGRESS)
+        latest = self._history[-1] if self._history else {}
+        self._earlier = latest.get("seconds", 0.0)
+        metrics = latest.get("metrics", {})
+        self._noted = {"epoch": trainer.current_epoch, "epochs": trainer.max_epochs, "history": self._history, "metrics": metrics}
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         self._say_epoch(trainer)

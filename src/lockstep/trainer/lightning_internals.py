@@ -28,11 +28,7 @@ def disable_sigterm_handling(trainer: Trainer) -> None:
         (trainer.fit_loop.epoch_loop, "_broadcast_sigterm_tensor"),
     ):
         if hasattr(owner, name):
-            setattr(owner, name, _nothing)
-
-
-def _nothing(*_: Any) -> None:
-    pass
+            setattr(owner, name, lambda *_: None)
 
 
 def logged_step_of(checkpoint: dict[str, Any]) -> int:
