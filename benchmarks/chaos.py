@@ -24,10 +24,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from bitwise import differences
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.atomic_files import read_json
-from lockstep.checkpointing import differences, read_checkpoint
+from lockstep.checkpointing import read_checkpoint
 from lockstep.cli import start
 from lockstep.config.rules import integer
 from lockstep.errors import config_error

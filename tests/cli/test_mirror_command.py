@@ -5,9 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from bitwise import differences
 from commands import ROOT, python, train
 
-from lockstep.checkpointing import differences, read_checkpoint
+from lockstep.checkpointing import read_checkpoint
 
 pytestmark = pytest.mark.slow
 

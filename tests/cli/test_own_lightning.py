@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bitwise import differences
 from commands import ROOT, python, train
 
-from lockstep.checkpointing import differences, read_checkpoint
+from lockstep.checkpointing import read_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bitwise import differences
 from commands import ROOT, python, train
 from fits import prepared
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lockstep.checkpointing import differences, read_checkpoint
+from lockstep.checkpointing import read_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from bitwise import differences
 from fits import BARE, KeepAll, become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.callbacks import EquivalenceReport, NoiseScale
-from lockstep.checkpointing import differences, read_checkpoint
+from lockstep.checkpointing import read_checkpoint
 from lockstep.trainer.communication import Communication, HalfPrecision, PowerSGD
 
 pytestmark = pytest.mark.slow

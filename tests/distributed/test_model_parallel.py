@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from bitwise import differences
 from faults import Poison
 from fits import become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
@@ -19,7 +20,6 @@ from ranks import in_ranks
 from torch import Tensor
 
 from lockstep.build import load_model
-from lockstep.checkpointing import differences
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.trainer.shards import local_part
 

@@ -7,11 +7,11 @@ from typing import Any
 import linear_gradients as linear
 import pytest
 import torch
+from bitwise import differences
 from fits import become_rank, trained
 from ranks import in_ranks
 
 from lockstep.callbacks.noise_scale import Smoothed
-from lockstep.checkpointing import differences
 
 pytestmark = pytest.mark.slow
 EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from bitwise import differences
 from faults import Poison
 from fits import KeepAll, become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from ranks import in_ranks
 
-from lockstep.checkpointing import differences
 from lockstep.datamodules.samplers import TrainSampler
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bitwise import differences
 from commands import ROOT, python, started, train
 from fits import become_rank, prepared
 from language_models import TINY, texts
 from ranks import in_ranks
 from waiting import wait_for
 
-from lockstep.checkpointing import differences, read_checkpoint
+from lockstep.checkpointing import read_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bitwise import differences
 from commands import MARK, ROOT, processes_marked, python, started, train
 from waiting import wait_for
 
-from lockstep.checkpointing import differences, read_checkpoint
+from lockstep.checkpointing import read_checkpoint
 
 pytestmark = pytest.mark.slow
 OPTIONS = (

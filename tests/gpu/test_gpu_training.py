@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from bitwise import differences
 from commands import ROOT, python
 from fits import KeepAll, prepared, trained
 from lightning import Callback
 
 from lockstep.callbacks import StepTime
-from lockstep.checkpointing import differences
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,5 +1,4 @@
 """Checkpoints that cannot tear: how they are written, verified, and found again."""
 
-from lockstep.checkpointing.differences import differences
 from lockstep.checkpointing.files import latest_valid_checkpoint, read_checkpoint, write_checkpoint
 from lockstep.checkpointing.io import AtomicCheckpointIO, CheckpointError

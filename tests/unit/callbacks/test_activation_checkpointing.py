@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bitwise import differences
 from fits import prepared, trained
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.checkpointing import differences
 from lockstep.errors import ConfigError
 
 MLP = (

@@ -8,6 +8,7 @@ from typing import Any
 import linear_gradients as linear
 import pytest
 import torch
+from bitwise import differences
 from faults import Poison
 from fits import KeepAll, logged, prepared, trained
 from lightning import LightningModule
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from lockstep.callbacks import NoiseScale
 from lockstep.callbacks.noise_scale import Smoothed
-from lockstep.checkpointing import differences
 from lockstep.runs.results import facts_of
 
 EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1", "callbacks.noise_scale.every_n_steps_alone=1")

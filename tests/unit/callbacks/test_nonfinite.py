@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from bitwise import differences
 from faults import Poison
 from fits import last, prepared, trained
 from lightning import LightningModule
 
 from lockstep.callbacks import NonFinite
 from lockstep.callbacks.nonfinite import NonFiniteLoss
-from lockstep.checkpointing import differences
 from lockstep.datamodules.samplers import BatchIndices, TrainSampler
 
 NET = ("model=cnn", "model.net.width=8", "trainer.max_epochs=1")  # with BatchNorm

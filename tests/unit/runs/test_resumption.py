@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from bitwise import differences
 from fits import KeepAll, last, logged, prepared, trained
 from lightning import Callback, LightningModule, Trainer
-
-from lockstep.checkpointing import differences
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from bitwise import differences
 from fits import KeepAll, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
-
-from lockstep.checkpointing import differences
 
 SGD = ("model/optimizer=sgd", "model.optimizer.lr=1.0", "model.optimizer.momentum=0.0", "model.optimizer.weight_decay=0.0")
 
