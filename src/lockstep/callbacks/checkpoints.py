@@ -21,9 +21,7 @@ class LastCheckpoint(Checkpoint):
     saves before the validation that is due, and on resumption leaves it out. Its save_last writes only when a best
     checkpoint is saved too (Lightning issue 18931).
 
-    Args:
-        every_n_epochs, every_n_steps: intervals, each can be turned off with null; steps are the optimizer's.
-        every_n_minutes: by rank zero's clock, asked for every `ask_every_n_steps` steps: a collective each time.
+    Rank zero's clock is asked every `ask_every_n_steps` optimizer steps: a collective each time.
     """
 
     def __init__(

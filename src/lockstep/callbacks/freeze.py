@@ -17,14 +17,11 @@ log = logging.getLogger(__name__)
 
 
 class Freeze(Callback):
-    """Keeps parameters as they are, and with them the running statistics of the BatchNorm layers that they belong to.
+    """Keeps parameters in whose names `match` is found as they are, and with them the running statistics of the BatchNorm layers
+    that they belong to. `unfreeze`, {EPOCH: PATTERN}, says from which epoch on, 0 is the first, which of them are trained.
 
     What is frozen follows from the epoch alone, so that a run which is continued needs no state of it. A parameter that is
     unfrozen later has a gradient all the time, which no step uses until then: DDP takes none in that had none at the start.
-
-    Args:
-        match: a regular expression; frozen are parameters in whose names it is found.
-        unfreeze: {EPOCH: PATTERN}: from that epoch on, 0 is the first, those of them are trained in whose names PATTERN is found.
     """
 
     def __init__(self, match: str, unfreeze: Mapping[int, str] | None = None) -> None:

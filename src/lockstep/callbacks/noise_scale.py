@@ -57,11 +57,6 @@ class NoiseScale(Callback):
     the same to the bit. Halves take another backward pass, and for its time the memory of another set of gradients.
 
     Where BatchNorm couples samples there is no gradient of a single one; what a part then adds to the step's gradient counts.
-
-    Args:
-        every_n_steps: optimizer steps from one that is sampled to the next.
-        every_n_steps_alone: the same for one process that accumulates nothing, and has to make halves.
-        decay: of the running means of |G|^2 and tr(Sigma), per sampled step.
     """
 
     def __init__(self, every_n_steps: int = 40, every_n_steps_alone: int = 100, decay: float = 0.95) -> None:

@@ -33,12 +33,10 @@ PEAKS = {
 
 class TokenThroughput(Throughput):
     """Throughput, and throughput/tokens_per_second over all processes. Where the net says its `flops_per_token` and the device's
-    peak is known, throughput/mfu too: model FLOPs utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).
+    peak is known, by its name or as `peak_flops`, throughput/mfu too: model FLOPs utilisation (Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B).
 
     `facts`: their medians, but for the first, which warms up; mfu is None where it is unknown.
-
-    Args:
-        peak_flops: of one device; None for what its name tells.
     """
 
     def __init__(self, peak_flops: float | None = None) -> None:

@@ -71,10 +71,7 @@ class PowerSGD(Stateful):
     torch's powerSGD_hook keeps its state by DDP's buckets, which in the first step after a resumption hold other parameters
     than before; here it is kept by parameter, so that a resumed run goes on to the bit.
 
-    Args:
-        rank: columns of a factor. Where they have as many numbers as the matrix, that is sent itself.
-        start: steps before, in which gradients are sent whole.
-        seed: of the first guess at each right factor.
+    Where factors of `rank` columns have as many numbers as the matrix, that is sent itself; before step `start` all are.
     """
 
     def __init__(self, rank: int = 2, start: int = 100, seed: int = 0) -> None:
