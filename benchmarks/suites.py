@@ -36,7 +36,11 @@ class Suite:
 
 def _train(record: Path, *overrides: str) -> list[str]:
     """`python train.py` in a directory beside the record, from which this program copies the run's."""
-    return [str(ROOT / "benchmarks" / "competitors" / "shipped.py"), str(record), *overrides]
+    return [_program("shipped"), str(record), *overrides]
+
+
+def _program(name: str) -> str:
+    return str(ROOT / "benchmarks" / "competitors" / f"{name}.py")
 
 
 def _steps(net: str, shape: str, batch_size: int, steps: int, val_batches: int) -> Callable[[list[str]], list[Competitor]]:
@@ -50,9 +54,8 @@ def _steps(net: str, shape: str, batch_size: int, steps: int, val_batches: int) 
                 ("bare", "a bare loop over data in memory"),
                 ("barebones", "Lightning, barebones=True"),
             ):
-                path = str(ROOT / "benchmarks" / "competitors" / f"{program}.py")
                 name = f"{what}, {processes} process{'es' * (processes > 1)}"
-                command = _by_record(path, options)
+                command = _by_record(program, options)
                 found.append(Competitor(name, command, processes, program == "bare", starts_as_ranks=True))
             found.append(_shipped(net, shape, batch_size, steps, val_batches, processes, overrides))
         return found
@@ -61,7 +64,7 @@ def _steps(net: str, shape: str, batch_size: int, steps: int, val_batches: int) 
 
 
 def _by_record(program: str, options: list[str]) -> Callable[[Path], list[str]]:
-    return lambda record: [program, *options, "--record", str(record)]
+    return lambda record: [_program(program), *options, "--record", str(record)]
 
 
 def _shipped(net: str, shape: str, batch: int, steps: int, val_batches: int, processes: int, more: list[str]) -> Competitor:
@@ -80,7 +83,7 @@ def _images(device: str, shape: str, classes: int, batch_size: int, steps: int) 
         sizes = {"net": "resnet50", "shape": shape, "classes": classes, "batch-size": batch_size, "steps": steps}
         options = ["--val-batches", "0", "--device", device, *(["--compile"] if is_gpu else [])]
         options += [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
-        bare = _by_record(str(ROOT / "benchmarks" / "competitors" / "bare_images.py"), options)
+        bare = _by_record("bare_images", options)
         lengths = {"batch_size": batch_size, "length": steps * batch_size, "val_length": batch_size, "num_classes": classes}
         data = ["datamodule=synthetic_images", f"datamodule.shape=[{shape}]", f"datamodule.pin_memory={is_gpu}"]
         data += [f"datamodule.{name}={value}" for name, value in lengths.items()]
@@ -130,8 +133,7 @@ def _loader(overrides: list[str]) -> list[Competitor]:
     cache = ["--cache", f"{folder}.cache", "--epochs", "20"]
 
     def competitor(name: str, program: str, *options: str) -> Competitor:
-        path = str(ROOT / "benchmarks" / "competitors" / f"{program}.py")
-        return Competitor(name, _by_record(path, [*options, *common]), is_floor=program == "torchvision_loader")
+        return Competitor(name, _by_record(program, [*options, *common]), is_floor=program == "torchvision_loader")
 
     return [
         competitor("torchvision's ImageFolder, 2 workers", "torchvision_loader", "--workers", "2", "--epochs", "1"),
@@ -143,7 +145,7 @@ def _loader(overrides: list[str]) -> list[Competitor]:
 
 def _checkpoint(_: list[str]) -> list[Competitor]:
     def saves(how: str) -> Callable[[Path], list[str]]:
-        return lambda record: [str(ROOT / "benchmarks" / "competitors" / "saves.py"), str(record), how]
+        return lambda record: [_program("saves"), str(record), how]
 
     return [
         Competitor("`torch.save` alone", saves("plain")),

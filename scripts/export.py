@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep import console
-from lockstep.atomic_files import write_json
+from lockstep.atomic_files import replacing, write_json
 from lockstep.cli import start
 from lockstep.errors import config_error
 from lockstep.runs.saved import checkpoint_of
@@ -74,9 +74,8 @@ def write(tensors: dict[str, Any], target: Path, about: dict[str, str]) -> None:
     # copies: two names of one tensor are two tensors in the file
     weights = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    save_file(weights, partial, metadata=about | {"format": "pt"})
-    partial.replace(target)
+    with replacing(target, "wb") as file:
+        save_file(weights, file.name, metadata=about | {"format": "pt"})
     size = f"{target.stat().st_size / 2**20:.2f} MiB"
     console.show_table([("weights", str(target)), ("tensors", str(len(weights))), ("size", size)])
 
