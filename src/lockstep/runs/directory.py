@@ -1,11 +1,12 @@
 """Who has a directory, before anything is written into it; and how it becomes again what it was if the run can't start."""
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -122,10 +123,8 @@ OWN_DIRECTORY = OwnDirectory()
 
 def aside(directory: Path) -> Path:
     """The next free name for what was in a directory."""
-    number = 1
-    while (earlier := directory.with_name(f"{directory.name}.before-{number}")).exists():
-        number += 1
-    return earlier
+    names = (directory.with_name(f"{directory.name}.before-{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
 
 
 @contextlib.contextmanager
@@ -157,7 +156,7 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     ours = Identity.new(command, global_batch_size if takes_global else None)
     theirs = _earlier_life(directory, command, resumed)
     if theirs is not None:
-        ours = ours.under(theirs.id)
+        ours = replace(ours, id=theirs.id)
     elif any((directory / name).exists() for name in _OF_A_RUN):
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,17 @@ def bring(url: str, directory: Path) -> None:
         directory.rename(earlier)
         console.say(f"{directory} is older than its copy: moved to {earlier.name}.")
     console.say(f"Fetching {url} to {directory}.")
+    partial = directory.with_name(f".{directory.name}.partial")  # which then takes its name
+    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
     try:
-        _fetch(remote, names, directory)
+        partial.mkdir(parents=True)
+        for name in names:
+            remote.get(name, partial)
+        partial.rename(directory)
     except Exception as error:  # each library raises its own
         raise config_error(_KEY, url, f"can't be fetched ({reason(error)})") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _answer(url: str, question: Callable[[], Any]) -> Any:
@@ -74,16 +81,3 @@ def _wait(theirs: Note, directory: Path) -> None:
         if time.monotonic() > deadline:
             raise config_error(_KEY, directory, "rank 0 has not fetched it; the directory must be one that all nodes see")
         time.sleep(0.5)
-
-
-def _fetch(remote: Remote, names: Sequence[str], directory: Path) -> None:
-    """Into a folder beside it, which then takes its name."""
-    partial = directory.with_name(f".{directory.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
-    partial.mkdir(parents=True)
-    try:
-        for name in names:
-            remote.get(name, partial)
-        partial.rename(directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

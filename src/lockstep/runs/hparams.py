@@ -46,12 +46,8 @@ def session(values: Mapping[str, str | float], is_success: bool) -> list[Any]:
 
     start, end = plugin_data_pb2.SessionStartInfo(), plugin_data_pb2.SessionEndInfo(end_time_secs=time.time())
     for name, value in values.items():
-        if isinstance(value, bool):
-            start.hparams[name].bool_value = value
-        elif isinstance(value, str):
-            start.hparams[name].string_value = value
-        else:
-            start.hparams[name].number_value = value
+        kind = {bool: "bool_value", str: "string_value"}.get(type(value), "number_value")
+        setattr(start.hparams[name], kind, value)
     end.status = api_pb2.STATUS_SUCCESS if is_success else api_pb2.STATUS_FAILURE
     data = {
         metadata.SESSION_START_INFO_TAG: plugin_data_pb2.HParamsPluginData(session_start_info=start),

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -54,10 +54,6 @@ class Identity:
     def write(self, run_dir: Path) -> None:
         content = asdict(self)
         write_json(run_dir / FILE, content | {"sha256": _seal(content)})
-
-    def under(self, run_id: str) -> Self:
-        """This command line for a run that has begun already."""
-        return replace(self, id=run_id)
 
 
 def run_id_of(run_dir: Path) -> str | None:

@@ -5,7 +5,7 @@ import logging
 import os
 import platform
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import ClassVar, Self, TextIO
 
@@ -28,23 +28,19 @@ class Lock:
 
     def __init__(self, directory: Path, key: str) -> None:
         """Raises ConfigError naming the config key and the holder, OSError where no lock file can be made."""
-        self._file, self._path = (directory / "lock").open("a+"), os.path.realpath(directory)
-        try:
-            self._take(directory, key)
-        except BaseException:
-            self._file.close()
-            raise
+        self._path = os.path.realpath(directory)
+        with ExitStack() as opened:
+            self._file = opened.enter_context((directory / "lock").open("a+"))
+            try:
+                _lock(self._file, directory, key)
+            except _NoLocks as error:
+                lost = "a second run in this directory would not be refused, and this one looks interrupted to others"
+                log.warning(f"{directory}: this file system has no locks ({error}); {lost}")
+            self._file.truncate(0)
+            self._file.write(f"process {os.getpid()} on {platform.node()}\n")
+            sync(self._file)  # NFS would keep it to this host until the file is closed
+            opened.pop_all()
         self._here[self._path] = self
-
-    def _take(self, directory: Path, key: str) -> None:
-        try:
-            _lock(self._file, directory, key)
-        except _NoLocks as error:
-            lost = "a second run in this directory would not be refused, and this one looks interrupted to others"
-            log.warning(f"{directory}: this file system has no locks ({error}); {lost}")
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {platform.node()}\n")
-        sync(self._file)  # NFS would keep it to this host until the file is closed
 
     def close(self) -> None:
         del self._here[self._path]

@@ -9,8 +9,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +19,7 @@ from lockstep import console
 from lockstep.atomic_files import read_json, write_json
 from lockstep.errors import config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
+from lockstep.runs.files import Stamp, stamp_of, stamps_of_checkpoints
 from lockstep.runs.identity import FILE as IDENTITY
 from lockstep.runs.identity import run_id_of
 from lockstep.runs.remote import Remote, reason, within
@@ -37,7 +37,6 @@ _PUT_ASIDE = (".damaged", ".foreign")
 _HELD = ".copied"
 
 Note = dict[str, Any]
-Stamp = tuple[int, int, int]
 
 
 def url_of(prefix: str, directory: Path) -> str:
@@ -106,11 +105,11 @@ class Mirror:
         before = read_note(directory)
         marks = [*before.get("starts", []), uuid.uuid4().hex[:8]]
         self._note: Note = {"url": url, "id": run_id_of(directory), "starts": marks, "host": platform.node()}
-        self._copied: dict[str, Stamp] = {}
+        self._copied: dict[str, Stamp | None] = {}
         self._left: list[str] = []
         self._reason: str | None = None
         self._is_over = threading.Event()
-        self._seen: dict[str, Stamp | None] = {}
+        self._seen = self._checkpoints()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
     @classmethod
@@ -151,8 +150,7 @@ class Mirror:
         self._copy()
 
     def _checkpoints(self) -> dict[str, Stamp | None]:
-        paths = (path for path in self.directory.glob("checkpoints/*.ckpt") if path.name not in _NOT_COPIED)
-        return {path.name: _stamp(path) for path in paths}
+        return {name: stamp for name, stamp in stamps_of_checkpoints(self.directory).items() if name not in _NOT_COPIED}
 
     def _names(self) -> list[str]:
         """The files of the run in the order in which they are copied."""
@@ -165,7 +163,7 @@ class Mirror:
         """What has changed since it was copied."""
         self._reason = None
         try:
-            self._left = [name for name in self._names() if _stamp(self.directory / name) != self._copied.get(name)]
+            self._left = [name for name in self._names() if stamp_of(self.directory / name) != self._copied.get(name)]
             self._claim()
             while self._left:
                 self._copy_file(self._left[0])
@@ -187,10 +185,14 @@ class Mirror:
             self._remote.put(self.directory / FILE, FILE)
 
     def _copy_file(self, name: str) -> None:
-        with _held(self.directory / name, self.directory / _HELD) as stamp:
-            if stamp is not None:
-                self._remote.put(self.directory / _HELD, name)
+        path, held = self.directory / name, self.directory / _HELD
+        stamp = stamp_of(path)
+        try:
+            if _hold(path, held):
+                self._remote.put(held, name)
                 self._copied[name] = stamp
+        finally:
+            held.unlink(missing_ok=True)
 
     def _write_note(self) -> None:
         stands = {"lacks": self._left, "reason": self._reason, "updated": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
@@ -205,34 +207,14 @@ def _turn(name: str) -> int:
     return next((i for i, start in enumerate(_FIRST) if name.startswith(start)), len(_FIRST))
 
 
-@contextmanager
-def _held(path: Path, held: Path) -> Iterator[Stamp | None]:
-    """What a file is now, under another name, however it is replaced or appended to meanwhile; None where it is gone."""
+def _hold(path: Path, held: Path) -> bool:
+    """Keeps what a file is now under another name, however it is replaced or appended to meanwhile. Is it still there?"""
     held.unlink(missing_ok=True)
-    stamp = _stamp(path)
-    try:
-        if not _link(path, held):
-            shutil.copyfile(path, held)
-    except FileNotFoundError:
-        stamp = None
-    try:
-        yield stamp
-    finally:
-        held.unlink(missing_ok=True)
-
-
-def _link(path: Path, held: Path) -> bool:
-    """For a checkpoint, which may be large and is never written to again."""
-    with suppress(OSError):
-        if path.suffix == ".ckpt":
+    if path.suffix == ".ckpt":  # may be large, and is never written to again
+        with suppress(OSError):
             os.link(path, held)
             return True
-    return False
-
-
-def _stamp(path: Path) -> Stamp | None:
-    """Tells a file's content from the next; None of one that is gone."""
     with suppress(FileNotFoundError):
-        stat = path.stat()
-        return stat.st_ino, stat.st_mtime_ns, stat.st_size
-    return None
+        shutil.copyfile(path, held)
+        return True
+    return False

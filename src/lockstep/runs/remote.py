@@ -1,8 +1,8 @@
 """A folder that fsspec reaches: s3://bucket/path, gs://bucket/path, file:///path, ..."""
 
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -80,22 +80,18 @@ class Remote:
 
 def within(seconds: float, call: Callable[[], Any]) -> Any:
     """What it returns or raises; TimeoutError where it takes longer, and goes on in a thread that keeps nobody waiting."""
-    answers = queue.SimpleQueue[tuple[Any, BaseException | None]]()
+    answer = Future[Any]()
 
     def ask() -> None:
         try:
-            answers.put((call(), None))
+            answer.set_result(call())
         except BaseException as error:
-            answers.put((None, error))
+            answer.set_exception(error)
 
     threading.Thread(target=ask, name="remote", daemon=True).start()
-    try:
-        answer, error = answers.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return answer
+    if not wait([answer], timeout=seconds).done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return answer.result()
 
 
 def reason(error: BaseException) -> str:

@@ -47,10 +47,11 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
     model: Any = trainer.lightning_module
     datamodule: Any = getattr(trainer, "datamodule", None)
     counted = accountant(trainer)
-    samples_trained = _total(trainer, getattr(counted, "samples_trained", 0))
+    samples_of_ranks = int(sum(_of_ranks(trainer, getattr(counted, "samples_trained", 0))))
+    samples_trained = samples_of_ranks * share_of_batch(trainer)[1] // trainer.world_size  # ranks may have the same samples
     train_time = getattr(counted, "train_time", 0.0)
     is_gpu = model.device.type == "cuda"
-    return {
+    facts = {
         "train_time": train_time,
         "train_cpu_time": getattr(counted, "train_cpu_time", 0.0),
         "samples_per_second": samples_trained / train_time if train_time else 0.0,
@@ -67,13 +68,11 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "memory_gib_of_ranks": _of_ranks(trainer, _peak_memory(model.device) / 2**30),
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
-    } | _found_by_callbacks(trainer)
-
-
-def _found_by_callbacks(trainer: Any) -> dict[str, Any]:
-    """What those return that have a method `facts`."""
-    found = [callback.facts() for callback in trainer.callbacks if hasattr(callback, "facts")]
-    return {name: value for facts in found for name, value in facts.items()}
+    }
+    for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
+        if hasattr(callback, "facts"):
+            facts |= callback.facts()
+    return facts
 
 
 def _peak_memory(device: torch.device) -> int:
@@ -85,17 +84,11 @@ def _peak_memory(device: torch.device) -> int:
 
 def _of_ranks(trainer: Trainer, value: float) -> list[float]:
     """Each one's, in their order."""
-    own = torch.zeros(trainer.world_size, device=trainer.strategy.root_device)
+    device = trainer.strategy.root_device
+    own = torch.zeros(trainer.world_size, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
     own[trainer.global_rank] = value
     ranks: Any = trainer.strategy.reduce(own, reduce_op="sum")
     return ranks.tolist()
-
-
-def _total(trainer: Trainer, count: int) -> int:
-    device = trainer.strategy.root_device
-    kind = torch.float32 if device.type == "mps" else torch.float64
-    total = trainer.strategy.reduce(torch.tensor(count, dtype=kind, device=device), reduce_op="sum")
-    return int(total) * share_of_batch(trainer)[1] // trainer.world_size  # processes may have the same samples
 
 
 def log_hparams(

@@ -48,7 +48,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     saved = _identity_of(run_dir, wanted)
     if rank is None or rank.global_rank == 0:
         check_free(run_dir, "resume")
-    if not new and _is_over(run_dir):
+    if not new and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
         return None
     known = list(saved.overrides)
     changed = [item for item in new if item not in known]
@@ -85,11 +85,6 @@ def _identity_of(run_dir: Path, wanted: str) -> Identity:
     if any(run_dir.glob("checkpoints/*.ckpt")):
         raise config_error("resume", wanted, f"has lost its {FILE}, which says what the run is; {how_else(run_dir)}")
     raise config_error("resume", wanted, f"has no {FILE}; accepted is the directory of a run, or last")
-
-
-def _is_over(run_dir: Path) -> bool:
-    """Has the run finished: its record, written last, is there and can be read."""
-    return actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None
 
 
 def _check(changed: Sequence[str]) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.atomic_files import write_json
+from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
 from lockstep.errors import ExitCode, NamedFailure, config_error
-from lockstep.launchers.environment import restarts, this_rank
+from lockstep.launchers.environment import rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, outcome_of
 from lockstep.launchers.rank import end_workers, leave_process_group, tell_parent
@@ -25,7 +25,7 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, requeue
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.files import RunFiles
+from lockstep.runs.files import stamps_of_checkpoints
 from lockstep.runs.identity import run_id_of
 from lockstep.runs.mirror import Mirror
 from lockstep.runs.storage import shortcomings
@@ -48,7 +48,8 @@ class Run:
     def __init__(self, cfg: DictConfig, prepared: Prepared) -> None:
         self.cfg = cfg
         self.directory = Path(cfg.run_dir)
-        self._files = RunFiles(self.directory)
+        self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
+        self._checkpoints_before = stamps_of_checkpoints(self.directory)
         self.plan, self.command = prepared.plan, prepared.command
         self.rank = this_rank()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
@@ -83,10 +84,10 @@ class Run:
             return
         STOP_SIGNALS.listen(_deadline(self.cfg, "guards.preemption.deadline"), self._be_overdue)
         limit = _deadline(self.cfg, "guards.watchdog.seconds_to_first_batch")
-        HEARTBEAT.start(limit, self._files.log, self._give_up)
+        HEARTBEAT.start(limit, self._log, self._give_up)
 
     def _be_overdue(self, error: Preempted) -> None:
-        dump_stacks(self._files.log, str(error))
+        dump_stacks(self._log, str(error))
         self._leave_stuck(outcome_of(error, self._global_rank))
 
     def _give_up(self, reason: str) -> None:
@@ -109,7 +110,10 @@ class Run:
     def _begin(self) -> None:
         if self.is_owner:
             try:
-                self._files.begin(self.cfg, is_first=not self.is_continued)
+                remove_partial_files(self.directory)
+                self._metrics.unlink(missing_ok=True)  # of what is continued
+                record.write_status(self.directory, "running", is_first=not self.is_continued)
+                self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
             for line in shortcomings(self.directory):
@@ -119,6 +123,10 @@ class Run:
                 self._mirror.start()
         if self.is_continued and not self.is_parent:
             self._find_checkpoint()
+
+    def _append_to_log(self, text: str) -> None:
+        with self._log.open("a") as file:
+            file.write(text)
 
     def _find_checkpoint(self) -> None:
         """Of a run that is continued its own checkpoint counts: not the one it may have begun with, nor another run's."""
@@ -134,29 +142,21 @@ class Run:
     def supervise(self, command: list[str]) -> None:
         """In the parent: runs `command` once per rank, then takes rank zero's record as the result. Starts the ranks again,
         to continue, when one of them has died, max_restarts times."""
-        outcome = self._supervised(command, 0)
-        for attempt in range(1, self.cfg.max_restarts + 1):
-            if outcome.code != ExitCode.FAILED or outcome.is_final:
+        fresh = OmegaConf.select(self.cfg, "fresh_processes")  # None in a config saved before there was such a key
+        log_file, deadline = self.directory / "train.log", _deadline(self.cfg, "guards.preemption.deadline")
+        attempt = 0
+        while True:
+            tried = restarts() + attempt
+            outcome = supervise(command, self.plan.world_size, log_file, tried, deadline, fresh=bool(fresh))
+            if outcome.code == ExitCode.FINISHED and not self._metrics.is_file():
+                outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
+            if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= self.cfg.max_restarts:
                 break
+            attempt += 1
             log.warning(f"{outcome.reason}; restart {attempt} of {self.cfg.max_restarts}")
-            outcome = self._supervised(command, attempt)
         if outcome.code:
             self._fail(outcome)
-        self._close(self._files.result())
-
-    def _supervised(self, command: list[str], attempt: int) -> Outcome:
-        fresh = OmegaConf.select(self.cfg, "fresh_processes")  # None in a config saved before there was such a key
-        outcome = supervise(
-            command,
-            self.plan.world_size,
-            self.directory / "train.log",
-            restarts() + attempt,
-            _deadline(self.cfg, "guards.preemption.deadline"),
-            fresh=bool(fresh),
-        )
-        if outcome.code == ExitCode.FINISHED and not self._files.metrics.is_file():
-            return Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
-        return outcome
+        self._close(read_json(self._metrics) or {})
 
     def finish(self, trainer: "Trainer") -> None:
         """In every rank: writes metrics.json from rank zero, then leaves the process group together."""
@@ -176,7 +176,7 @@ class Run:
         }
         if trainer.is_global_zero:
             log_hparams(trainer, self.cfg, self.command, facts, metrics)
-            write_json(self._files.metrics, result)
+            write_json(self._metrics, result)
         leave_process_group(together=True)
         if self.has_parent:
             self.result, self._code = metrics[optimized], 0
@@ -196,7 +196,8 @@ class Run:
         try:
             if error is not None and self._code is None:
                 error = refused_by_lightning(error, self.cfg.trainer) or error
-                self._end(outcome_of(error, self._global_rank, self._files.has_saved()))
+                has_saved = bool(stamps_of_checkpoints(self.directory).items() - self._checkpoints_before.items())
+                self._end(outcome_of(error, self._global_rank, has_saved))
         finally:
             HEARTBEAT.stop()
             end_workers()
@@ -209,7 +210,7 @@ class Run:
         if tell_parent(outcome):
             self._code = outcome.code
             if outcome.traceback:
-                self._files.append_to_log(outcome.traceback)
+                self._append_to_log(outcome.traceback)
             leave_process_group(together=False)
             raise SystemExit(outcome.code)
         leave_process_group(together=False)
