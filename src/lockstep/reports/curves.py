@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lockstep.sweeps.job_directory import FINISHED, RUNNING
-from lockstep.sweeps.rereading import Rereading, mark_of
-from lockstep.sweeps.view import JobView
+from lockstep.runs.files import stamp_of
+from lockstep.sweeps.states import FINISHED, RUNNING
+from lockstep.sweeps.view import JobView, Rereading
 
 POINTS = 400  # of a curve; of more, TensorBoard's reader leaves some out at random, never the last
 LINES = 21  # in a picture
@@ -64,7 +64,7 @@ class _Events:
         return self._marks.keys() <= set(files)
 
     def read(self, files: Sequence[Path]) -> dict[str, Curve]:
-        marks = {path: mark_of(path) for path in files}
+        marks = {path: stamp_of(path) for path in files}
         if marks != self._marks:
             self._marks = marks
             try:

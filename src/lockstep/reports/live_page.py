@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 from lockstep.errors import ConfigError, config_error
 from lockstep.reports.curves import Curves, drawn
 from lockstep.reports.document import FOLDER, STYLE
-from lockstep.sweeps.job_directory import FINISHED
 from lockstep.sweeps.live_table import clause, short, span, words_of
+from lockstep.sweeps.states import FINISHED
 from lockstep.sweeps.view import JobView, SweepView, Watched
 from lockstep.sweeps.watch import note_of
 

@@ -1,25 +1,18 @@
 """Who runs a sweep's jobs: what the runner asks of this machine, or of a cluster's queue."""
 
+import contextlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Elsewhere, Plan
-from lockstep.sweeps.ending import End
-from lockstep.sweeps.job_directory import RUNNING
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.states import End, Standing
 
-
-@dataclass(frozen=True)
-class Standing:
-    """How a job stands that is under way. lost: why each of its earlier starts came to nothing, where it was started again."""
-
-    status: str = RUNNING
-    reason: str | None = None
-    lost: tuple[str, ...] = ()
+Begin = Callable[..., list[str]]  # of a job, and of where: notes that an attempt begins, before it does; returns the command
 
 
 class Attempt(Protocol):
@@ -34,17 +27,10 @@ class Attempt(Protocol):
 
     def reap(self) -> End | None:
         """None while it is under way. When it is over, once, how it has ended; nothing of it is left then."""
-        ...
 
     def ask_to_end(self) -> None: ...
 
     def kill(self) -> None: ...
-
-
-class Begin(Protocol):
-    """Notes that an attempt begins, on what, before it does; returns the command."""
-
-    def __call__(self, job: Job, **where: Any) -> list[str]: ...
 
 
 class Executor(Protocol):
@@ -54,7 +40,6 @@ class Executor(Protocol):
 
     def elsewhere(self, config: DictConfig) -> Elsewhere | None:
         """The nodes that a job of this composed config is planned for; None for this machine. Raises ConfigError."""
-        ...
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         """What a job takes, for the executor itself and for a person. Raises ConfigError where that is not to be had."""
@@ -62,16 +47,14 @@ class Executor(Protocol):
 
     def settle(self, manifest: Manifest) -> None:
         """Judges jobs that were under way when an earlier sweep process ended; notes those that still are, for `adopt`."""
-        ...
 
     def at_work(self) -> AbstractContextManager[Any]:
         """In which jobs are started, and their ends waited for."""
-        ...
+        return contextlib.nullcontext()
 
     def adopt(self, job: Job) -> Attempt | None:
         """One that an earlier sweep process has started, and that is still under way."""
-        ...
 
-    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
-        """Starts what can be started now, and takes it from the list."""
+    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Any]]:
+        """Starts what can be started now, each with its Attempt, and takes it from the list."""
         ...

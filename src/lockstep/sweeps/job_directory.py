@@ -1,78 +1,119 @@
-"""What a job's directory says of the job, whichever of its files are damaged; and what failed attempts leave in it."""
+"""What a job's directory says of the job, whichever of its files are damaged: how it stands or has ended; and what failed
+attempts leave in it."""
 
 import itertools
+import signal
 from pathlib import Path
 from typing import Any, get_args
 
 from lockstep.atomic_files import read_json, write_json
+from lockstep.errors import ExitCode
 from lockstep.runs.mirror import FILE as MIRROR
 from lockstep.runs.record import Status
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, End, Verdict
 
-STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
 CARD = "job.json"  # which job of which sweep this is: enough to write a lost manifest anew
+OUTPUT = "output.log"  # what a job's processes have said
 ATTEMPTS = "attempts"
 SEARCH = "search.json"  # beside the directories of jobs that are a search's trials: which study it is, of how many
 PRUNED = "pruned_after"  # in the record of a trial that was ended early: the number of its validations
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
+DIED = "the sweep process died"
+
+
+# What these files hold, as `is_like` reads it.
+NUMBER = int | float | None
+_RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str} | {f"{name}?": NUMBER for name in RECORDED}
+_PROGRESS = {"metrics?": {str: NUMBER}, "epoch?": NUMBER, "epochs?": NUMBER, "step?": NUMBER, "share?": NUMBER}
+_PROGRESS |= {"seconds_per_epoch?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
+_CARD = {"key": str, "number": int, "overrides": list, "devices": int, "command": list, "config": dict, "directory": str}
+_CARD |= {"optimized_metric": str, "optimized_mode": str, "sweep_command": list, "cwd": str}
+
+
+def is_like(value: object, shape: Any) -> bool:
+    """Has what was read this shape: a type, (one of these), [that of each item], {NAME: that of its value} or {str: that of each
+    value}? A NAME with a ? may be absent. True is no number."""
+    if isinstance(shape, tuple):
+        return value in shape
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(is_like(item, shape[0]) for item in value)
+    if not isinstance(shape, dict):
+        return isinstance(value, shape) and not isinstance(value, bool)
+    if not isinstance(value, dict):
+        return False
+    if str in shape:
+        return all(is_like(item, shape[str]) for item in value.values())
+    present = {name: kind for name, kind in shape.items() if not name.endswith("?") or name[:-1] in value}
+    return all(is_like(value.get(name.rstrip("?"), ...), kind) for name, kind in present.items())
 
 
 def record_of(directory: Path) -> dict[str, Any] | None:
     """metrics.json, which a run writes last."""
-
-    def fits(content: dict[str, Any]) -> bool:
-        metrics: Any = content.get("metrics")
-        numbers = [content.get(name) for name in RECORDED]
-        return _is_metrics(metrics) and content.get("optimized_metric") in metrics and all(map(_is_number_or_none, numbers))
-
-    return read_json(directory / "metrics.json", fits)
+    path = directory / "metrics.json"
+    return read_json(path, lambda found: is_like(found, _RECORD) and found["optimized_metric"] in found["metrics"])
 
 
 def progress_of(directory: Path) -> dict[str, Any]:
     """progress.json, of how far training is; empty where there is none."""
-    numbers = ("epoch", "epochs", "seconds_per_epoch", "samples_per_second", "step", "share", "seconds_left")
-
-    def fits(content: dict[str, Any]) -> bool:
-        return _is_metrics(content.get("metrics", {})) and all(_is_number_or_none(content.get(name)) for name in numbers)
-
-    return read_json(directory / "progress.json", fits) or {}
+    return read_json(directory / "progress.json", lambda found: is_like(found, _PROGRESS)) or {}
 
 
 def trials_of(sweep_dir: Path) -> int | None:
     """How many trials a search has in all; None where the sweep is none."""
-    return (read_json(sweep_dir / SEARCH, lambda content: isinstance(content.get("n_trials"), int | None)) or {}).get("n_trials")
+    return (read_json(sweep_dir / SEARCH, lambda found: is_like(found, {"n_trials?": int | None})) or {}).get("n_trials")
 
 
 def status_of(directory: Path) -> tuple[str | None, str | None]:
     """Of status.json the status and the reason; None where it does not say."""
-
-    def fits(content: dict[str, Any]) -> bool:
-        known = content.get("status") in get_args(Status)
-        return known and isinstance(content.get("reason"), str | None)
-
-    content = read_json(directory / "status.json", fits) or {}
-    return content.get("status"), content.get("reason")
+    shape = {"status": get_args(Status), "reason?": str | None}
+    content = read_json(directory / "status.json", lambda found: is_like(found, shape))
+    return (content["status"], content.get("reason")) if content else (None, None)
 
 
-def judged(directory: Path, died: str = "the sweep process died") -> tuple[str, str | None, float | None]:
-    """Status, reason and metric of a job that no process runs, by what it has left; `died` where that says nothing. The record
-    is written last: where it is there, a lost status changes nothing."""
+def judged(directory: Path, died: str = DIED) -> Verdict:
+    """Of a job that no process runs, by what it has left; `died` where that says nothing. The record is written last: where it
+    is there, a lost status changes nothing."""
     status, reason = status_of(directory)
     record = record_of(directory)
     if record is not None and status in ("finished", None):
         return judge_record(directory, record)
     if status == "failed":
-        return FAILED, reason, None
+        return Verdict(FAILED, reason)
     is_begun = status is not None or (directory / ".hydra").is_dir()
-    return (INTERRUPTED, reason or died, None) if is_begun else (WAITING, None, None)
+    return Verdict(INTERRUPTED, reason or died) if is_begun else Verdict(WAITING)
 
 
-def judge_record(directory: Path, record: dict[str, Any]) -> tuple[str, str | None, float | None]:
-    """Status, reason and metric of a job that has written its record: metrics that are not finite, in the record or in
-    its last epoch, are a failure."""
+def judge(directory: Path, end: End, ended_for: Verdict | None = None) -> Verdict:
+    """Of a job that has ended: `ended_for` is that of one that we have ended. Finished means code 0 and a record with finite
+    metrics."""
+    code = end.code
+    if code == ExitCode.FINISHED and (record := record_of(directory)) is not None:
+        return judge_record(directory, record)
+    if (said := ended_for or end.verdict) is not None:
+        return said
+    if code == ExitCode.FINISHED:
+        return Verdict(FAILED, "ended with code 0 and no record")
+    if code is not None and code < 0:
+        return Verdict(FAILED, f"killed by {signal.Signals(-code).name}")
+    _, reason = status_of(directory)
+    if code == ExitCode.PREEMPTED:
+        return Verdict(INTERRUPTED, reason)
+    reason = reason or ": ".join([f"ended with code {code}", *log_tail(directory)[-1:]])
+    return Verdict(FAILED, " ".join(reason.split()))
+
+
+def log_tail(directory: Path) -> list[str]:
+    """The last lines of a failed job's log, which are recorded."""
+    path = directory / OUTPUT
+    return path.read_text(errors="replace").splitlines()[-20:] if path.is_file() else []
+
+
+def judge_record(directory: Path, record: dict[str, Any]) -> Verdict:
+    """Of a job that has written its record: metrics that are not finite, in the record or in its last epoch, are a failure."""
     latest = progress_of(directory).get("metrics", {})
     if infinite := sorted({name for metrics in (latest, record["metrics"]) for name, value in metrics.items() if value is None}):
-        return FAILED, f"{', '.join(infinite)} not finite", None
-    return FINISHED, None, record["metrics"][record["optimized_metric"]]
+        return Verdict(FAILED, f"{', '.join(infinite)} not finite")
+    return Verdict(FINISHED, metric=record["metrics"][record["optimized_metric"]])
 
 
 def archive(directory: Path) -> None:
@@ -97,12 +138,10 @@ def write_card(directory: Path, content: dict[str, Any]) -> None:
 
 def card_of(directory: Path) -> dict[str, Any] | None:
     """job.json. One that has come here with a copy of another job's directory is not this one's."""
-    kinds = {"key": str, "number": int, "overrides": list, "devices": int, "command": list, "config": dict}
-    kinds |= {"optimized_metric": str, "optimized_mode": str, "sweep_command": list, "cwd": str}
 
-    def fits(content: dict[str, Any]) -> bool:
-        is_well_formed = all(isinstance(content.get(name), kind) for name, kind in kinds.items())
-        return is_well_formed and content.get("directory") == directory.name and directory.name.endswith(content["key"])
+    def fits(found: dict[str, Any]) -> bool:
+        is_here = found.get("directory") == directory.name
+        return is_like(found, _CARD) and is_here and directory.name.endswith(found["key"])
 
     return read_json(directory / CARD, fits)
 
@@ -111,11 +150,3 @@ def cards(sweep_dir: Path) -> dict[str, dict[str, Any]]:
     """The cards of all job directories by the jobs' identities, in the order of their numbers."""
     found = [card for path in sweep_dir.glob(f"*/{CARD}") if (card := card_of(path.parent)) is not None]
     return {card["key"]: card for card in sorted(found, key=lambda card: card["number"])}
-
-
-def _is_number_or_none(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def _is_metrics(value: object) -> bool:
-    return isinstance(value, dict) and all(map(_is_number_or_none, value.values()))

@@ -82,27 +82,18 @@ def repetition(config: dict[str, Any]) -> str:
 def directory_name(overrides: Sequence[str], key: str) -> str:
     """Readable and unique: the values overridden, and the identity. Long values lose their middle."""
     pairs = [override.partition("=")[::2] for override in overrides]
-    readable = ""
     for longest in (60, 30, 15, 7):
-        parts = [_readable(f"{name.rpartition('.')[2]}={_shortened(value, longest)}") for name, value in pairs]
+        words = [f"{name.rpartition('.')[2]}={_shortened(value, longest)}" for name, value in pairs]
+        parts = [re.sub(r"[^\w=.+~-]+", "_", word) for word in words]
         readable = "_".join(filter(None, parts)).strip("_.")
         if len(readable.encode()) <= _LONGEST_NAME:
             return f"{readable}_{key}" if readable else key
-    return f"{_first_of(parts)}_{key}"
-
-
-def _readable(text: str) -> str:
-    return re.sub(r"[^\w=.+~-]+", "_", text)
+    fit = next(n for n in range(len(parts), -1, -1) if len("_".join(parts[:n]).encode()) < _LONGEST_NAME - 12)
+    return "_".join([*parts[:fit], f"+{len(parts) - fit}", key])
 
 
 def _shortened(value: str, longest: int) -> str:
     return value if len(value) <= longest else f"{value[: longest // 2]}~{value[-(longest // 2) :]}"
-
-
-def _first_of(parts: Sequence[str]) -> str:
-    """As many as fit into a name, and the number of those that don't."""
-    count = next(n for n in range(len(parts), -1, -1) if len("_".join(parts[:n]).encode()) < _LONGEST_NAME - 12)
-    return "_".join([*parts[:count], f"+{len(parts) - count}"])
 
 
 def pool_of(plan: Plan) -> tuple[str, int]:

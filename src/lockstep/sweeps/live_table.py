@@ -13,8 +13,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lockstep.console import first_of
-from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING
 from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING
 from lockstep.sweeps.view import JobView, SweepView, Views, seen
 
 COLUMNS = ("job", "overrides", "devices", "state", "epoch", "step", "done", "metric", "samples/s", "time", "left")
@@ -83,6 +83,12 @@ class Screen:
             self._live.start()
         console = self._live.console
         self._live.update(fitted(found, note, console.width, console.height), refresh=True)
+
+    def end(self, found: SweepView, note: str = "") -> None:
+        """What is left in its place is the whole of it."""
+        self.close()
+        out = Console()
+        out.print(fitted(found, note, out.width))
 
     def close(self) -> None:
         if self._live is not None:

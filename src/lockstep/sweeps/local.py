@@ -5,20 +5,57 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from omegaconf import DictConfig
 
-from lockstep.config.plan import Elsewhere, Plan, cores
+from lockstep.config.plan import Plan, cores
 from lockstep.errors import config_error
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
 from lockstep.launchers.processes import PROCESSES, Process
 from lockstep.launchers.supervisor import kill_group, pipe
-from lockstep.sweeps.ending import OUTPUT, End
-from lockstep.sweeps.executor import Begin, Standing
+from lockstep.sweeps.executor import Begin, Executor
+from lockstep.sweeps.job_directory import OUTPUT
 from lockstep.sweeps.jobs import Job, pool_of
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.settings import LocalSettings
+from lockstep.sweeps.states import End, Standing
+
+
+@dataclass
+class Pool:
+    """Slots by name (GPU ids, say); each is handed out to one job at a time."""
+
+    slots: tuple[str, ...]
+    taken: dict[str, int] = field(default_factory=dict)  # slot to the width of the job that has it
+
+    @property
+    def free(self) -> list[str]:
+        return [slot for slot in self.slots if slot not in self.taken]
+
+    def take(self, width: int) -> tuple[str, ...]:
+        assert width <= len(self.free)
+        given = tuple(self.free[:width])
+        self.taken |= dict.fromkeys(given, width)
+        return given
+
+    def give_back(self, slots: Sequence[str]) -> None:
+        for slot in slots:
+            del self.taken[slot]
+
+    def choose(self, waiting: Sequence[Job]) -> Job | None:
+        """The job to start now: the widest that waits, the earliest of its width. A narrower one may overtake it only
+        where that can't delay it: narrower jobs together never hold slots that the widest needs to fit."""
+        if not waiting:
+            return None
+        widest = max(job.width for job in waiting)
+        narrower = sum(1 for width in self.taken.values() if width < widest)
+        for job in sorted(waiting, key=lambda job: -job.width):  # a stable sort: the earliest of each width first
+            if job.width > len(self.free):
+                continue
+            if job.width == widest or narrower + job.width <= len(self.slots) - widest:
+                return job
+        return None
 
 
 class LocalAttempt:
@@ -50,7 +87,7 @@ class LocalAttempt:
         kill_group(self._process.pid)
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Packs jobs onto the GPUs, and onto the cores."""
 
     ends_with_sweep = True
@@ -62,9 +99,6 @@ class LocalExecutor:
     @classmethod
     def of(cls, settings: LocalSettings) -> "LocalExecutor":
         return cls({"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())})
-
-    def elsewhere(self, config: DictConfig) -> Elsewhere | None:
-        return None
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         pool, width = pool_of(plan)
@@ -82,9 +116,6 @@ class LocalExecutor:
     def at_work(self) -> Iterator[None]:
         with pipe() as (self._lifeline, _):
             yield
-
-    def adopt(self, job: Job) -> None:
-        """Jobs end with the sweep that has started them."""
 
     def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, LocalAttempt]]:
         started = []

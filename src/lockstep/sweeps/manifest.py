@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, card_of, cards, judged, write_card
+from lockstep.sweeps.job_directory import DIED, NUMBER, card_of, cards, is_like, judged, write_card
 from lockstep.sweeps.jobs import Job, repetition
+from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, Verdict
 
 log = logging.getLogger(__name__)
-_DIED = "the sweep process died"
+
+_ATTEMPT = {"started": int | float, "ended": NUMBER, "queue?": str}
+_JOB = {"number": int, "directory": str, "devices": int, "optimized_metric": str, "overrides": [str], "attempts": [_ATTEMPT]}
+_JOB |= {"status": STATES, "reason": str | None, "metric": NUMBER}
+_SHAPE = {"commands": [[str]], "cwd?": str | None, "jobs": {str: _JOB}}
 
 
 class Manifest:
@@ -27,7 +32,7 @@ class Manifest:
         """Without asking the directories of the jobs, which takes the longer the more there are, the file alone says it."""
         self.directory = sweep_dir
         self.path = sweep_dir / "manifest.json"
-        content = read_json(self.path, _fits) or {}
+        content = read_json(self.path, lambda found: is_like(found, _SHAPE)) or {}
         self.commands: list[list[str]] = content.get("commands", [])
         self.cwd: str | None = content.get("cwd")
         self.git_commit: str | None = content.get("git_commit")
@@ -80,10 +85,10 @@ class Manifest:
         queued = self.in_queue()
         for key, job in self.jobs.items():
             if job["status"] == RUNNING and key not in queued:
-                status, reason, metric = judged(self.directory / job["directory"])
-                if status == WAITING:  # it had not come to write anything
-                    status, reason = INTERRUPTED, _DIED
-                job |= {"status": status, "reason": reason, "metric": metric}
+                verdict = judged(self.directory / job["directory"])
+                if verdict.status == WAITING:  # it had not come to write anything
+                    verdict = Verdict(INTERRUPTED, DIED)
+                job |= verdict._asdict()
                 if job["attempts"] and job["attempts"][-1]["ended"] is None:
                     job["attempts"][-1]["ended"] = time.time()
 
@@ -127,31 +132,4 @@ def _entry(card: dict[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _state(directory: Path) -> dict[str, Any]:
-    status, reason, metric = judged(directory)
-    return {"status": status, "reason": reason, "metric": metric, "attempts": []}
-
-
-def _fits(content: dict[str, Any]) -> bool:
-    jobs, commands = content.get("jobs"), content.get("commands")
-    if not isinstance(jobs, dict) or not isinstance(commands, list) or not isinstance(content.get("cwd"), str | None):
-        return False
-    return all(map(_is_texts, commands)) and all(isinstance(job, dict) and _is_entry(job) for job in jobs.values())
-
-
-def _is_entry(job: dict[str, Any]) -> bool:
-    kinds = {"number": int, "directory": str, "devices": int, "optimized_metric": str}
-    kinds |= {"reason": str | None, "metric": int | float | None, "attempts": list}
-    is_well_formed = all(name in job and isinstance(job[name], kind) for name, kind in kinds.items())
-    is_known = job.get("status") in STATES and _is_texts(job.get("overrides"))
-    return is_well_formed and is_known and all(map(_is_attempt, job["attempts"]))
-
-
-def _is_attempt(value: object) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("queue", ""), str):
-        return False
-    times = [value.get(name, "") for name in ("started", "ended")]
-    return isinstance(times[0], int | float) and all(isinstance(time, int | float | None) for time in times)
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return judged(directory)._asdict() | {"attempts": []}

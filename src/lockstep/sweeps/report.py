@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import shlex
 import statistics
@@ -13,10 +14,11 @@ from rich.console import Console
 
 from lockstep.atomic_files import replace_text
 from lockstep.console import show_table, table
-from lockstep.sweeps.job_directory import FINISHED, RECORDED, cards, record_of
+from lockstep.sweeps.job_directory import RECORDED, cards, record_of
 from lockstep.sweeps.jobs import REPEATS, flat, varying
 from lockstep.sweeps.live_table import clause
 from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.states import FINISHED
 
 
 def report(manifest: Manifest, keys: Sequence[str]) -> None:
@@ -26,11 +28,12 @@ def report(manifest: Manifest, keys: Sequence[str]) -> None:
     edited = edits(manifest)
     results = [_result(key, job, manifest, swept) | edited.get(key, {}) for key, job in _ranked(manifest)]
     differing = [*swept, *dict.fromkeys(name for values in edited.values() for name in values)]
-    replace_text(directory / "results.csv", _csv(results))
-    tables = [_markdown(results), *_repeats(results, [name for name in differing if name not in REPEATS])]
+    names = [name for name in dict.fromkeys(itertools.chain(*results)) if name != "repetition"]
+    replace_text(directory / "results.csv", _csv(names, results))
+    tables = [_table(names[1:], results), *_repeats(results, [name for name in differing if name not in REPEATS])]
     replace_text(directory / "results.md", "\n".join(tables))
     shown = ("directory", "status", *differing, "metric", "world_size", "samples_per_second", "reason")
-    show_table([[_cell(result.get(name)) for name in shown] for result in results if result["key"] in keys], shown)
+    show_table(_cells(shown, [result for result in results if result["key"] in keys]), shown)
     print(f"\n{directory}/results.csv\ntensorboard --logdir {shlex.quote(str(directory))}", flush=True)
 
 
@@ -70,21 +73,12 @@ def _result(key: str, job: dict[str, Any], manifest: Manifest, swept: Sequence[s
     return result | {"reason": clause(job["reason"]) if job["reason"] else None}
 
 
-def _csv(results: Sequence[dict[str, Any]]) -> str:
+def _csv(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, _names(results), extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(results)
     return text.getvalue()
-
-
-def _names(results: Sequence[dict[str, Any]]) -> list[str]:
-    return [name for name in dict.fromkeys(name for result in results for name in result) if name != "repetition"]
-
-
-def _markdown(results: Sequence[dict[str, Any]]) -> str:
-    names = [name for name in _names(results) if name != "key"]
-    return _table(names, [[_cell(result.get(name)) for name in names] for result in results])
 
 
 def _repeats(results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
@@ -100,17 +94,20 @@ def _repeats(results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[st
     for same in groups.values():
         metrics = [result["metric"] for result in same]
         spread = statistics.stdev(metrics) if len(metrics) > 1 else None
-        numbers = (str(len(metrics)), _cell(statistics.mean(metrics)), _cell(spread))
-        rows.append([*(_cell(same[0].get(name)) for name in names), *numbers])
+        rows.append(same[0] | {"runs": len(metrics), "mean": statistics.mean(metrics), "standard deviation": spread})
     return [_table([*names, "runs", "mean", "standard deviation"], rows)]
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
     """In Markdown."""
-    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
+    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in _cells(columns, rows)]
     text = io.StringIO()
     Console(file=text, width=100_000).print(table(cells, columns, box=box.MARKDOWN))
     return text.getvalue().strip() + "\n"
+
+
+def _cells(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    return [[_cell(row.get(name)) for name in names] for row in rows]
 
 
 def _cell(value: Any) -> str:

@@ -12,13 +12,13 @@ from lockstep.config.overrides import quote
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.hparams import write_failed_session
 from lockstep.runs.identity import is_resumable
-from lockstep.sweeps.ending import End, judge, log_tail
 from lockstep.sweeps.executor import Attempt, Executor
-from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, archive
+from lockstep.sweeps.job_directory import archive, judge, log_tail
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.live_table import LiveTable
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Settings
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, End, Verdict
 
 POLL = 0.1  # seconds between two looks at the jobs
 GRACE = 12.0  # seconds a job gets to end by itself, after its own deadline for saving, before it is killed
@@ -30,7 +30,7 @@ class Running:
 
     job: Job
     attempt: Attempt
-    ended_for: tuple[str, str] | None = None  # the status that it is to have, and why we are ending it
+    ended_for: Verdict | None = None  # that it is to have when we have ended it
     kill_at: float = float("inf")  # time.monotonic
     is_withdrawn: bool = False  # before it has begun
     lost: int = 0
@@ -92,7 +92,7 @@ class Runner:
             return
         print("Stopping: ending the running jobs; Ctrl-C once more kills them.", file=sys.stderr, flush=True)
         for one in running:
-            _ask_to_end(one, INTERRUPTED, why, one.job.stop_deadline + GRACE)
+            _ask_to_end(one, Verdict(INTERRUPTED, why), one.job.stop_deadline + GRACE)
 
     def _withdraw(self, running: Sequence[Running]) -> None:
         """No more jobs are handed out: those that were and have not begun are taken back."""
@@ -125,7 +125,7 @@ class Runner:
             return end
         now, ran, standing = time.monotonic(), one.attempt.seconds, one.attempt.standing()
         if self.settings.timeout is not None and one.ended_for is None and ran > self.settings.timeout:
-            _ask_to_end(one, FAILED, f"no end within {self.settings.timeout:g} s", GRACE)
+            _ask_to_end(one, Verdict(FAILED, f"no end within {self.settings.timeout:g} s"), GRACE)
         if now > one.kill_at:
             one.kill_at = float("inf")
             one.attempt.kill()
@@ -145,17 +145,18 @@ class Runner:
         if one.is_withdrawn:
             self.manifest.update(one.job.key, status=WAITING, reason=None, attempts=entry["attempts"][:-1])
             return
-        status, reason, metric = judge(one.job.directory, end, one.ended_for)
+        verdict = judge(one.job.directory, end, one.ended_for)
         before = entry["attempts"][-1].get("saved_before")
-        entry["attempts"][-1] |= {"ended": time.time(), "code": end.code, "reason": reason}
-        tail = None if status == FINISHED else log_tail(one.job.directory)
-        self.manifest.update(one.job.key, status=status, reason=reason, metric=metric, log_tail=tail)
-        if status == INTERRUPTED and not self.stopped and not end.is_cancelled and _has_advanced(one.job, before):
+        entry["attempts"][-1] |= {"ended": time.time(), "code": end.code, "reason": verdict.reason}
+        tail = None if verdict.status == FINISHED else log_tail(one.job.directory)
+        self.manifest.update(one.job.key, **verdict._asdict(), log_tail=tail)
+        has_advanced = _saved(one.job) not in (None, before)  # one that is preempted before it can save would go round for ever
+        if verdict.status == INTERRUPTED and not self.stopped and not end.is_cancelled and has_advanced:
             waiting.append(one.job)  # it was preempted, not the sweep
         tries = self._tries[one.job.key] = self._tries.get(one.job.key, 0) + 1
-        if status == FAILED and tries <= self.settings.retries:
+        if verdict.status == FAILED and tries <= self.settings.retries:
             waiting.append(one.job)
-        elif status == FAILED:
+        elif verdict.status == FAILED:
             _show_in_tensorboard(one.job)
             if self.settings.on_failure == "stop" and not self.stopped:
                 self.stopped = f"{one.job.directory.name} has failed and hydra.launcher.on_failure=stop"
@@ -168,19 +169,14 @@ def _show_in_tensorboard(job: Job) -> None:
             write_failed_session(job.directory / job.tensorboard, job.hyperparameters)
 
 
-def _has_advanced(job: Job, before: int | None) -> bool:
-    """Has it saved a checkpoint since it began? One that is preempted before it can do so would go round for ever."""
-    return _saved(job) not in (None, before)
-
-
 def _saved(job: Job) -> int | None:
     """Tells one last.ckpt from the next, by the clock of the file system, which need not be ours."""
     last = job.directory / "checkpoints" / "last.ckpt"
     return last.stat().st_mtime_ns if last.is_file() else None
 
 
-def _ask_to_end(one: Running, status: str, why: str, seconds: float) -> None:
-    one.ended_for, one.kill_at = (status, why), time.monotonic() + seconds
+def _ask_to_end(one: Running, ended_for: Verdict, seconds: float) -> None:
+    one.ended_for, one.kill_at = ended_for, time.monotonic() + seconds
     one.attempt.ask_to_end()
 
 

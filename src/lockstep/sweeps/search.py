@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import optuna
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -13,14 +13,16 @@ from hydra.plugins.launcher import Launcher
 from numpy.random import SeedSequence
 from omegaconf import DictConfig, OmegaConf
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import Trial, TrialState
 
 from lockstep.config.construct import Factory, construct
 from lockstep.config.rules import Rule, integer, one_of
 from lockstep.errors import config_error
-from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, PRUNED, RECORDED, record_of
+from lockstep.sweeps.job_directory import PRUNED, RECORDED, record_of
 from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.settings import check
 from lockstep.sweeps.space import Space
+from lockstep.sweeps.states import FINISHED, INTERRUPTED
 from lockstep.sweeps.study import FILES, POINT, begin, told, trial_of
 from lockstep.sweeps.sweep import RefusedJob, Sweep
 
@@ -30,32 +32,23 @@ Point = tuple[str, ...]  # the overrides of a job
 _REFUSALS = 5  # of as many points as that one has to be able to start
 # Which points these try, and not only which one is next, is their seed's.
 _OF_ONE_SEED = (optuna.samplers.GridSampler, optuna.samplers.QMCSampler)
-
-
-def _is_objectives(value: Any) -> bool:
-    return value is None or (isinstance(value, Mapping) and len(value) > 0 and set(value.values()) <= {"max", "min"})
-
-
-_RULES = {
-    "n_trials": integer(1),
-    "n_jobs": integer(1),
-    "storage": one_of(*FILES),
-    "objectives": Rule("accepted is {METRIC: max or min}, or null", _is_objectives),
-    "params": Rule("accepted is {KEY: SPACE}", lambda value: isinstance(value, Mapping)),
-}
+_OBJECTIVES = Rule(
+    "accepted is {METRIC: max or min}", lambda v: isinstance(v, Mapping) and {*v.values()} in ({"max"}, {"min"}, {"max", "min"})
+)
+_SPACES = Rule("accepted is {KEY: SPACE}", lambda v: isinstance(v, Mapping))
 
 
 @dataclass
 class Settings:
     """hydra.sweeper.KEY=VALUE; conf/hydra/sweeper/optuna.yaml says what each means."""
 
-    n_trials: int = 20
-    n_jobs: int = 1
-    objectives: Any = None
+    n_trials: Annotated[int, integer(1)] = 20
+    n_jobs: Annotated[int, integer(1)] = 1
+    objectives: Annotated[Any, _OBJECTIVES.or_null()] = None
     sampler: Any = "TPESampler"
     pruner: Any = "MedianPruner"
-    storage: str = "journal"
-    params: Any = field(default_factory=dict)
+    storage: Annotated[str, one_of(*FILES)] = "journal"
+    params: Annotated[Any, _SPACES] = field(default_factory=dict)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -67,9 +60,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             setattr(self, name, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value)
-        for name, rule in _RULES.items():
-            if not rule.test(getattr(self, name)):
-                raise config_error(f"hydra.sweeper.{name}", getattr(self, name), rule.words)
+        check(self, "hydra.sweeper")
         for name in self.objectives or {}:
             if "/" not in name and name not in RECORDED:
                 accepted = f"accepted is a metric, val/loss say, or one of {', '.join(RECORDED)}"
@@ -176,7 +167,10 @@ class Search:
         trials = self.study.get_trials(deepcopy=False)
         tried = {tuple(trial.user_attrs.get(POINT, ())): trial for trial in trials if trial.state.is_finished()}
         for point in [point for point in points if point in tried]:
-            self._tell(points.pop(point), _same_as(tried[point]))
+            known = tried[point]
+            values = known.values if known.state == TrialState.COMPLETE else None
+            about = [known.user_attrs.get(name) for name in ("directory", "reason")]
+            self._tell(points.pop(point), Answer(known.state, values, *about))
         self._launch(points)
 
     def _launch(self, points: dict[Point, list[int]]) -> None:
@@ -195,14 +189,11 @@ class Search:
             jobs = {job["directory"]: job for job in Manifest(self.directory).jobs.values()}
             for numbers, one in zip(points.values(), returned, strict=True):
                 folder = Path(str(one.working_dir))
-                self._conclude(numbers, folder, jobs[folder.name])
+                if jobs[folder.name]["status"] == INTERRUPTED:
+                    self._interrupted |= {*numbers}
+                else:
+                    self._tell(numbers, self._answer(folder, jobs[folder.name]))
             return
-
-    def _conclude(self, numbers: Sequence[int], folder: Path, job: Mapping[str, Any]) -> None:
-        if job["status"] == INTERRUPTED:
-            self._interrupted |= {*numbers}
-        else:
-            self._tell(numbers, self._answer(folder, job))
 
     def _answer(self, folder: Path, job: Mapping[str, Any]) -> Answer:
         record = (record_of(folder) or {}) if job["status"] == FINISHED else {}
@@ -234,8 +225,3 @@ class Search:
             values = " ".join(f"{name} {value:.6g}" for name, value in zip(self.objectives, trial.values, strict=True))
             lines.append(f"best: {values} with {' '.join(f'{key}={value}' for key, value in trial.params.items())}")
         return "\n".join(lines)
-
-
-def _same_as(trial: FrozenTrial) -> Answer:
-    values = trial.values if trial.state == TrialState.COMPLETE else None
-    return Answer(trial.state, values, trial.user_attrs.get("directory"), trial.user_attrs.get("reason"))

@@ -5,11 +5,10 @@ are, in squeue or, if they have left that, in sacct and in what they have left i
 jobs and a batch script for each array, written before it is submitted.
 """
 
-import contextlib
 import logging
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,13 +20,13 @@ from lockstep.launchers import slurm
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.slurm import Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.sweeps.ending import OUTPUT, judge
-from lockstep.sweeps.executor import Begin
-from lockstep.sweeps.job_directory import WAITING
+from lockstep.sweeps.executor import Begin, Executor
+from lockstep.sweeps.job_directory import OUTPUT, judge
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.settings import SlurmSettings
 from lockstep.sweeps.slurm_queue import CODE, Queue, QueuedAttempt
-from lockstep.sweeps.slurm_settings import SlurmSettings
+from lockstep.sweeps.states import WAITING
 
 log = logging.getLogger(__name__)
 LARGEST = 1000  # tasks of an array; MaxArraySize of slurm.conf(5) is 1001 unless set
@@ -48,7 +47,7 @@ exit $code
 """
 
 
-class SlurmExecutor:
+class SlurmExecutor(Executor):
     """Submits all jobs at once; which of them run is SLURM's matter."""
 
     ends_with_sweep = False
@@ -71,10 +70,6 @@ class SlurmExecutor:
             self._adopted = settle(manifest, self.queue)
         except Unanswered as error:
             raise config_error("hydra/launcher", "slurm", f"{error}; accepted once it answers") from error
-
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        yield
 
     def adopt(self, job: Job) -> QueuedAttempt | None:
         return self._adopted.pop(job.key, None)
@@ -138,12 +133,12 @@ def settle(manifest: Manifest, queue: Queue | None = None) -> dict[str, QueuedAt
             standing = attempt.standing()
             job |= {"status": standing.status, "reason": standing.reason}
         else:
-            status, reason, metric = judge(manifest.directory / job["directory"], end)
-            job |= {"status": status, "reason": reason, "metric": metric}
-            if status == WAITING:  # it never came to the queue
+            verdict = judge(manifest.directory / job["directory"], end)
+            job |= verdict._asdict()
+            if verdict.status == WAITING:  # it never came to the queue
                 job["attempts"].pop()
             else:
-                job["attempts"][-1] |= {"ended": time.time(), "code": end.code, "reason": reason}
+                job["attempts"][-1] |= {"ended": time.time(), "code": end.code, "reason": verdict.reason}
     return found
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from lockstep.atomic_files import read_json
 from lockstep.launchers import slurm
 from lockstep.launchers.slurm import Task, Unanswered
-from lockstep.sweeps.ending import End
-from lockstep.sweeps.executor import Standing
-from lockstep.sweeps.job_directory import FAILED, INTERRUPTED, RUNNING, WAITING, judged, status_of
+from lockstep.sweeps.job_directory import judged, status_of
+from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, End, Standing, Verdict
 
 log = logging.getLogger(__name__)
 CODE = "exit_code"  # in a job's directory: what srun has ended with
@@ -45,12 +44,10 @@ class Queue:
 
     def keys(self) -> dict[str, str]:
         """The job of each task that is not over."""
-        known = {name: (read_json(self.folder / f"{name}.json") or {}).get("jobs", []) for name in self._names()}
+        names = {place.rpartition("_")[0] for place in self.tasks}
+        known = {name: (read_json(self.folder / f"{name}.json") or {}).get("jobs", []) for name in names}
         places = {f"{name}_{index}": key for name, jobs in known.items() for index, key in enumerate(jobs)}
         return {place: places[place] for place, task in self.tasks.items() if not task.is_over and place in places}
-
-    def _names(self) -> set[str]:
-        return {place.rpartition("_")[0] for place in self.tasks}
 
     def next_name(self) -> str:
         """That no array of this sweep has had."""
@@ -101,18 +98,17 @@ class QueuedAttempt:
             task = slurm.accounted(self._place.rpartition("_")[0]).get(self._place)
         code = 0 if task is not None and task.state == "COMPLETED" else self._code()
         if task is None and code is None:  # squeue has forgotten it, and nobody keeps accounts
-            status, reason, _ = judged(self._directory, died="has left SLURM's queue without a word")
-            return End(None, (status, reason))
+            return End(None, judged(self._directory, died="has left SLURM's queue without a word"))
         return End(code, self._verdict(task, code), task is not None and task.state == "CANCELLED")
 
-    def _verdict(self, task: Task | None, code: int | None) -> tuple[str, str] | None:
+    def _verdict(self, task: Task | None, code: int | None) -> Verdict | None:
         """What SLURM says of its end, where that is not the job's own doing."""
         if task is None or (task.state in ("COMPLETED", "FAILED") and code is not None):
             return None
         words = f"{task.state} by SLURM"
         if on := slurm.words_of(task.nodes):
             words = f"{words}: {on}"
-        return (INTERRUPTED if task.state in (*_GOES_ON, "CANCELLED") else FAILED), words
+        return Verdict(INTERRUPTED if task.state in (*_GOES_ON, "CANCELLED") else FAILED, words)
 
     def _code(self) -> int | None:
         """Beyond 128 are signals, as a shell counts them."""
@@ -123,12 +119,9 @@ class QueuedAttempt:
         return code if code <= 128 else 128 - code
 
     def ask_to_end(self) -> None:
-        self._cancel("INT")
+        self.kill("INT")
 
-    def kill(self) -> None:
-        self._cancel(None)
-
-    def _cancel(self, signal: str | None) -> None:
+    def kill(self, signal: str | None = None) -> None:
         if self.task is not None:
             with contextlib.suppress(Unanswered):
                 slurm.cancel([self.task.id], signal)

@@ -18,6 +18,7 @@ from optuna.trial import Trial
 from lockstep.errors import ConfigError, config_error
 
 _LOG = "log"
+Distribution = FloatDistribution | IntDistribution | CategoricalDistribution
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Space:
     """constants: the overrides that every trial has. distributions: by the key of the override."""
 
     constants: tuple[str, ...]
-    distributions: dict[str, BaseDistribution]
+    distributions: dict[str, Distribution]
 
     @classmethod
     def of(cls, overrides: Sequence[Override]) -> Self:
@@ -46,7 +47,8 @@ class Space:
 
     def corners(self) -> Iterator[tuple[str, ...]]:
         """Points that together have every choice: what can't be composed is in one of them."""
-        values = {key: _some_of(one) for key, one in self.distributions.items()}
+        spaces = self.distributions.items()
+        values = {key: one.choices if isinstance(one, CategoricalDistribution) else (one.low,) for key, one in spaces}
         first = {key: some[0] for key, some in values.items()}
         for point in (first, *(first | {key: value} for key, some in values.items() for value in some[1:])):
             yield (*self.constants, *(f"{key}={value}" for key, value in point.items()))
@@ -61,14 +63,15 @@ class Space:
                 raise config_error(key, str(self.distributions[key]), accepted) from error
 
 
-def _distribution(key: str, override: Override) -> BaseDistribution:
+def _distribution(key: str, override: Override) -> Distribution:
     sweep: Any = override.value()
     try:
         tags = set(getattr(sweep, "tags", ()))
         if unknown := tags - {_LOG}:
             raise ConfigError(f"tag {', '.join(sorted(unknown))} is not known; accepted is {_LOG}")
-        if isinstance(sweep, IntervalSweep):
-            return _interval(sweep, is_log=_LOG in tags)
+        if isinstance(sweep, IntervalSweep):  # of integers where both ends are: int(interval(1,8))
+            kind: Any = IntDistribution if isinstance(sweep.start, int) and isinstance(sweep.end, int) else FloatDistribution
+            return kind(sweep.start, sweep.end, log=_LOG in tags)
         if isinstance(sweep, RangeSweep):
             return _range(sweep, is_log=_LOG in tags)
         if tags:
@@ -78,17 +81,7 @@ def _distribution(key: str, override: Override) -> BaseDistribution:
         raise config_error(key, override.get_value_string(), str(error)) from error
 
 
-def _interval(sweep: IntervalSweep, *, is_log: bool) -> BaseDistribution:
-    """Of integers where both ends are: int(interval(1,8))."""
-    low, high = sweep.start, sweep.end
-    if isinstance(low, int) and isinstance(high, int):
-        return IntDistribution(low, high, log=is_log)
-    assert low is not None
-    assert high is not None
-    return FloatDistribution(low, high, log=is_log)
-
-
-def _range(sweep: RangeSweep, *, is_log: bool) -> BaseDistribution:
+def _range(sweep: RangeSweep, *, is_log: bool) -> Distribution:
     """The values that Hydra's own sweeper would take: `stop` is not one of them."""
     values = list(sweep.range())
     if not values:
@@ -100,18 +93,8 @@ def _range(sweep: RangeSweep, *, is_log: bool) -> BaseDistribution:
     return FloatDistribution(float(low), float(high), log=is_log, step=None if is_log else float(step))
 
 
-def _some_of(distribution: BaseDistribution) -> Sequence[Any]:
-    """All choices, or the smallest number."""
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices
-    assert isinstance(distribution, FloatDistribution | IntDistribution)
-    return (distribution.low,)
-
-
-def _drawn(trial: Trial, key: str, distribution: BaseDistribution) -> Any:
-    if isinstance(distribution, FloatDistribution):
-        return trial.suggest_float(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
-    if isinstance(distribution, IntDistribution):
-        return trial.suggest_int(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
-    assert isinstance(distribution, CategoricalDistribution)
-    return trial.suggest_categorical(key, distribution.choices)
+def _drawn(trial: Trial, key: str, one: Distribution) -> Any:
+    if isinstance(one, CategoricalDistribution):
+        return trial.suggest_categorical(key, one.choices)
+    suggest: Any = trial.suggest_float if isinstance(one, FloatDistribution) else trial.suggest_int
+    return suggest(key, one.low, one.high, step=one.step, log=one.log)

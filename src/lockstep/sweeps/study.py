@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from lockstep.atomic_files import read_json, write_json
 from lockstep.config.construct import construct
 from lockstep.errors import config_error
-from lockstep.sweeps.job_directory import SEARCH, card_of
+from lockstep.sweeps.job_directory import SEARCH, card_of, is_like
 
 FILES = {"journal": "study.log", "sqlite": "study.db"}
 POINT = "overrides"  # a trial's attribute: the overrides of its job
@@ -27,13 +27,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 def about(directory: Path) -> dict[str, Any] | None:
     """What `begin` has written: the kind of file the study is in, its objectives, its pruner. None where there is no search."""
-
-    def fits(content: dict[str, Any]) -> bool:
-        objectives = content.get("objectives")
-        is_known = content.get("storage") in FILES and isinstance(content.get("pruner"), dict)
-        return is_known and isinstance(objectives, dict) and set(objectives.values()) <= _DIRECTIONS.keys()
-
-    return read_json(directory / SEARCH, fits)
+    shape = {"storage": (*FILES,), "objectives": {str: (*_DIRECTIONS,)}, "pruner": dict}
+    return read_json(directory / SEARCH, lambda found: is_like(found, shape))
 
 
 def begin(
@@ -58,9 +53,10 @@ def study_in(directory: Path) -> optuna.Study:
     known = about(directory)
     if known is None:
         raise config_error("SWEEP_DIR", directory, "has no search; accepted is the directory of hydra/sweeper=optuna")
+    file = directory / FILES[known["storage"]]
     return optuna.create_study(
         study_name=_NAME,
-        storage=_storage(directory / FILES[known["storage"]]),
+        storage=RDBStorage(f"sqlite:///{file}") if file.suffix == ".db" else JournalStorage(JournalFileBackend(str(file))),
         sampler=optuna.samplers.RandomSampler(),  # for who only looks; a search sets one for every trial
         pruner=construct("hydra.sweeper.pruner", known["pruner"]),
         directions=[_DIRECTIONS[mode] for mode in known["objectives"].values()],
@@ -84,10 +80,6 @@ def trial_in(run_dir: Path) -> Trial | None:
 def trial_of(study: optuna.Study, trial: FrozenTrial) -> Trial:
     """A trial that has begun, to go on with: Optuna has no other way to one of another process."""
     return Trial(study, trial._trial_id)
-
-
-def _storage(path: Path) -> BaseStorage:
-    return RDBStorage(f"sqlite:///{path}") if path.suffix == ".db" else JournalStorage(JournalFileBackend(str(path)))
 
 
 def _mend(path: Path) -> None:

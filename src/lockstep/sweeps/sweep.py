@@ -22,13 +22,13 @@ from lockstep.runs.hparams import hyperparameters
 from lockstep.runs.record import git_commit
 from lockstep.runs.validation import is_searched, validated
 from lockstep.sweeps.executor import Executor
-from lockstep.sweeps.job_directory import FAILED, INTERRUPTED, WAITING
 from lockstep.sweeps.jobs import Job, config_of, directory_name, identity, pool_of
 from lockstep.sweeps.live_table import LiveTable
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import edits, report
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
+from lockstep.sweeps.states import FAILED, INTERRUPTED, WAITING
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,8 @@ class Sweep:
             key = self._key(cfg)
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
-        swept = self._swept(overrides)
+        constant = constants(self.config.hydra.overrides.task)
+        swept = [override for override in overrides if override not in constant] or overrides
         directory = self.manifest.place_of(key) or self.directory / directory_name(swept, key)
         pool, width = pool_of(plan)
         facts = plan.facts() | {"seed": cfg.seed, "precision": cfg.trainer.precision}
@@ -147,11 +148,6 @@ class Sweep:
             resources=resources,
         )
         return job
-
-    def _swept(self, overrides: list[str]) -> list[str]:
-        """Those that are not given for all jobs; all of them where that leaves none."""
-        constant = constants(self.config.hydra.overrides.task)
-        return [override for override in overrides if override not in constant] or overrides
 
     def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:
         """The job's config as its own process will compose it, with Hydra's part and without, checked as that would."""

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,12 @@ from typing import Any
 from lockstep.console import say
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.slurm import Unanswered
+from lockstep.runs.files import stamp_of
 from lockstep.runs.locks import is_held
-from lockstep.sweeps.job_directory import (
-    FAILED,
-    FINISHED,
-    INTERRUPTED,
-    RUNNING,
-    SEARCH,
-    WAITING,
-    progress_of,
-    record_of,
-    trials_of,
-)
+from lockstep.sweeps.job_directory import SEARCH, progress_of, record_of, trials_of
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.rereading import Rereading, mark_of
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING
 
 ASK_QUEUE = 10.0  # seconds between two questions to a cluster's queue
 
@@ -101,6 +92,25 @@ class SweepView:
         return min(alike, key=lambda job: sign * (job.metric or 0.0), default=None)
 
 
+class Rereading:
+    """Reads a file again only where it is another one by stat(2): the one that `read` takes from a directory, by its name."""
+
+    def __init__(self, read: Callable[[Path], Any], name: str) -> None:
+        self._read, self._name = read, name
+        self._known: dict[Path, tuple[object, float, Any]] = {}
+
+    def __call__(self, directory: Path) -> Any:
+        return self.with_age(directory)[0]
+
+    def with_age(self, directory: Path) -> tuple[Any, float]:
+        """And for how many seconds it has been known: not by the file's time, which may be another machine's."""
+        mark = stamp_of(directory / self._name)
+        known = self._known.get(directory)
+        if known is None or known[0] != mark:
+            known = self._known[directory] = (mark, time.monotonic(), self._read(directory))
+        return known[2], time.monotonic() - known[1]
+
+
 class Views:
     """Of the jobs of a manifest, each as it stands now."""
 
@@ -130,7 +140,7 @@ class Views:
             devices=job["devices"],
             status=job["status"],
             reason=job["reason"],
-            earlier=_earlier_reason(job["attempts"]),
+            earlier=next((one["reason"] for one in reversed(job["attempts"][:-1]) if isinstance(one.get("reason"), str)), None),
             tries=len(job["attempts"]),
             epoch=_of(progress.get("epoch"), progress.get("epochs")),
             step=progress.get("step"),
@@ -142,10 +152,6 @@ class Views:
             seconds=max(0.0, (last["ended"] or time.time()) - last["started"]) if last and is_timed else None,
             left=None if left is None else max(0.0, left - age),
         )
-
-
-def _earlier_reason(attempts: Sequence[Mapping[str, Any]]) -> str | None:
-    return next((one["reason"] for one in reversed(attempts[:-1]) if isinstance(one.get("reason"), str)), None)
 
 
 def _of(epoch: Any, epochs: Any) -> str:
@@ -166,7 +172,7 @@ class Watched:
     def __init__(self, directory: Path) -> None:
         """Raises ConfigError for a directory that is no sweep's."""
         self.directory = directory
-        self._views, self._manifest, self._mark = Views(), Manifest(directory), mark_of(directory / "manifest.json")
+        self._views, self._manifest, self._mark = Views(), Manifest(directory), stamp_of(directory / "manifest.json")
         self._was_held, self._due = True, 0.0
         if not self._manifest.jobs and not is_held(directory):
             raise config_error("SWEEP_DIR", directory, "names no jobs; accepted is the directory of a sweep")
@@ -176,21 +182,16 @@ class Watched:
         if not self.directory.is_dir():
             raise config_error("SWEEP_DIR", self.directory, "is gone; accepted is the directory of a sweep")
         is_running = is_held(self.directory)
-        self._read(is_running)
+        if (mark := stamp_of(self._manifest.path)) != self._mark:
+            # what runs it knows of all jobs, otherwise their directories may know more; what can't be read stands as it did
+            read = Manifest(self.directory, asks_directories=not is_running or mark is None)
+            if read.jobs:
+                self._manifest, self._mark, self._was_held = read, mark, True
         if not is_running and (self._was_held or (self._manifest.in_queue() and time.monotonic() > self._due)):
             as_it_stands(self._manifest)
             self._due = time.monotonic() + ASK_QUEUE
         self._was_held = is_running
         return seen(self._manifest, self._views, is_running)
-
-    def _read(self, is_running: bool) -> None:
-        """What runs it knows of all jobs; otherwise their directories may know more. What can't be read stands as it did."""
-        mark = mark_of(self._manifest.path)
-        if mark == self._mark:
-            return
-        read = Manifest(self.directory, asks_directories=not is_running or mark is None)
-        if read.jobs:
-            self._manifest, self._mark, self._was_held = read, mark, True
 
 
 def as_it_stands(manifest: Manifest) -> Manifest:

@@ -13,10 +13,11 @@ import fake_sweep
 import pytest
 
 from lockstep.console import show_table
-from lockstep.sweeps.job_directory import FAILED, FINISHED, INTERRUPTED, WAITING, archive
+from lockstep.sweeps.job_directory import archive
 from lockstep.sweeps.live_table import COLUMNS, rows_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import report
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING
 from lockstep.sweeps.view import Views, as_it_stands
 
 STATES = (FINISHED, FINISHED, FAILED, INTERRUPTED, WAITING)

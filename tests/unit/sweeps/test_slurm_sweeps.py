@@ -23,8 +23,8 @@ from lockstep.sweeps.live_table import LiveTable
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.settings import SlurmSettings
 from lockstep.sweeps.slurm import SlurmExecutor, cancel
-from lockstep.sweeps.slurm_settings import SlurmSettings
 from lockstep.sweeps.view import as_it_stands
 
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts

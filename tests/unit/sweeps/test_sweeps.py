@@ -23,15 +23,15 @@ from lockstep.config.overrides import constants
 from lockstep.console import table
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
-from lockstep.sweeps.job_directory import FINISHED, INTERRUPTED, RUNNING, judge_record
+from lockstep.sweeps.job_directory import judge_record
 from lockstep.sweeps.jobs import Job, directory_name, identity, varying
 from lockstep.sweeps.live_table import LiveTable
-from lockstep.sweeps.local import LocalExecutor
+from lockstep.sweeps.local import LocalExecutor, Pool
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.pool import Pool
 from lockstep.sweeps.report import report
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import LocalSettings, Settings
+from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING
 from lockstep.sweeps.sweep import resume_hint
 
 # a job that writes its record after `seconds`

@@ -16,8 +16,7 @@ from lockstep.sweeps import view
 from lockstep.sweeps.job_directory import progress_of
 from lockstep.sweeps.live_table import LiveTable, fitted, short, span, words_of
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.rereading import Rereading
-from lockstep.sweeps.view import SweepView, Views, Watched
+from lockstep.sweeps.view import Rereading, SweepView, Views, Watched
 from lockstep.sweeps.watch import Lines, watch
 
 STATES = ("finished", "finished", "running", "failed", "waiting", "waiting")

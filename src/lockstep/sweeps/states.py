@@ -1,0 +1,37 @@
+"""How a job stands or has ended, in the manifest's words."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
+
+
+class Verdict(NamedTuple):
+    """On a job that is not under way."""
+
+    status: str
+    reason: str | None = None
+    metric: float | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Of one under way. lost: why each of its earlier starts came to nothing, where it was started again."""
+
+    status: str = RUNNING
+    reason: str | None = None
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class End:
+    """What the one who ran a job knows when it is over.
+
+    code: negative for a signal; None where nobody knows it.
+    verdict: where he knows more than the code says.
+    is_cancelled: a person wanted it so.
+    """
+
+    code: int | None
+    verdict: Verdict | None = None
+    is_cancelled: bool = False
