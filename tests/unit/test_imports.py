@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,24 +25,45 @@ def test_garbage_is_collected_afterwards_as_it_was_before(was_enabled: bool) -> 
 
 
 LOOKS = """
-import sys
-from lockstep.imports import importing_much
+import sys, torch
+from pathlib import Path
+from lockstep.imports import GPUS, importing_much
 with importing_much():
     import lightning
     import lockstep.callbacks, lockstep.datamodules, lockstep.models, lockstep.nets
-print([name for name in ("scipy.signal", "scipy.stats", "sklearn") if name in sys.modules])
+unused = ["scipy.signal", "scipy.stats", "sklearn", "matplotlib"]
+unused += [] if any(Path(file).exists() for file in GPUS) else ["triton"]
+print([name for name in unused if name in sys.modules])
 lockstep.datamodules.Digits().splits
 print("sklearn" in sys.modules)
 import scipy.signal
 print(scipy.signal is sys.modules["scipy.signal"], scipy.signal.butter(1, 0.5)[0].round(3).tolist())
 from torchmetrics.audio import SignalNoiseRatio
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassConfusionMatrix
+mean, confusion = MeanMetric(), MulticlassConfusionMatrix(2)
+mean.update(1.0)
+confusion.update(torch.tensor([0, 1]), torch.tensor([0, 1]))
+import matplotlib.figure
+print([isinstance(metric.plot()[0], matplotlib.figure.Figure) for metric in (mean, confusion)])
+print(torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1)).item())
 """
 
 
 @pytest.mark.skipif(find_spec("transformers") is not None, reason="torchmetrics imports transformers, and that scikit-learn")
 def test_what_training_does_not_need_is_not_imported_and_can_be_later(tmp_path: Path) -> None:
     done = python("-c", LOOKS, cwd=tmp_path)
-    assert done.stdout.splitlines() == ["[]", "False", "True [0.5, 0.5]"], done.stderr
+    assert done.stdout.splitlines() == ["[]", "False", "True [0.5, 0.5]", "[True, True]", "2.0"], done.stderr
+    assert "triton" not in done.stderr
+
+
+@pytest.mark.parametrize(("gpu", "is_left_out"), [("/dev/none", sys.platform == "linux"), ("/", False)])
+def test_triton_is_left_out_only_where_there_is_no_gpu(gpu: str, is_left_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.setattr("lockstep.imports.GPUS", (gpu,))
+    with importing_much():
+        assert (sys.modules.get("triton", "") is None) == is_left_out
+    assert "triton" not in sys.modules
 
 
 ASKS = """
