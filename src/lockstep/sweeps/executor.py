@@ -23,7 +23,8 @@ class Attempt(Protocol):
         """For which it has run; 0 while it waits."""
         ...
 
-    def standing(self) -> Standing: ...
+    def standing(self) -> Standing:
+        return Standing()
 
     def reap(self) -> End | None:
         """None while it is under way. When it is over, once, how it has ended; nothing of it is left then."""

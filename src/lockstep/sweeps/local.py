@@ -14,12 +14,12 @@ from lockstep.errors import config_error
 from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
 from lockstep.launchers.processes import PROCESSES, Process
 from lockstep.launchers.supervisor import kill_group, pipe
-from lockstep.sweeps.executor import Begin, Executor
+from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT
 from lockstep.sweeps.jobs import Job, pool_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import LocalSettings
-from lockstep.sweeps.states import End, Standing
+from lockstep.sweeps.states import End
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Pool:
         return None
 
 
-class LocalAttempt:
+class LocalAttempt(Attempt):
     """A process, and the slots that it has."""
 
     def __init__(self, process: Process, pool: Pool, slots: tuple[str, ...]) -> None:
@@ -68,9 +68,6 @@ class LocalAttempt:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began
-
-    def standing(self) -> Standing:
-        return Standing()
 
     def reap(self) -> End | None:
         if self._process.poll() is None:

@@ -26,14 +26,13 @@ GRACE = 12.0  # seconds a job gets to end by itself, after its own deadline for 
 
 @dataclass
 class Running:
-    """A job under way. lost: how many of its starts that came to nothing are noted."""
+    """A job under way."""
 
     job: Job
     attempt: Attempt
     ended_for: Verdict | None = None  # that it is to have when we have ended it
     kill_at: float = float("inf")  # time.monotonic
     is_withdrawn: bool = False  # before it has begun
-    lost: int = 0
 
 
 class Runner:
@@ -130,10 +129,9 @@ class Runner:
             one.kill_at = float("inf")
             one.attempt.kill()
         entry = self.manifest.jobs[one.job.key]
-        for reason in standing.lost[one.lost :]:
-            entry["attempts"][-1] |= {"ended": time.time(), "reason": reason}
+        if standing.lost is not None:
+            entry["attempts"][-1] |= {"ended": time.time(), "reason": standing.lost}
             entry["attempts"].append(entry["attempts"][-1] | {"started": time.time(), "ended": None, "reason": None})
-            one.lost += 1
         if (entry["status"], entry["reason"]) != (standing.status, standing.reason):
             if standing.status == RUNNING:
                 entry["attempts"][-1]["started"] = time.time() - ran

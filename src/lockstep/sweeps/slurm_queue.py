@@ -61,7 +61,6 @@ class QueuedAttempt:
     def __init__(self, queue: Queue, place: str, directory: Path) -> None:
         self._queue, self._place, self._directory = queue, place, directory
         self._nodes = ""  # on which it has run until now
-        self._lost: tuple[str, ...] = ()
 
     @property
     def task(self) -> Task | None:
@@ -74,13 +73,11 @@ class QueuedAttempt:
     def standing(self) -> Standing:
         task = self.task
         if task is None or task.state in _WAITING:
-            if self._nodes:
-                self._lost = (*self._lost, self._why_requeued())
-                self._nodes = ""
+            lost, self._nodes = self._why_requeued() if self._nodes else None, ""
             reason = f"in SLURM's queue: {task.reason or task.state}" if task else None
-            return Standing(WAITING, reason, self._lost)
+            return Standing(WAITING, reason, lost)
         self._nodes = task.nodes
-        return Standing(RUNNING, None, self._lost)
+        return Standing(RUNNING)
 
     def _why_requeued(self) -> str:
         """What the run has said itself, or SLURM of its nodes."""

@@ -16,11 +16,11 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Standing:
-    """Of one under way. lost: why each of its earlier starts came to nothing, where it was started again."""
+    """Of one under way. lost: why its last start came to nothing, said once, where it is to be started again."""
 
     status: str = RUNNING
     reason: str | None = None
-    lost: tuple[str, ...] = ()
+    lost: str | None = None
 
 
 @dataclass(frozen=True)
