@@ -58,7 +58,9 @@ _NOT_A_TASK_S = (
 def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningModule, Trainer]:
     """The three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
     _quieten_lightning()
-    datamodule = _datamodule(_plain(cfg, "datamodule"))
+    datamodule = construct("datamodule", _plain(cfg, "datamodule"))
+    if not isinstance(datamodule, LightningDataModule):
+        raise config_error("datamodule._target_", cfg.datamodule._target_, "accepted is a LightningDataModule")
     seed_everything(cfg.seed, workers=True, verbose=False)
     model_config = {"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}
     if model_config["spec"] is None and is_task(model_config["model"]):
@@ -85,13 +87,6 @@ def _quieten_lightning() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in _NOT_OURS:
         warnings.filterwarnings("ignore", message=message)
-
-
-def _datamodule(node: Any) -> LightningDataModule:
-    datamodule = construct("datamodule", node)
-    if not isinstance(datamodule, LightningDataModule):
-        raise config_error("datamodule._target_", node["_target_"], "accepted is a LightningDataModule")
-    return datamodule
 
 
 def _check_test(model: LightningModule, datamodule: LightningDataModule) -> None:

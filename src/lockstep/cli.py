@@ -37,6 +37,7 @@ def start(main: Callable[[], Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
     console.survive_lost_output()
     follow_parent()
+    code: int = ExitCode.REFUSED
     try:
         if len(sys.argv) == 2 and sys.argv[1].startswith(FLAG):
             try_batch(Path(sys.argv[1].removeprefix(FLAG)))
@@ -51,9 +52,7 @@ def start(main: Callable[[], Any]) -> None:
     except ConfigError as error:
         line = str(error)
     except KeyboardInterrupt:  # before a run or a sweep has begun, which see to it themselves
-        console.say("Interrupted.")
-        OWN_DIRECTORY.give_back()
-        sys.exit(128 + signal.SIGINT)
+        line, code = "Interrupted.", 128 + signal.SIGINT
     except Exception as error:
         line = explain(error) or _unwritten(error)
         if line is None:
@@ -62,7 +61,7 @@ def start(main: Callable[[], Any]) -> None:
         return
     console.say(line)
     OWN_DIRECTORY.give_back()
-    sys.exit(ExitCode.REFUSED)
+    sys.exit(code)
 
 
 def _compose_once() -> None:

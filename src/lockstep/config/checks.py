@@ -37,7 +37,6 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     for key, accepts in RULES.items():
         if _has(cfg, key) and not accepts.test(value := OmegaConf.select(cfg, key)):
             raise config_error(key, shown(value), accepts.words)
-    _check_augmentation(cfg)
     for key, value, accepted in _conflicts(cfg):
         raise config_error(key, value, accepted)
     for key, metric in _monitored(cfg):
@@ -92,19 +91,16 @@ def _check_targets(cfg: DictConfig) -> None:
             raise config_error(f"{key}._target_", shown(target), "accepted is the full name of a class, lockstep.nets.CNN say")
 
 
-def _check_augmentation(cfg: DictConfig) -> None:
-    names = [key.removeprefix("datamodule.augment.") for key in RULES if key.startswith("datamodule.augment.")]
-    for name, value in (OmegaConf.select(cfg, "datamodule.augment") or {}).items():
-        if name not in names:
-            raise config_error(f"datamodule.augment.{name}", shown(value), f"no such key; accepted are {', '.join(names)}")
-
-
 def _conflicts(cfg: DictConfig) -> Iterator[tuple[str, object, str]]:
     """What does not go together: a key, its value, and what would be accepted."""
 
     def of(key: str) -> Any:
         return OmegaConf.select(cfg, key)
 
+    names = [key.removeprefix("datamodule.augment.") for key in RULES if key.startswith("datamodule.augment.")]
+    for name, value in (of("datamodule.augment") or {}).items():
+        if name not in names:
+            yield f"datamodule.augment.{name}", shown(value), f"no such key; accepted are {', '.join(names)}"
     if of("datamodule.batch_size") == AUTO and (given := of("datamodule.global_batch_size")) is not None:
         yield "datamodule.global_batch_size", given, "says what datamodule.batch_size=auto is to find; accepted is one of the two"
     if of("datamodule.persistent_workers") and cfg.datamodule.num_workers == 0:

@@ -18,7 +18,7 @@ from lockstep.datamodules.batches import Augment, Batch, Batches, InMemory
 from lockstep.datamodules.curriculum import Curriculum, EasyFirst
 from lockstep.datamodules.loaders import loader_of
 from lockstep.datamodules.on_device import OnDevice
-from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
+from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler, shuffled
 from lockstep.errors import config_error
 from lockstep.runs.shares import share_of_batch
 
@@ -206,7 +206,7 @@ class DataModule(LightningDataModule):
         if not 0 <= self.fold < self.folds:
             accepted = f"accepted is 0 to {self.folds - 1}, for datamodule.folds={self.folds}"
             raise config_error("datamodule.fold", self.fold, accepted)
-        parts = torch.randperm(length, generator=torch.Generator().manual_seed(self.seed)).tensor_split(self.folds)
+        parts = shuffled(length, self.seed).tensor_split(self.folds)
         rest = torch.cat([part for number, part in enumerate(parts) if number != self.fold])
         return rest.sort().values, parts[self.fold].sort().values
 
@@ -289,5 +289,5 @@ def as_features(inputs: Tensor) -> numpy.ndarray:
 def seeded_split(length: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Ids of `length` samples as (the rest, a random `fraction`), each in ascending order."""
     held_out = round(length * fraction)
-    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    order = shuffled(length, seed)
     return order[held_out:].sort().values, order[:held_out].sort().values

@@ -86,7 +86,9 @@ class TrainSampler(_BatchSampler):
         return self.full_batches // self.accumulate * self.global_batch_size + self.tail
 
     def __iter__(self) -> Iterator[BatchIndices]:
-        order = self._order()
+        order = shuffled(self.length, seed_of(self.seed, self.epoch)) if self.shuffle else torch.arange(self.length)
+        if self.reorder is not None:
+            order = self.reorder(order, self.epoch)
         # Lightning divides by `accumulate`, DDP by the world size: both are multiplied back.
         multiplier = self.num_replicas * self.accumulate
         epoch, consumed = self.start
@@ -94,10 +96,6 @@ class TrainSampler(_BatchSampler):
         for batch in range(first, len(self)):
             step_samples = self.global_batch_size if batch < self.full_batches else self.tail
             yield self._indices(order, batch, loss_weight=multiplier / step_samples)
-
-    def _order(self) -> Tensor:
-        order = _shuffled(self.length, seed_of(self.seed, self.epoch)) if self.shuffle else torch.arange(self.length)
-        return order if self.reorder is None else self.reorder(order, self.epoch)
 
 
 class EvalSampler(_BatchSampler):
@@ -113,10 +111,10 @@ class EvalSampler(_BatchSampler):
         return math.ceil(self.length / (self.batch_size * self.num_replicas))
 
     def __iter__(self) -> Iterator[BatchIndices]:
-        order = _shuffled(self.length, seed_of(self.length))
+        order = shuffled(self.length, seed_of(self.length))
         for batch in range(len(self)):
             yield self._indices(order, batch, loss_weight=1.0)
 
 
-def _shuffled(length: int, seed: int) -> Tensor:
+def shuffled(length: int, seed: int) -> Tensor:
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed))

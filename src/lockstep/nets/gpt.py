@@ -1,6 +1,7 @@
 """A decoder-only Transformer: the parts, and the names of the parameters, of Llama (Touvron et al. 2023, arXiv:2302.13971)."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ class GPT(nn.Module):
         rotation = _rotation(places, self.head_width, self.rope_base)
         x = self.embed_tokens(tokens)
         for number, layer in enumerate(self.layers):
-            x = layer(x, mask, rotation, cache.of_layer(number))
+            x = layer(x, mask, rotation, partial(cache.remember, number))
         return functional.linear(self.norm(x), self.embed_tokens.weight)
 
     def _documents(self, tokens: Tensor, cache: "Cache") -> Tensor:
@@ -167,19 +168,15 @@ class Cache:
         self._documents = seen[:, -self.length :]
         return places, documents, seen_places, seen
 
-    def of_layer(self, number: int) -> Any:
+    def remember(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """From the new keys and values (n, heads, length, head width) of a layer to all that are seen."""
-
-        def remember(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-            if self.length is None:
-                return keys, values
-            if number in self._layers:
-                earlier = self._layers[number]
-                keys, values = torch.cat((earlier[0], keys), dim=2), torch.cat((earlier[1], values), dim=2)
-            self._layers[number] = keys[:, :, -self.length :], values[:, :, -self.length :]
+        if self.length is None:
             return keys, values
-
-        return remember
+        if layer in self._layers:
+            earlier = self._layers[layer]
+            keys, values = torch.cat((earlier[0], keys), dim=2), torch.cat((earlier[1], values), dim=2)
+        self._layers[layer] = keys[:, :, -self.length :], values[:, :, -self.length :]
+        return keys, values
 
 
 def _in_heads(x: Tensor, head_width: int) -> Tensor:

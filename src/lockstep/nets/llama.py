@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from lockstep.errors import config_error
-from lockstep.nets.gpt import GPT, Attention, Block, SwiGLU
+from lockstep.nets.gpt import GPT
 from lockstep.nets.lora import merged
 
 _PREFIX = "model."  # of LlamaForCausalLM
@@ -19,19 +19,15 @@ _FIXED = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": Tr
 
 def to_llama(net: GPT) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of model.safetensors, low-rank corrections added to the weights, and what stands in config.json."""
-    block = net.layers[0]
-    assert isinstance(block, Block)
-    attention, mlp = block.self_attn, block.mlp
-    assert isinstance(attention, Attention)
-    assert isinstance(mlp, SwiGLU)
+    block: Any = net.layers[0]
     config = _FIXED | {
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": net.embed_tokens.num_embeddings,
         "hidden_size": net.embed_tokens.embedding_dim,
-        "intermediate_size": mlp.up_proj.out_features,
+        "intermediate_size": block.mlp.up_proj.out_features,
         "num_hidden_layers": len(net.layers),
-        "num_attention_heads": attention.heads,
-        "num_key_value_heads": attention.kv_heads,
+        "num_attention_heads": block.self_attn.heads,
+        "num_key_value_heads": block.self_attn.kv_heads,
         "head_dim": net.head_width,
         "max_position_embeddings": net.context,
         "rope_theta": net.rope_base,

@@ -53,11 +53,9 @@ class ViT(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, channels, height, width) to (n, num_outputs)."""
         tokens = self.patches(x).flatten(2).transpose(1, 2) + self.positions
-        count = 0
         if self.registers is not None:
-            count = len(self.registers)
             tokens = torch.cat((self.registers.expand(len(x), -1, -1), tokens), dim=1)
-        return self.head(self.layers(tokens)[:, count:].mean(dim=1))
+        return self.head(self.layers(tokens)[:, -len(self.positions) :].mean(dim=1))
 
 
 def torchvision_vit(input_shape: Sequence[int], num_outputs: int, name: str) -> nn.Module:
