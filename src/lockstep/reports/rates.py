@@ -9,7 +9,7 @@ import numpy
 
 from lockstep.reports.estimates import Estimate, estimate
 from lockstep.reports.measurements import DIVERGED, FAILED, FINISHED, MISSING, Measurement, Measurements
-from lockstep.reports.scaling import STRONG, WEAK, Series, grouped
+from lockstep.reports.scaling import KEPT, Series, grouped
 
 RULES = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}  # exponents of the global batch (Krizhevsky 2014; Goyal et al. 2017)
 
@@ -37,9 +37,8 @@ def _cell(rows: Sequence[Measurement]) -> Cell:
 
 def rows_of(series: Series, measured: Measurements) -> list[Measurement]:
     """The jobs that belong to a series, those that have not finished too."""
-    sizes = {WEAK: lambda row: row.batch_per_device, STRONG: lambda row: row.global_batch}
-    size = sizes.get(series.kind)
-    return [row for row in measured.rows if size is None or size(row) == series.batch]
+    kept = KEPT.get(series.kind)
+    return [row for row in measured.rows if kept is None or getattr(row, kept) == series.batch]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from lockstep.reports.measurements import Measurement, Measurements
 from lockstep.reports.prediction import Setting
 
 WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
+KEPT = {WEAK: "batch_per_device", STRONG: "global_batch"}  # of a job, over the counts of a series
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,19 @@ def series_of(measured: Measurements) -> list[Series]:
     """Every series of two counts or more, the one of the most jobs first; what there is, where there is none. Empty where
     nothing has finished with a throughput."""
     rows = [row for row in measured.finished if row.samples_per_second and row.metric is not None]
-    weak = _series(WEAK, rows, "batch_per_device", measured)
-    strong = _series(STRONG, rows, "global_batch", measured)
-    if found := sorted([*weak, *strong], key=lambda one: -sum(len(point.rows) for point in one.points)):
-        return found
+    found = [
+        _series(kind, int(size), points, measured)
+        for kind, batch in KEPT.items()
+        for size, same in grouped(rows, batch).items()
+        if len(points := [*grouped(same, "devices").values()]) > 1
+    ]
+    if found:
+        return sorted(found, key=lambda one: -sum(len(point.rows) for point in one.points))
     largest = [max(grouped(same, "global_batch").values(), key=len) for same in grouped(rows, "devices").values()]
-    return [_one_series(SINGLE if len(largest) == 1 else MIXED, None, largest, measured)] if largest else []
+    return [_series(SINGLE if len(largest) == 1 else MIXED, None, largest, measured)] if largest else []
 
 
-def _series(kind: str, rows: Sequence[Measurement], batch: str, measured: Measurements) -> list[Series]:
-    groups = {size: [*grouped(same, "devices").values()] for size, same in grouped(rows, batch).items()}
-    return [_one_series(kind, int(size), points, measured) for size, points in groups.items() if len(points) > 1]
-
-
-def _one_series(kind: str, batch: int | None, groups: Sequence[list[Measurement]], measured: Measurements) -> Series:
+def _series(kind: str, batch: int | None, groups: Sequence[list[Measurement]], measured: Measurements) -> Series:
     return Series(kind, batch, tuple(_point(rows, groups[0], measured) for rows in groups))
 
 
