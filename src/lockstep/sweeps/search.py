@@ -3,9 +3,9 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import optuna
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,7 +20,7 @@ from lockstep.config.rules import Rule, integer, one_of
 from lockstep.errors import config_error
 from lockstep.sweeps.job_directory import PRUNED, RECORDED, record_of
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.settings import check
+from lockstep.sweeps.settings import Keys
 from lockstep.sweeps.space import Space
 from lockstep.sweeps.states import FINISHED, INTERRUPTED
 from lockstep.sweeps.study import FILES, POINT, begin, told, trial_of
@@ -39,8 +39,10 @@ _SPACES = Rule("accepted is {KEY: SPACE}", lambda v: isinstance(v, Mapping))
 
 
 @dataclass
-class Settings:
+class Settings(Keys):
     """hydra.sweeper.KEY=VALUE; conf/hydra/sweeper/optuna.yaml says what each means."""
+
+    GROUP: ClassVar[str] = "hydra.sweeper"
 
     n_trials: Annotated[int, integer(1)] = 20
     n_jobs: Annotated[int, integer(1)] = 1
@@ -50,17 +52,10 @@ class Settings:
     storage: Annotated[str, one_of(*FILES)] = "journal"
     params: Annotated[Any, _SPACES] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        known = [one.name for one in fields(cls)]
-        for name in values.keys() - known:
-            raise config_error(f"hydra.sweeper.{name}", values[name], f"no such key; accepted are {', '.join(known)}")
-        return cls(**values)
-
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             setattr(self, name, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value)
-        check(self, "hydra.sweeper")
+        super().__post_init__()
         for name in self.objectives or {}:
             if "/" not in name and name not in RECORDED:
                 accepted = f"accepted is a metric, val/loss say, or one of {', '.join(RECORDED)}"

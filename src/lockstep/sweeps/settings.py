@@ -2,11 +2,11 @@
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Self, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from lockstep.config.plan import Plan, visible_gpus
 from lockstep.config.rules import TEXT, Rule, above, integer, number, one_of
@@ -15,27 +15,38 @@ from lockstep.errors import config_error
 _OF_SBATCH = ("partition", "account", "time", "mem")  # keys that are its flags too
 
 
-def check(settings: object, group: str) -> None:
-    """Raises ConfigError, naming the key in its group, for the first field that is not as the rule in its annotation says."""
-    for name, kind in get_type_hints(type(settings), include_extras=True).items():
-        value = getattr(settings, name)
-        for rule in getattr(kind, "__metadata__", ()):
-            if not rule.test(value):
-                raise config_error(f"{group}.{name}", value, rule.words)
+@dataclass
+class Keys:
+    """The keys of one group of Hydra's, each with the rule in its annotation."""
+
+    GROUP: ClassVar[str]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Raises ConfigError for a key that there is not, and for what a rule does not accept."""
+        known = [one.name for one in fields(cls)]
+        for name in values.keys() - known:
+            raise config_error(f"{cls.GROUP}.{name}", values[name], f"no such key; accepted are {', '.join(known)}")
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self), include_extras=True).items():
+            for rule in getattr(kind, "__metadata__", ()):
+                if not rule.test(value := getattr(self, name)):
+                    raise config_error(f"{self.GROUP}.{name}", value, rule.words)
 
 
 @dataclass
-class Settings:
+class Settings(Keys):
     """Of any launcher."""
+
+    GROUP: ClassVar[str] = "hydra.launcher"
 
     timeout: Annotated[Any, number(0.001).or_null()] = None  # seconds a job may take
     retries: Annotated[int, integer(0)] = 0  # times a failed job is tried again
     on_failure: Annotated[str, one_of("continue", "stop")] = "continue"  # stop: hand out no more jobs
     same_code: bool = False  # refuse to go on with another commit than the sweep began with
     dry_run: bool = False  # print the jobs, run none
-
-    def __post_init__(self) -> None:
-        check(self, "hydra.launcher")
 
 
 def _is_gpus(value: Any) -> bool:
@@ -95,10 +106,10 @@ class SlurmSettings(Settings):
     sbatch: Annotated[Sequence[str], _LINES] = ()
 
     @classmethod
-    def of(cls, launcher: DictConfig) -> Self:
-        """From hydra.launcher as it is composed. Raises ConfigError."""
-        content: Any = OmegaConf.to_container(launcher, resolve=True)
-        return cls(**{name: value for name, value in content.items() if name != "_target_"})
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """From hydra.launcher as it is composed."""
+        content: Any = OmegaConf.to_container(values, resolve=True)
+        return super().of({name: value for name, value in content.items() if name != "_target_"})
 
     def gpus(self) -> int:
         """Of a node. Raises ConfigError where nobody has said it: this machine need not be like those."""

@@ -120,6 +120,8 @@ def test_flags_may_hold_what_is_the_job_s_own() -> None:
 def test_settings_that_make_no_sense_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"^hydra.launcher.{key}={value}: accepted is "):
         SlurmSettings(**{key: value})
+    with pytest.raises(ConfigError, match=rf"^hydra.launcher.my_{key}=1: no such key; accepted are .*{key}"):
+        SlurmSettings.of(OmegaConf.create({f"my_{key}": 1}))
 
 
 def test_the_gpus_of_a_node_must_be_told_unless_they_are_not_needed(tmp_path: Path) -> None:
