@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,8 @@ class Sample(NamedTuple):
     samples, steps: trained on; a step is counted once, however many processes make it.
     train_time, train_cpu: seconds on the clock and of rank zero's processor in training, a validation included.
     seconds, cpu: from start to end, of all processes.
-    peak_mib: of the largest process, in MiB.
+    peak_mib: of the largest process, until it has ended, in MiB, by the system's account of resident memory (wait4(2)): a page
+        that it shares with others, of a library say, counts in full.
     device_gib: of a GPU's memory, at most; None without one.
     """
 
@@ -42,21 +44,15 @@ def measured(competitor: Competitor) -> Sample:
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "record.json"
         command = [sys.executable, *competitor.command(record)]
-        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        began = time.perf_counter()
         environments = rank_environments(competitor.processes) if competitor.starts_as_ranks else [{}]
         processes = [_start(command, environment, folder) for environment in environments]
         try:
-            for process in processes:
-                output, _ = process.communicate(timeout=TIMEOUT)
-                if process.returncode:
-                    failure = subprocess.CalledProcessError(process.returncode, command, output)
-                    failure.add_note(output)  # a traceback shows it
-                    raise failure
+            usages = [_end_of(process) for process in processes]
         finally:
             for process in processes:
                 process.kill()
-        seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        seconds = time.perf_counter() - began
         found: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else {}
     return Sample(
         samples=found.get("samples_trained", 0),
@@ -64,10 +60,27 @@ def measured(competitor: Competitor) -> Sample:
         train_time=found.get("train_time", 0.0),
         train_cpu=found.get("train_cpu_time", 0.0),
         seconds=seconds,
-        cpu=cpu,
-        peak_mib=found.get("peak_mib", 0.0),
+        cpu=sum(usage.ru_utime + usage.ru_stime for usage in usages),
+        peak_mib=max(usage.ru_maxrss for usage in usages) / 1024,
         device_gib=found.get("device_memory_gib"),
     )
+
+
+def _end_of(process: subprocess.Popen[str]) -> resource.struct_rusage:
+    """What it has used, and those that it has started and waited for. Raises CalledProcessError where it fails."""
+    timer = threading.Timer(TIMEOUT, process.kill)
+    timer.start()
+    assert process.stdout is not None
+    with process.stdout as stream:
+        output = stream.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    timer.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        failure = subprocess.CalledProcessError(process.returncode, process.args, output)
+        failure.add_note(output)  # a traceback shows it
+        raise failure
+    return usage
 
 
 def _start(command: list[str], environment: dict[str, str], folder: str) -> subprocess.Popen[str]:

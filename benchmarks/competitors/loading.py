@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import resource
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -42,7 +41,6 @@ class Loading:
             "steps": len(sizes),
             "train_time": wall,
             "train_cpu_time": cpu,
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
         self.record.write_text(json.dumps(content))
 

@@ -1,7 +1,6 @@
 """`python train.py ARGUMENTS`, as it is, and its record copied to where this benchmark looks: shipped.py RECORD ARGUMENTS"""
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +12,10 @@ def main() -> None:
     record, run_dir = Path(sys.argv[1]), Path(sys.argv[1]).with_name("run")
     command = [sys.executable, str(ROOT / "train.py"), *sys.argv[2:], f"hydra.run.dir={run_dir}"]
     subprocess.run(command, check=True)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     steady = run_dir / "steady.json"  # of steady_callback.py, where it was asked for
     files = [run_dir / "metrics.json", *([steady] if steady.is_file() else [])]
     contents = [json.loads(file.read_text()) for file in files]
-    record.write_text(json.dumps({name: value for content in contents for name, value in content.items()} | {"peak_mib": peak}))
+    record.write_text(json.dumps({name: value for content in contents for name, value in content.items()}))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,12 +84,10 @@ class Workload:
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         if self.rank == 0:
             samples = self.steps * self.batch_size * self.processes
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             content = {
                 "samples_trained": samples,
                 "steps": self.steps,
                 "train_time": wall,
                 "train_cpu_time": cpu,
-                "peak_mib": peak,
             }
             self.record.write_text(json.dumps(content))
