@@ -1,9 +1,19 @@
 """How a job stands or has ended, in the manifest's words."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lockstep.errors import ExitCode
+
 STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
+
+
+def exit_code_of(states: Container[str]) -> ExitCode:
+    """What a sweep ends with whose jobs stand so."""
+    if INTERRUPTED in states or RUNNING in states:
+        return ExitCode.PREEMPTED
+    return ExitCode.FAILED if FAILED in states or WAITING in states else ExitCode.FINISHED
 
 
 class Verdict(NamedTuple):

@@ -28,7 +28,7 @@ from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import edits, report
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
-from lockstep.sweeps.states import FAILED, INTERRUPTED, WAITING
+from lockstep.sweeps.states import exit_code_of
 
 log = logging.getLogger(__name__)
 
@@ -211,10 +211,9 @@ class Sweep:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {resume_hint(self.directory)}")
             if queued := self.manifest.in_queue():
                 console.say(f"{len(queued)} job(s) stay in the queue. Take them out of it: {_hint('cancel', self.directory)}")
-        if INTERRUPTED in states or self.runner.was_interrupted:
-            raise SystemExit(ExitCode.PREEMPTED)
-        if FAILED in states or WAITING in states:
-            raise SystemExit(ExitCode.FAILED)
+        code = ExitCode.PREEMPTED if self.runner.was_interrupted else exit_code_of(states)
+        if code:
+            raise SystemExit(code)
 
 
 def _no_jobs() -> ConfigError:

@@ -16,7 +16,7 @@ from lockstep.runs.locks import is_held
 from lockstep.sweeps.job_directory import SEARCH, progress_of, record_of, trials_of
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING
+from lockstep.sweeps.states import FAILED, FINISHED, RUNNING, WAITING, exit_code_of
 
 ASK_QUEUE = 10.0  # seconds between two questions to a cluster's queue
 
@@ -77,11 +77,7 @@ class SweepView:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the sweep's own command ends with when its jobs stand so."""
-        states = self.counts
-        if states[INTERRUPTED] or states[RUNNING]:
-            return ExitCode.PREEMPTED
-        return ExitCode.FAILED if states[FAILED] or states[WAITING] else ExitCode.FINISHED
+        return exit_code_of(self.counts)
 
     @property
     def best(self) -> JobView | None:
