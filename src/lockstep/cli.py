@@ -22,6 +22,7 @@ from lockstep.config.hydra_errors import explain
 from lockstep.config.overrides import null_groups_left_out
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.environment import register_resolvers
+from lockstep.launchers.handed_config import take_handed
 from lockstep.launchers.rank import follow_parent
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.resume import command_to_continue
@@ -66,13 +67,17 @@ def start(main: Callable[[], Any]) -> None:
 
 def _compose_once() -> None:
     """Hydra composes everything a first time only to read hydra.mode, for half a second (Hydra.get_mode and Hydra.run in
-    hydra/_internal/hydra.py; there is no seam between them). For a single run, what it has composed then serves as the config.
+    hydra/_internal/hydra.py; there is no seam between them). For a single run, what it has composed then serves as the config;
+    for one of several processes, what its parent has.
     """
     is_sweep = bool({"-m", "--multirun"} & set(sys.argv))
     Hydra.get_mode = _HYDRAS_WAY if is_sweep else _get_mode
 
 
 def _get_mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
+    if (handed := take_handed(sys.argv)) is not None:
+        self.compose_config = partial(_composed, handed)
+        return RunMode.RUN
     try:
         if any(override.is_sweep_override() for override in OverridesParser.create().parse_overrides(overrides)):
             return _HYDRAS_WAY(self, config_name, overrides)

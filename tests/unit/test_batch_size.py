@@ -85,7 +85,7 @@ def test_what_is_found_stands_where_a_number_would(room: dict[str, Any], capsys:
     find_batch_size(config)
     assert (room["sizes"], room["world_size"]) == ([16, 32, 24, 28, 26, 25], 2)
     assert config.datamodule.batch_size == 24
-    assert CommandLine.of(config.hydra).overrides == (*AUTO[:2], *more, "datamodule.batch_size=24")
+    assert CommandLine.of(config).overrides == (*AUTO[:2], *more, "datamodule.batch_size=24")
     assert validated(config)[1].global_batch_size == 48
     said = capsys.readouterr().out.splitlines()
     assert said[1] == "datamodule.batch_size=32: out of memory"

@@ -8,8 +8,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
+from types import MappingProxyType
 
 from lockstep.config.plan import cores
 from lockstep.errors import ExitCode
@@ -33,19 +34,20 @@ def supervise(
     restarts: int = 0,
     stop_deadline: float = float("inf"),
     *,
+    handed: Mapping[str, str] = MappingProxyType({}),
     fresh: bool = True,
     quiet: bool = False,
 ) -> Outcome:
     """Runs `command` as `world_size` ranks on this machine until all have ended; leaves no process behind.
     `restarts` is how often that has been tried before. Ranks that are asked to stop end themselves within `stop_deadline`
-    seconds; those that can't, because they are suspended, say, are ended soon after. Not `fresh` are ranks that a server forks
-    which has imported torch.
+    seconds; those that can't, because they are suspended, say, are ended soon after. `handed` are variables for all of them.
+    Not `fresh` are ranks that a server forks which has imported torch.
 
     Rank zero shares this terminal, unless it is to be `quiet`; the output of rank k is appended to `log` with `.rank{k}` before
     the suffix.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, pipe() as (reader, _):
-        environment = _environment(world_size, port) | {ERROR_DIR: errors, RESTARTS: str(restarts)}
+        environment = _environment(world_size, port) | {ERROR_DIR: errors, RESTARTS: str(restarts), **handed}
         ranks: list[Process] = []
         with STOP_SIGNALS.noted() as received:
             try:

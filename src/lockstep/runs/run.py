@@ -144,10 +144,11 @@ class Run:
         to continue, when one of them has died, max_restarts times."""
         fresh = OmegaConf.select(self.cfg, "fresh_processes")  # None in a config saved before there was such a key
         log_file, deadline = self.directory / "train.log", _deadline(self.cfg, "guards.preemption.deadline")
+        handed = self.command.handed_to(self.directory)
         attempt = 0
         while True:
             tried = restarts() + attempt
-            outcome = supervise(command, self.plan.world_size, log_file, tried, deadline, fresh=bool(fresh))
+            outcome = supervise(command, self.plan.world_size, log_file, tried, deadline, handed=handed, fresh=bool(fresh))
             if outcome.code == ExitCode.FINISHED and not self._metrics.is_file():
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= self.cfg.max_restarts:

@@ -33,8 +33,8 @@ class Prepared:
     def prepare(cls, config: DictConfig) -> None:
         """Called with what Hydra has composed, before it makes the run's directory or writes into it: takes the directory.
         Raises ConfigError, and has changed nothing then."""
+        command = CommandLine.of(config)
         _, plan = validated(config)
-        command = CommandLine.of(config.hydra)
         cls._by_hydra = cls(plan, command, take_run_directory(config, command, plan.global_batch_size))
 
     @classmethod

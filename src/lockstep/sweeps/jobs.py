@@ -21,6 +21,7 @@ _LONGEST_NAME = 200  # bytes; file systems take 255
 class Job:
     """`key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool` it takes.
 
+    handed: what a process that runs `command` need not compose, as variables of its environment.
     config: the composed config, from which `key` is made; hyperparameters: what TensorBoard shows of it.
     tensorboard: the folder in `directory` that TensorBoard's logger writes to; None without one.
     swept: the keys of the overrides that are not the same for all jobs.
@@ -39,6 +40,7 @@ class Job:
     optimized_mode: str
     data_dir: str | None
     command: tuple[str, ...]
+    handed: dict[str, str] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)
     hyperparameters: dict[str, Any] = field(default_factory=dict, compare=False)
     tensorboard: str | None = None

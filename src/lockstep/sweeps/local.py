@@ -136,7 +136,7 @@ class LocalExecutor(Executor):
 def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:
     drop = {*RANK_VARIABLES, PARENT_PIPE}
     environment = {key: value for key, value in os.environ.items() if key not in drop}
-    environment[SWEPT_KEYS] = " ".join(job.swept)
+    environment |= {SWEPT_KEYS: " ".join(job.swept)} | job.handed
     if job.pool == "gpu":
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count // job.world_size)))

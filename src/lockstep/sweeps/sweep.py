@@ -124,6 +124,7 @@ class Sweep:
         constant = constants(self.config.hydra.overrides.task)
         swept = [override for override in overrides if override not in constant] or overrides
         directory = self.manifest.place_of(key) or self.directory / directory_name(swept, key)
+        command = CommandLine.of(full)
         pool, width = pool_of(plan)
         facts = plan.facts() | {"seed": cfg.seed, "precision": cfg.trainer.precision}
         if is_searched(cfg):  # by the job; its record says what was found
@@ -138,7 +139,8 @@ class Sweep:
             optimized_metric=cfg.optimized_metric,
             optimized_mode=cfg.optimized_mode,
             data_dir=OmegaConf.select(cfg, "datamodule.data_dir"),
-            command=tuple(CommandLine.of(full.hydra).in_directory(directory)),
+            command=tuple(command.in_directory(directory)),
+            handed=command.handed_to(directory),
             config=config_of(cfg),
             hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept, facts),
             swept=tuple(map(key_of, swept)),

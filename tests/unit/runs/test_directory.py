@@ -43,7 +43,7 @@ def config(directory: Any, *overrides: str, given: bool = True, **root: Any) -> 
 
 
 def begin(config: DictConfig, global_batch_size: int) -> bool:
-    return take_run_directory(config, CommandLine.of(config.hydra), global_batch_size)
+    return take_run_directory(config, CommandLine.of(config), global_batch_size)
 
 
 def run_in(directory: Path, *overrides: str) -> Path:
