@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
-from types import MappingProxyType
 
 from lockstep.config.plan import cores
 from lockstep.errors import ExitCode
@@ -34,7 +33,7 @@ def supervise(
     restarts: int = 0,
     stop_deadline: float = float("inf"),
     *,
-    handed: Mapping[str, str] = MappingProxyType({}),
+    handed: Mapping[str, str] | None = None,
     fresh: bool = True,
     quiet: bool = False,
 ) -> Outcome:
@@ -47,7 +46,7 @@ def supervise(
     the suffix.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, pipe() as (reader, _):
-        environment = _environment(world_size, port) | {ERROR_DIR: errors, RESTARTS: str(restarts), **handed}
+        environment = _environment(world_size, port) | {ERROR_DIR: errors, RESTARTS: str(restarts), **(handed or {})}
         ranks: list[Process] = []
         with STOP_SIGNALS.noted() as received:
             try:
