@@ -15,7 +15,17 @@ log = logging.getLogger(__name__)
 
 _PARTIAL = ".partial"
 _NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES}
+Stamp = tuple[int, int, int]  # by which a file is told from the next of its name
 _named = set[Path]()  # unreadable files that have been named: once is enough for whoever polls
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Another one when a file is replaced or appended to, whatever the clock says; None where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

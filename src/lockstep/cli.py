@@ -21,8 +21,8 @@ from lockstep.batch_size import FLAG, find_batch_size, try_batch
 from lockstep.config.hydra_errors import explain
 from lockstep.config.overrides import null_groups_left_out
 from lockstep.errors import ConfigError, ExitCode
+from lockstep.launchers.command_line import take_handed
 from lockstep.launchers.environment import register_resolvers
-from lockstep.launchers.handed_config import take_handed
 from lockstep.launchers.rank import follow_parent
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.resume import command_to_continue

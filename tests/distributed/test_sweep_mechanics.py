@@ -168,7 +168,7 @@ def test_eight_jobs_survive_chaos(tmp_path: Path) -> None:
         "hydra.sweep.dir=sweep",
         grid,
         "hydra.launcher.jobs=2",
-        "hydra.launcher.timeout=12",
+        "hydra.launcher.timeout=7",
     )
     for disturbance in disturbances:
         with started(PROGRAM, *arguments, cwd=tmp_path, **env) as process:

@@ -9,19 +9,3 @@ from lockstep.datamodules.random_regression import RandomRegression
 from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.datamodules.text import Text
 from lockstep.datamodules.torchvision_images import TorchvisionImages
-
-__all__ = [
-    "Batch",
-    "Batches",
-    "DataModule",
-    "DataSpec",
-    "Digits",
-    "HFDataset",
-    "ImageFolder",
-    "InMemory",
-    "RandomRegression",
-    "Splits",
-    "SyntheticImages",
-    "Text",
-    "TorchvisionImages",
-]

@@ -1,16 +1,23 @@
-"""The command line of this program, and those of the same program for the processes that it starts."""
+"""The command line of this program, and those of the same program for the processes that it starts.
 
+Beside its command such a process is handed the config that it would compose, for half a second, by its environment.
+"""
+
+import base64
+import os
 import pickle
 import sys
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from omegaconf import DictConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from lockstep.config.overrides import config_flags, is_of_each_run, quote
-from lockstep.launchers.handed_config import hand_over
+from lockstep.launchers.environment import HANDED_CONFIG
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,31 @@ class CommandLine:
         return [sys.executable, script, *self.flags, *self.overrides, *self._hydra_overrides_in(directory)]
 
     def handed_to(self, directory: Path) -> dict[str, str]:
-        """For the environment of the process that `in_directory` is for: the config."""
-        return hand_over(self.composed, self.in_directory(directory), directory, self._hydra_overrides_in(directory))
+        """For the environment of the process that `in_directory` is for: its config."""
+        if not self.composed:
+            return {}
+        config = pickle.loads(self.composed)
+        with read_write(config.hydra):
+            config.hydra.mode = RunMode.RUN
+            config.hydra.run.dir = str(directory)
+            config.hydra.overrides.hydra = self._hydra_overrides_in(directory)
+        content = pickle.dumps((self.in_directory(directory)[1:], config))
+        return {HANDED_CONFIG: base64.b85encode(zlib.compress(content)).decode()}
 
     def _hydra_overrides_in(self, directory: Path) -> list[str]:
         return [*self.hydra_overrides, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]
+
+
+def take_handed(arguments: Sequence[str]) -> DictConfig | None:
+    """The config that was handed to this process; None where that is none, or not what `python ARGUMENTS` composes."""
+    content = os.environ.pop(HANDED_CONFIG, None)
+    if content is None:
+        return None
+    its_arguments, config = pickle.loads(zlib.decompress(base64.b85decode(content)))
+    if its_arguments != list(arguments):
+        return None
+    OmegaConf.clear_cache(config)  # of resolvers, whose values are this process's
+    return config
 
 
 def command_with(*overrides: str) -> list[str]:

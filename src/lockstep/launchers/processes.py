@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO
 
 from lockstep import console
 from lockstep.config.plan import cores
@@ -29,22 +29,6 @@ POLL = 0.05  # seconds between two looks at whether we are asked to stop, while 
 _CAN_FORK = all(hasattr(owner, name) for owner, name in ((os, "pidfd_open"), (socket, "send_fds"), (socket, "SOCK_SEQPACKET")))
 # By these OpenMP settles, once, which cores its threads keep to.
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-
-
-class Process(Protocol):
-    """The part of Popen that is used."""
-
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def returncode(self) -> int | Any: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self) -> int: ...
-
-    def send_signal(self, number: int, /) -> None: ...
 
 
 class Forked:
@@ -83,6 +67,9 @@ class Forked:
                 self._connection.close()
                 os.close(self._pidfd)
         return self.returncode
+
+
+Process = Forked | subprocess.Popen[bytes]
 
 
 class Server:

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+from lockstep.atomic_files import stamp_of
 from lockstep.imports import importing_much
 from lockstep.launchers.environment import OF_EACH_PROCESS, this_rank
 from lockstep.launchers.main_script import run_as_main, show_uncaught
@@ -79,12 +80,12 @@ class Imports:
                     importlib.import_module(name)
         logging.root.removeHandler(handler)
         self._after = dict(os.environ)
-        self._files = {file: _stamp(file) for file in map(_file_of, list(sys.modules.values())) if file is not None}
+        self._files = {file: stamp_of(file) for file in map(_file_of, list(sys.modules.values())) if file is not None}
 
     def check(self, environment: Mapping[str, str]) -> None:
         """Raises _Refused where a fresh interpreter would import something else, or otherwise."""
         for file, stamp in self._files.items():
-            if _stamp(file) != stamp:
+            if stamp_of(file) != stamp:
                 raise _OutOfDate(f"{file} has changed")
         for name in environment.keys() | self._before.keys() | self._after.keys():
             if name not in OF_EACH_PROCESS and environment.get(name) not in (self._before.get(name), self._after.get(name)):
@@ -104,19 +105,11 @@ class Imports:
         return result
 
 
-def _file_of(module: ModuleType) -> str | None:
+def _file_of(module: ModuleType) -> Path | None:
     """The source of a module that is not installed: a user may edit it."""
     file = getattr(module, "__file__", None)
-    is_installed = file is None or file.startswith(tuple(sysconfig.get_paths().values()))
-    return None if is_installed else file
-
-
-def _stamp(file: str) -> tuple[int, int] | None:
-    try:
-        stat = Path(file).stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
+    is_installed = file is not None and file.startswith(tuple(sysconfig.get_paths().values()))
+    return None if file is None or is_installed else Path(file)
 
 
 def serve(listening: int, lifeline: int) -> NoReturn:

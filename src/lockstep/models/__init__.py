@@ -5,5 +5,3 @@ from lockstep.models.language_model import LanguageModel
 from lockstep.models.regressor import Regressor
 from lockstep.models.sample_mean import SampleMean
 from lockstep.models.task import Task
-
-__all__ = ["Classifier", "LanguageModel", "Regressor", "SampleMean", "Task"]

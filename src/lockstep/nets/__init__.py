@@ -11,5 +11,3 @@ from lockstep.nets.lora import lora
 from lockstep.nets.mlp import MLP
 from lockstep.nets.resnet import resnet
 from lockstep.nets.vit import ViT, torchvision_vit
-
-__all__ = ["CNN", "GPT", "MLP", "Airbench", "Dropout", "ViT", "lora", "resnet", "torchvision_vit"]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lockstep.runs.files import stamp_of
+from lockstep.atomic_files import stamp_of
 from lockstep.sweeps.states import FINISHED, RUNNING
 from lockstep.sweeps.view import JobView, Rereading
 

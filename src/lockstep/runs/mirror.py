@@ -16,10 +16,9 @@ from typing import Any, Self
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.atomic_files import read_json, write_json
+from lockstep.atomic_files import Stamp, read_json, stamp_of, write_json
 from lockstep.errors import config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.runs.files import Stamp, stamp_of, stamps_of_checkpoints
 from lockstep.runs.identity import FILE as IDENTITY
 from lockstep.runs.identity import run_id_of
 from lockstep.runs.remote import Remote, reason, within
@@ -58,6 +57,10 @@ def note_at(remote: Remote) -> Note:
     """The same of the copy."""
     content = remote.read(FILE)
     return {} if content is None else json.loads(content)
+
+
+def stamps_of_checkpoints(run_dir: Path) -> dict[str, Stamp | None]:
+    return {path.name: stamp_of(path) for path in run_dir.glob("checkpoints/*.ckpt")}
 
 
 def is_ahead(theirs: Note, ours: Note) -> bool:

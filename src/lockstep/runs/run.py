@@ -25,9 +25,8 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, requeue
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.files import stamps_of_checkpoints
 from lockstep.runs.identity import run_id_of
-from lockstep.runs.mirror import Mirror
+from lockstep.runs.mirror import Mirror, stamps_of_checkpoints
 from lockstep.runs.storage import shortcomings
 from lockstep.runs.validation import Prepared
 

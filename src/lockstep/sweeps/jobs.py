@@ -21,13 +21,13 @@ _LONGEST_NAME = 200  # bytes; file systems take 255
 class Job:
     """`key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool` it takes.
 
-    handed: what a process that runs `command` need not compose, as variables of its environment.
     config: the composed config, from which `key` is made; hyperparameters: what TensorBoard shows of it.
     tensorboard: the folder in `directory` that TensorBoard's logger writes to; None without one.
     swept: the keys of the overrides that are not the same for all jobs.
     fresh: in interpreters of its own, not forked from one that has imported torch.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
     resources: what it takes, in the words of the one who runs it.
+    handed: what a process that runs `command` need not compose, as variables of its environment.
     """
 
     key: str
@@ -40,7 +40,6 @@ class Job:
     optimized_mode: str
     data_dir: str | None
     command: tuple[str, ...]
-    handed: dict[str, str] = field(default_factory=dict, compare=False)
     config: dict[str, Any] = field(default_factory=dict, compare=False)
     hyperparameters: dict[str, Any] = field(default_factory=dict, compare=False)
     tensorboard: str | None = None
@@ -48,6 +47,7 @@ class Job:
     fresh: bool = False
     stop_deadline: float = 0.0
     resources: tuple[str, ...] = ()
+    handed: dict[str, str] = field(default_factory=dict, compare=False)
 
 
 def config_of(cfg: DictConfig) -> dict[str, Any]:

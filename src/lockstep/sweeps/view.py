@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.atomic_files import stamp_of
 from lockstep.console import say
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.slurm import Unanswered
-from lockstep.runs.files import stamp_of
 from lockstep.runs.locks import is_held
 from lockstep.sweeps.job_directory import SEARCH, progress_of, record_of, trials_of
 from lockstep.sweeps.jobs import varying
