@@ -55,19 +55,21 @@ docs: .venv-docs/installed
 	touch $@
 
 # Made again only when the lock or the package's own declaration changes. uv unpacks several packages at once, in less than half of
-# pip's time; pip does it where uv can't, as from an index that only pip's own settings name.
+# pip's time; pip does it where its settings name an index, of which uv knows nothing, and where there is no uv.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Lockstep needs Python 3.11 or later: make PYTHON=python3.11 ...')"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/# via/p' requirements.lock > .venv/uv.lock
-	($(PIP) --require-hashes -r .venv/uv.lock && $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock) \
-		|| $(PIP) --no-compile --require-hashes -r requirements.lock
+	sed '/^uv==/,/# via/d' requirements.lock > .venv/others.lock
+	if ! $(BIN)/python -m pip config list | grep -q '\.index-url=' && $(PIP) --require-hashes -r .venv/uv.lock \
+		&& $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r .venv/others.lock; \
+	then :; else $(PIP) --no-compile --require-hashes -r .venv/others.lock; fi
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
-# Resolves pyproject.toml anew for every platform, with hashes and without naming an index.
-lock: .venv/installed
+# Resolves pyproject.toml anew for every platform, with hashes and without naming an index. Needs uv, which `make train` installs.
+lock:
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --extra dev --no-header --quiet \
 		--upgrade pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet \

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-GPUS = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd", "/dev/dri")  # NVIDIA's, a Jetson's, WSL's, AMD's, Intel's
+# NVIDIA's, as it is loaded and as it is used, a Jetson's, WSL's, AMD's, Intel's.
+GPUS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd", "/dev/dri")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@ memory, than all else at the end of a run. Each is (height, width, 3), uint8."""
 
 import functools
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -19,7 +21,11 @@ LINE = 16  # pixels of a line of text
 
 @functools.cache
 def _font() -> Any:
-    return ImageFont.load_default(12)
+    """Matplotlib's, which has more letters than Pillow's own; looked up, not imported."""
+    library = find_spec("matplotlib")
+    assert library is not None
+    assert library.origin is not None
+    return ImageFont.truetype(Path(library.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf", 12)
 
 
 def gallery(images: Tensor, targets: Tensor, predictions: Tensor, names: Sequence[str]) -> numpy.ndarray:

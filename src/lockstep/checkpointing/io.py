@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric.plugins.io import CheckpointIO
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lockstep.checkpointing.files import read_checkpoint, write_checkpoint
@@ -44,8 +43,7 @@ class AtomicCheckpointIO(CheckpointIO):
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        snapshot = apply_to_collection(checkpoint, Tensor, lambda tensor: tensor.detach().to("cpu", copy=True))
-        self._in_flight = self._thread.submit(self._write, snapshot, Path(path), keep_as)
+        self._in_flight = self._thread.submit(self._write, _snapshot(checkpoint), Path(path), keep_as)
 
     def _write(self, checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
         try:
@@ -94,6 +92,18 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _snapshot(content: Any) -> Any:
+    """A copy on the CPU that training can't change any more. By lightning_utilities' apply_to_collection a range, a frozen
+    dataclass or a config would raise."""
+    if isinstance(content, Tensor):
+        return content.detach().to("cpu", copy=True)
+    if isinstance(content, dict):
+        return {key: _snapshot(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(map(_snapshot, content))
+    return content
 
 
 def _death_of_a_worker(error: Exception) -> BaseException | None:

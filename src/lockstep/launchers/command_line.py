@@ -19,6 +19,8 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from lockstep.config.overrides import config_flags, is_of_each_run, quote
 from lockstep.launchers.environment import HANDED_CONFIG
 
+_LONGEST = 2**16  # characters of a config that is handed over; Linux takes twice as many in one variable, see execve(2)
+
 
 @dataclass(frozen=True)
 class CommandLine:
@@ -29,7 +31,7 @@ class CommandLine:
     hydra_overrides: of Hydra's own config, those that are meant for each run too.
     choices: the option of each group.
     gives_run_dir: or was it made up by conf/hydra/default.yaml.
-    composed: that config, pickled, Hydra's own part with it.
+    composed: that config, pickled, Hydra's own part with it; nothing where that can't be.
     """
 
     flags: tuple[str, ...] = ()
@@ -49,7 +51,7 @@ class CommandLine:
             hydra_overrides=tuple(filter(is_of_each_run, hydra.overrides.hydra)),
             choices=hydra.runtime.choices,
             gives_run_dir=any(override.startswith("hydra.run.dir=") for override in hydra.overrides.hydra),
-            composed=pickle.dumps(config),
+            composed=_pickled(config),
         )
 
     def in_directory(self, directory: Path) -> list[str]:
@@ -58,7 +60,7 @@ class CommandLine:
         return [sys.executable, script, *self.flags, *self.overrides, *self._hydra_overrides_in(directory)]
 
     def handed_to(self, directory: Path) -> dict[str, str]:
-        """For the environment of the process that `in_directory` is for: its config."""
+        """For the environment of the process that `in_directory` is for: its config, unless that is too long."""
         if not self.composed:
             return {}
         config = pickle.loads(self.composed)
@@ -66,11 +68,20 @@ class CommandLine:
             config.hydra.mode = RunMode.RUN
             config.hydra.run.dir = str(directory)
             config.hydra.overrides.hydra = self._hydra_overrides_in(directory)
-        content = pickle.dumps((self.in_directory(directory)[1:], config))
-        return {HANDED_CONFIG: base64.b85encode(zlib.compress(content)).decode()}
+        pickled = pickle.dumps((self.in_directory(directory)[1:], config))
+        content = base64.b85encode(zlib.compress(pickled)).decode()
+        return {HANDED_CONFIG: content} if len(content) <= _LONGEST else {}
 
     def _hydra_overrides_in(self, directory: Path) -> list[str]:
         return [*self.hydra_overrides, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]
+
+
+def _pickled(config: DictConfig) -> bytes:
+    """A structured config may have a class that can't be found by its name, which Hydra does not mind."""
+    try:
+        return pickle.dumps(config)
+    except Exception:
+        return b""
 
 
 def take_handed(arguments: Sequence[str]) -> DictConfig | None:

@@ -45,7 +45,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 def test_what_is_written_in_the_background_is_what_it_was_when_saved(gate: Gate, tmp_path: Path) -> None:
     plugin = AtomicCheckpointIO(**{"async": True})
-    weight, nested = torch.ones(3), {"sums": [torch.zeros(2)], "count": 1}
+    weight, nested = torch.ones(3), {"sums": [torch.zeros(2)], "count": 1, "ids": range(3)}
     plugin.save_checkpoint({"weight": weight, "nested": nested}, tmp_path / "last.ckpt", {"keep_as": "previous.ckpt"})
     assert gate.began.acquire(timeout=20)  # it returns while the write goes on
     weight.fill_(5)
@@ -57,7 +57,7 @@ def test_what_is_written_in_the_background_is_what_it_was_when_saved(gate: Gate,
     assert (name, keep_as) == ("last.ckpt", "previous.ckpt")
     assert written["weight"].tolist() == [1, 1, 1]
     assert written["nested"]["sums"][0].tolist() == [0, 0]
-    assert written["nested"]["count"] == 1
+    assert (written["nested"]["count"], written["nested"]["ids"]) == (1, range(3))
 
 
 def test_one_write_is_in_flight_and_removal_waits_for_it(gate: Gate, tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
 """Command lines made from the one that was given, and the config that is handed over beside one: what the process would have
 composed, to the last key of Hydra's own part."""
 
+import random
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lockstep.launchers.command_line import CommandLine, command_with, take_handed
 from lockstep.launchers.environment import HANDED_CONFIG, register_resolvers
@@ -57,6 +59,24 @@ def test_it_is_taken_once(handed: list[str]) -> None:
 
 def test_another_command_composes_its_own(handed: list[str]) -> None:
     assert take_handed([*handed, "seed=7"]) is None
+
+
+def test_one_that_is_too_long_for_a_variable_is_not_handed_over(tmp_path: Path) -> None:
+    config = composed()
+    with open_dict(config):
+        config.note = f"{random.Random(0).getrandbits(2**20):x}"
+    assert CommandLine.of(config).handed_to(tmp_path) == {}
+
+
+def test_one_with_a_class_that_has_no_name_is_not_handed_over(tmp_path: Path) -> None:
+    @dataclass
+    class Local:
+        value: int = 1
+
+    config = composed()
+    with open_dict(config):
+        config.note = OmegaConf.structured(Local)
+    assert CommandLine.of(config).handed_to(tmp_path) == {}
 
 
 def test_what_was_composed_without_a_command_line_is_not_handed_over(tmp_path: Path) -> None:
