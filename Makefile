@@ -54,8 +54,8 @@ docs: .venv-docs/installed
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
 	touch $@
 
-# Made again only when the lock or the package's own declaration changes. uv unpacks several packages at once, in less than half of
-# pip's time; pip does it where its settings name an index, of which uv knows nothing, and where there is no uv.
+# Made again only when the lock or the package's own declaration changes. uv unpacks several packages at once, in a third of pip's
+# time; pip does it where its settings name an index, of which uv knows nothing, and where there is no uv.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Lockstep needs Python 3.11 or later: make PYTHON=python3.11 ...')"

@@ -11,8 +11,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-# NVIDIA's, as it is loaded and as it is used, a Jetson's, WSL's, AMD's, Intel's.
-GPUS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd", "/dev/dri")
+# Files of drivers: NVIDIA's, WSL's and AMD's, one of which is there where torch.cuda finds a GPU. Triton may serve others, too:
+# NVIDIA's that is loaded and was not used yet, a Jetson's, Intel's.
+CUDA_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+GPUS = (*CUDA_DRIVERS, "/proc/driver/nvidia/version", "/dev/nvmap", "/dev/dri")
 
 
 @contextlib.contextmanager

@@ -9,10 +9,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import config_error
+from lockstep.imports import CUDA_DRIVERS
 
 AUTO = "auto"  # datamodule.batch_size: to be found before the run begins; trainer.devices and num_nodes: what there is
-# Present where a driver is: NVIDIA, NVIDIA under WSL, AMD.
-_DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 RATES = ("model.optimizer.lr", "model.lr", "model.learning_rate")  # the learning rate: a Task's, or a LightningModule's own
 
@@ -26,7 +25,7 @@ class Elsewhere:
 
 def visible_gpus() -> int:
     """How many GPUs CUDA_VISIBLE_DEVICES leaves, counted without creating a CUDA context."""
-    if not any(Path(file).exists() for file in _DRIVER_FILES):
+    if not any(Path(file).exists() for file in CUDA_DRIVERS):
         return 0
     import torch
 

@@ -112,7 +112,7 @@ class Mirror:
         self._left: list[str] = []
         self._reason: str | None = None
         self._is_over = threading.Event()
-        self._seen = self._checkpoints()
+        self._seen: dict[str, Stamp | None] = {}
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
     @classmethod
