@@ -17,10 +17,14 @@ from faults import Poison
 from fits import become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from lockstep.build import load_model
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.models.optimizers import Muon
 from lockstep.trainer.shards import local_part
 
 pytestmark = pytest.mark.slow
@@ -218,3 +222,21 @@ def test_a_mesh_goes_on_to_the_bit_and_gives_the_result_of_one_process(on_mesh: 
     assert furthest(one["current_model_state"], whole["current_model_state"]) < 1e-10
     assert furthest(one["optimizer_states"][0]["state"], whole["optimizer_states"][0]["state"]) < 1e-10
     assert whole["metrics"] == pytest.approx(one["metrics"], abs=1e-12)
+
+
+def step_of_muon(_: int, world_size: int) -> tuple[int, Tensor, Tensor]:
+    """The collectives of a step, and the weights after it, of a matrix in parts and of the whole."""
+    mesh = init_device_mesh("cpu", (world_size,))
+    weight, gradient = torch.randn(2, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    plain, parts = nn.Parameter(weight.clone()), nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)]))
+    plain.grad, parts.grad = gradient, distribute_tensor(gradient, mesh, [Shard(0)])
+    Muon([plain], rest=torch.optim.SGD).step()
+    with CommDebugMode() as counted:
+        Muon([parts], rest=torch.optim.SGD).step()
+    return counted.get_total_counts(), parts.full_tensor().detach(), plain.detach()
+
+
+def test_muon_gathers_a_matrix_once_a_step(tmp_path: Path) -> None:
+    for collectives, parts, plain in in_ranks(2, step_of_muon, tmp_path):
+        assert collectives == 1
+        assert torch.equal(parts, plain)

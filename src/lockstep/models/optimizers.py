@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.errors import config_error
+from lockstep.trainer.shards import gathered, part_like
 
 # Of Jordan et al. 2024, kellerjordan.github.io/posts/muon: they lift small singular values as fast as possible, at the price
 # that all of them end between about 0.7 and 1.2 instead of at 1.
@@ -34,7 +35,9 @@ class Muon(Optimizer):
 
     Jordan et al. 2024, kellerjordan.github.io/posts/muon. torch.optim.Muon, which torch has since 2.9, takes matrices alone,
     iterates in bfloat16 whatever the parameters are, and leaves the others to a second optimizer, which Lightning does not
-    step by itself. All ranks make the same update of the gradients that DDP has averaged.
+    step by itself. All ranks make the same update of the gradients that DDP has averaged. Of a matrix of which each process holds
+    a part, all iterate over the whole: it is gathered once a step, where the iteration itself asks for some sixteen
+    collectives.
 
     Args:
         rest: makes the other optimizer of the other parameters.
@@ -116,10 +119,11 @@ class Muon(Optimizer):
             state["momentum_buffer"] = torch.zeros_like(gradient)
         buffer = state["momentum_buffer"].mul_(group["momentum"]).add_(gradient)
         direction = gradient.add(buffer, alpha=group["momentum"]) if group["nesterov"] else buffer
-        matrix = direction.flatten(1)
-        if group["bfloat16"] and matrix.dtype == torch.float32:
-            matrix = matrix.bfloat16()
+        if group["bfloat16"] and direction.dtype == torch.float32:
+            direction = direction.bfloat16()
+        matrix = gathered(direction).flatten(1)
         update = orthogonalized(matrix, group["ns_steps"]).to(parameter.dtype).reshape(parameter.shape)
+        update = part_like(update, parameter)
         rows, columns = matrix.shape
         if group["normalize"]:
             parameter.mul_(rows**0.5 / parameter.norm().clamp(min=1e-7))

@@ -17,8 +17,8 @@ def whole(content: Any, keep: bool = True) -> Any:
     A collective for each of these tensors, one at a time.
     """
     if isinstance(content, DTensor):
-        gathered = content.full_tensor()
-        return gathered.detach().cpu() if keep else None
+        tensor = gathered(content)
+        return tensor.detach().cpu() if keep else None
     if isinstance(content, dict):
         same = copy.copy(content)  # state_dict's versions are attributes of it
         same.update((key, whole(value, keep)) for key, value in content.items())
@@ -26,6 +26,11 @@ def whole(content: Any, keep: bool = True) -> Any:
     if type(content) in (list, tuple):
         return type(content)(whole(value, keep) for value in content)
     return content
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """The whole of it, on its own device: one collective where it is in parts, along each dimension of its mesh."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def part_like(value: Any, target: Any) -> Any:
