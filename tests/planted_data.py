@@ -1,5 +1,6 @@
 """Data that knows nothing of Lockstep, for the modules of planted_equal.py and planted_unequal.py."""
 
+import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,14 @@ class PaddedValidation(Rows):
 
     def val_dataloader(self) -> Any:
         return DataLoader(TensorDataset(*self.val[:11]), batch_size=self.size)
+
+
+class ReadByWorkers(Rows):
+    """By data workers, which are started as in a run: by the platform's own method, and not by that of their parent."""
+
+    def train_dataloader(self) -> Any:
+        assert multiprocessing.get_start_method() == multiprocessing.get_all_start_methods()[0]
+        return self.loader(self.train, num_workers=1)
 
 
 class TimeFirst(Rows):

@@ -193,6 +193,7 @@ EQUAL_BUT = {  # with what is said beside it
         odd("equal.TimeMajor", data="TimeFirst"),
         "The control: batches in another order are another training",
     ),
+    "data workers": (odd("equal.Plain", data="ReadByWorkers"), ""),
     "padded sentences": (odd("equal.Tokens", data="Sentences"), "as padded ones have (batch.ids, batch.labels)"),
     "a model that converges": (odd("equal.Converges", steps=12), ""),
     "a metric in float32": (odd("equal.Float32Mean"), ""),

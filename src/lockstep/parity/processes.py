@@ -171,6 +171,7 @@ def _serve(connection: Connection, group: Group, rank: int, home: Path, threads:
     with (home / f"rank{rank}.log").open("ab") as log:  # what the libraries say, gloo's own lines included
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    multiprocessing.set_start_method(None, force=True)  # of data workers: the default, as in a run
     os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0"}  # Lightning then starts no processes
     use_loopback(os.environ)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic kernels may come later; it is read once
