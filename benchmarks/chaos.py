@@ -1,7 +1,7 @@
 """Kills runs at random times and continues them, until they are done; then compares them with runs left in peace.
 
     python benchmarks/chaos.py kills=100 > benchmarks/chaos.md
-    python benchmarks/chaos.py kills=4 devices=2 seed=1
+    python benchmarks/chaos.py kills=4 devices=2 epochs=2 seed=1
 
 Half of the kills hit a run of one process, half a run of two; `kill -9` of what was started, or of one of its ranks, from
 the first import to the last write. The training has all that could go wrong: dropout, augmentation, shuffling in data
@@ -27,7 +27,7 @@ from typing import Any
 from bitwise import differences
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.atomic_files import read_json
+from lockstep.atomic_files import read_json, replace_text
 from lockstep.checkpointing import read_checkpoint
 from lockstep.cli import start
 from lockstep.config.rules import integer
@@ -36,10 +36,8 @@ from lockstep.runs.identity import run_id_of
 
 ROOT = Path(__file__).resolve().parents[1]
 KILLS_PER_RUN = 10
-EPOCHS = 4
 TRAINING = (
     "trainer=cpu",
-    f"trainer.max_epochs={EPOCHS}",
     "trainer.accumulate_grad_batches=2",
     "trainer.val_check_interval=0.5",
     "datamodule.global_batch_size=48",
@@ -60,6 +58,9 @@ TRAINING = (
 class Journal(Callback):
     """Appends (epoch, batch, sample ids) of each training batch to a file per rank, and takes a little time."""
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        replace_text(Path(trainer.default_root_dir) / f"pid.{trainer.global_rank}", str(os.getpid()))
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         line = json.dumps([trainer.current_epoch, batch_idx, batch.ids.tolist()]) + "\n"
         with (Path(trainer.default_root_dir) / f"journal.{trainer.global_rank}").open("a") as file:
@@ -75,11 +76,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         for world in worlds:
             peaceful = Path(folder) / f"{world}-in-peace"
-            assert _train(peaceful, world).wait(timeout=600) == 0, (peaceful / "output.txt").read_text()
+            options = (*TRAINING, f"trainer.devices={world}", f"trainer.max_epochs={settings['epochs']}")
+            whole = _train(peaceful, *options, f"hydra.run.dir={peaceful}")
+            assert whole.wait(timeout=600) == 0, (peaceful / "output.txt").read_text()
             kills = settings["kills"] // len(worlds)
             while kills > 0:
                 run = Path(folder) / f"{world}-{kills}"
-                done = _torment(run, world, min(kills, KILLS_PER_RUN), dice)
+                done = _torment(run, (*options, f"hydra.run.dir={run}"), world, min(kills, KILLS_PER_RUN), dice)
                 rows.append((world, done, *_verdict(run, peaceful, world)))
                 print(f"{world} process(es), {done} kills: {rows[-1][2]}", file=sys.stderr, flush=True)
                 kills -= max(1, done)
@@ -89,22 +92,24 @@ def main() -> None:
 
 
 def _settings(arguments: list[str]) -> dict[str, int]:
-    settings = {"kills": 100, "seed": 0}
+    settings = {"kills": 100, "seed": 0, "epochs": 4}
     for argument in arguments:
         if argument in ("-h", "--help"):
             print(__doc__)
             sys.exit(0)
         key, _, value = argument.partition("=")
-        if key not in ("kills", "seed", "devices") or not value.isdigit() or (key != "seed" and value == "0"):
-            raise config_error(key, value, f"accepted are kills, devices and seed; {integer(1).words}")
+        if key not in ("kills", "seed", "devices", "epochs") or not value.isdigit() or (key != "seed" and value == "0"):
+            raise config_error(key, value, f"accepted are kills, devices, epochs and seed; {integer(1).words}")
         settings[key] = int(value)
     return settings
 
 
-def _train(run: Path, world: int, *more: str) -> subprocess.Popen[bytes]:
+def _train(run: Path, *arguments: str) -> subprocess.Popen[bytes]:
     run.mkdir(exist_ok=True)
-    path = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    arguments = more or (*TRAINING, f"trainer.devices={world}", f"hydra.run.dir={run}")
+    for path in run.glob("pid.*"):
+        path.unlink()  # of an earlier life
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # as it is, where it will do, a server may have been started in it
+    path = os.pathsep.join([*(own for own in (str(ROOT / "benchmarks"), str(ROOT / "src")) if own not in given), *given])
     with (run / "output.txt").open("ab") as output:
         return subprocess.Popen(
             [sys.executable, str(ROOT / "train.py"), *arguments],
@@ -116,17 +121,17 @@ def _train(run: Path, world: int, *more: str) -> subprocess.Popen[bytes]:
         )
 
 
-def _torment(run: Path, world: int, kills: int, dice: random.Random) -> int:
+def _torment(run: Path, begin: tuple[str, ...], world: int, kills: int, dice: random.Random) -> int:
     """Trains to the end in spite of `kills` kills; returns how many there were time for."""
-    process = _train(run, world)
+    process = _train(run, *begin)
     for done in range(kills):
         if not _wait(process, run, dice):
             return done
-        victims = [process.pid] if world == 1 or dice.random() < 0.5 else _ranks(process.pid)
+        victims = [process.pid] if world == 1 or dice.random() < 0.5 else _ranks(run)
         _kill(dice.choice(victims or [process.pid]))
         process.wait(timeout=120)
         time.sleep(0.2)  # whatever else there was ends with it
-        process = _train(run, world, *((f"resume={run}",) if (run / ".hydra" / "overrides.yaml").is_file() else ()))
+        process = _train(run, *((f"resume={run}",) if (run / ".hydra" / "overrides.yaml").is_file() else begin))
     assert process.wait(timeout=600) == 0, (run / "output.txt").read_text()[-3000:]
     return kills
 
@@ -144,16 +149,9 @@ def _wait(process: subprocess.Popen[bytes], run: Path, dice: random.Random) -> b
     return process.poll() is None
 
 
-def _ranks(parent: int) -> list[int]:
-    """The processes that the parent has started, by /proc."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
+def _ranks(run: Path) -> list[int]:
+    """The processes that train."""
+    return [int(path.read_text()) for path in run.glob("pid.*")]
 
 
 def _kill(pid: int) -> None:
@@ -195,10 +193,10 @@ def _journal(run: Path, world: int, found: list[str]) -> tuple[int, int]:
             again += (epoch, batch, rank) in seen
             if seen.setdefault((epoch, batch, rank), ids) != ids:
                 found.append(f"other samples in batch {batch} of epoch {epoch}")
-    samples = (read_json(run / "metrics.json") or {})["samples"]["train"]
-    for epoch in range(EPOCHS):
+    record = read_json(run / "metrics.json") or {}
+    for epoch in range(record["epochs"]):
         counts = Counter(i for (e, _, _), ids in seen.items() if e == epoch for i in ids)
-        if counts != Counter(range(samples)):
+        if counts != Counter(range(record["samples"]["train"])):
             found.append(f"not every sample once in epoch {epoch}")
     return len(seen), again
 
