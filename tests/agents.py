@@ -26,19 +26,18 @@ class Rendezvous:
     def __init__(self, name: str, host: str, folder: Path) -> None:
         with socket.create_server((host, 0)) as listener:
             port = listener.getsockname()[1]
-        self.options = ["--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}"]
+        self.options = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}"]
         self.options += [f"--rdzv-id={name}", "--monitor-interval=0.1", "--start-method=fork", "--run-path"]
         self.host, self.folder = host, folder
         self._agents: list[Any] = []
 
-    def agent(self, address: str, *overrides: str, max_restarts: int = 2) -> Any:
-        """A process, `torchrun ... train.py OVERRIDES`, whose node has that address."""
+    def agent(self, address: str, *overrides: str, ranks: int = 1, max_restarts: int = 2) -> Any:
+        """A process, `torchrun ... train.py OVERRIDES`, whose node has that address and so many ranks."""
         conf = f"--rdzv-conf={QUICK},is_host={int(address == self.host)}"
-        own = [f"--local-addr={address}", f"--max-restarts={max_restarts}", conf]
-        ranks = [str(Path(__file__).resolve()), str(self.folder / f"{len(self._agents)}.txt"), str(TRAIN)]
-        process = multiprocessing.get_context("forkserver").Process(
-            target=_torchrun, args=([*self.options, *own, *ranks, *overrides], str(self.folder / f"agent{len(self._agents)}.txt"))
-        )
+        own = [f"--local-addr={address}", f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}", conf]
+        script = [str(Path(__file__).resolve()), str(self.folder / f"{len(self._agents)}.txt"), str(TRAIN)]
+        arguments, output = [*self.options, *own, *script, *overrides], str(self.folder / f"agent{len(self._agents)}.txt")
+        process = multiprocessing.get_context("forkserver").Process(target=_torchrun, args=(arguments, output))
         process.start()
         self._agents.append(process)
         return process
@@ -67,7 +66,7 @@ def _torchrun(arguments: Sequence[str], output: str) -> None:
     from torch.distributed.run import main
 
     _become(output)
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or a restart over gloo fails (pytorch issue 135712)
     main(arguments)
 
 
@@ -85,6 +84,9 @@ def kill(*pids: int) -> None:
 
 
 if __name__ == "__main__":
+    import torch
+
     _become(sys.argv[1])
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    torch.set_num_threads(1)  # which has read that already
     sys.exit(run_as_main(sys.argv[2:]))

@@ -1,10 +1,12 @@
 """Command lines as a user types them, bounded in time, with nothing left running."""
 
+import contextlib
 import functools
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from lockstep.launchers.warm_server import Request
 ROOT = Path(__file__).parents[1]
 MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
 TIMEOUT = 150  # seconds
-FOLLOW = 10  # seconds
+FOLLOW = 20  # seconds
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -29,27 +31,68 @@ def environment(**more: str) -> dict[str, str]:
     own = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "TORCHELASTIC_", "PL_"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTEST_CURRENT_TEST"):
         own.pop(name, None)
-    fixed = {"PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT / 'src'}", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    return own | fixed | more
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("tests", "benchmarks", "src"))
+    return own | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
 
 
 def python(
     *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """`python ARGUMENTS` to its end; fails if a process it started outlives it. A script of ours is run in a warm process, and
-    its ranks by a server that has been started before, unless it is to be a `fresh` one: whose sums round as those of any
-    other fresh one do, to the bit."""
-    if not fresh and str(arguments[0]).endswith(".py") and Path(arguments[0]).is_relative_to(ROOT):
-        variables = {WARM_SERVER: _server().path} | environment(**env)
-        code, output, errors = warm.run([*map(str, arguments)], cwd, variables, timeout)
-        left = warm.left_of_server(_server()._process.pid)
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        assert not left, f"ranks left running: {left}"
-        return subprocess.CompletedProcess([*map(str, arguments)], code, output, errors)
-    with started(*arguments, cwd=cwd, **env) as process:
-        output, errors = process.communicate(timeout=timeout)
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    """`python ARGUMENTS` to its end; see `started`."""
+    with started(*arguments, cwd=cwd, fresh=fresh, **env) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as late:
+            process.kill()
+            output, errors = process.communicate(timeout=FOLLOW)
+            raise AssertionError(f"{arguments}: no end within {timeout:g} s\n{output}\n{errors}") from late
+    return subprocess.CompletedProcess(process.args, process.returncode or 0, output, errors)
+
+
+@contextmanager
+def started(
+    *arguments: str | Path, cwd: Path, fresh: bool = False, interpreter: bool = False, **env: str
+) -> Iterator["subprocess.Popen[str] | warm.Running"]:
+    """`python ARGUMENTS`, running; on leaving, whatever it has left behind is ended and is a failure.
+
+    A script that is named by its whole path is run in a warm process, and ranks and jobs are forked by a server that has been
+    started before: unless it alone is to have an `interpreter` of its own, whose end is another one, or all of it is to be
+    `fresh`, whose sums round as those of any other fresh one do, to the bit. So is what is given a mark.
+    """
+    command, fresh = [*map(str, arguments)], fresh or MARK in env
+    mark = env.setdefault(MARK, uuid.uuid4().hex) if fresh else uuid.uuid4().hex
+    with tempfile.TemporaryDirectory() as folder:
+        variables = environment(**env)
+        if not fresh:
+            link = Path(folder) / mark  # marks it as well; in this the environments of ranks may differ
+            link.symlink_to(_server().path)
+            variables[WARM_SERVER] = str(link)
+        is_script = command[0].endswith(".py") and Path(command[0]).is_absolute()
+        if is_script and not (fresh or interpreter):
+            process = warm.Running(command, cwd, variables)
+        else:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=cwd,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+            left = _left_by(process, mark, fresh)
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    assert not left, f"left running: {left}"
 
 
 @functools.cache
@@ -58,48 +101,26 @@ def _server() -> Server:
     return Server(Request([str(ROOT / "train.py")], ".", environment(HYDRA_FULL_ERROR="1"), "", []))  # as every command has it
 
 
-@contextmanager
-def started(*arguments: str | Path, cwd: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
-    """`python ARGUMENTS`, running; on leaving, whatever it has left behind is ended and is a failure."""
-    marked = {MARK: uuid.uuid4().hex} | environment(**env)
-    process = subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        cwd=cwd,
-        env=marked,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-        left = _left_by(process, marked[MARK])
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-    assert not left, f"left running: {left}"
+def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, fresh: bool) -> list[int]:
+    """What outlives a process that has ended. Those of a killed one follow it when they see that it is gone; and a fork server
+    of its own, of a warm one, when it has imported what it was told to: in a moment."""
 
+    def living() -> list[int]:
+        shared = [] if fresh else warm.in_session_of(process.pid) + warm.forked_by(_server()._process.pid)
+        return [*{*processes_marked(mark), *shared}]
 
-def _left_by(process: subprocess.Popen[str], mark: str) -> list[int]:
-    """What outlives a process that has ended. Those of a killed one follow it when they see that it is gone: in a moment."""
-    deadline = time.monotonic() + (FOLLOW if process.returncode == -signal.SIGKILL else 0)
-    while (left := processes_marked(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    deadline = time.monotonic() + (FOLLOW if process.returncode == -signal.SIGKILL or not fresh else 0)
+    while (left := living()) and time.monotonic() < deadline:
+        time.sleep(0.02)
     return left
 
 
 def processes_marked(mark: str) -> list[int]:
-    """The pids of living processes that carry a test's mark; zombies have no environment."""
+    """The pids of living processes that carry a test's mark in their environment; zombies have none."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+            if mark.encode() in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
         except OSError:
             continue

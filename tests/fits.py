@@ -1,6 +1,8 @@
 """Runs inside the test's own process, which cost a fraction of a command line: composed, built and trained as train.py does."""
 
+import copy
 import csv
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +14,6 @@ from omegaconf import DictConfig
 
 from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
 from lockstep.launchers.environment import PARENT_PIPE, this_rank
 from lockstep.runs.composition import compose
@@ -51,14 +52,28 @@ def plain(*overrides: str) -> list[str]:
 
 
 def composed(*overrides: str, run_dir: Path) -> DictConfig:
-    return compose(f"run_dir={quote(str(run_dir))}", *overrides)
+    cfg = copy.deepcopy(_composed(*overrides))
+    cfg.run_dir = str(run_dir)
+    return cfg
+
+
+@functools.lru_cache(maxsize=16)
+def _composed(*overrides: str) -> DictConfig:
+    """Most of a short training's time; and many train the same several times."""
+    return compose("run_dir=run", *overrides)
 
 
 def prepared(
-    run_dir: Path, *overrides: str, extra: list[Callback] | None = None, base: tuple[str, ...] = SMALL
+    run_dir: Path,
+    *overrides: str,
+    extra: list[Callback] | None = None,
+    base: tuple[str, ...] = SMALL,
+    ckpt_path: Path | None = None,
 ) -> tuple[Any, Any, Any]:
     """A datamodule, a model and a trainer, whose callbacks are those of the config after the `extra` ones."""
     cfg = composed(*plain(*base, *overrides), run_dir=run_dir)
+    if ckpt_path is not None:
+        cfg.ckpt_path = str(ckpt_path)
     run_dir.mkdir(exist_ok=True)
     datamodule, model, trainer = build(cfg, Plan.of(cfg))
     trainer.callbacks[0:0] = extra or []  # pyright: ignore[reportAttributeAccessIssue]
@@ -69,8 +84,7 @@ def trained(
     run_dir: Path, *overrides: str, extra: list[Callback] | None = None, ckpt_path: Path | None = None
 ) -> tuple[dict[str, Any], Trainer]:
     """The last checkpoint of a run, and its trainer."""
-    continued = () if ckpt_path is None else (f"ckpt_path={quote(str(ckpt_path))}",)
-    datamodule, model, trainer = prepared(run_dir, *overrides, *continued, extra=extra)
+    datamodule, model, trainer = prepared(run_dir, *overrides, extra=extra, ckpt_path=ckpt_path)
     trainer.fit(model, datamodule, ckpt_path=ckpt_path)
     return last(run_dir), trainer
 

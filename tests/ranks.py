@@ -37,6 +37,7 @@ def in_ranks(world_size: int, function: Callable[[int, int], Any], folder: Path)
 def _rank(rank: int, world_size: int, function: Callable[[int, int], Any], folder: Path) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
+    mp.set_start_method(None, force=True)  # of data workers: the default, not the one by which this was started
     try:
         store = dist.FileStore(str(folder / "store"), world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=TIMEOUT))

@@ -1,16 +1,18 @@
 """Command lines in processes forked from one that has imported everything; a fresh interpreter takes six seconds to do so.
 
 What is forked runs the script as `__main__`, in its own session, with the environment, folder and output of a command of its
-own. Only what an interpreter does before the script's first line is not tested so; tests of signals start real ones.
+own. Only what an interpreter does before the script's first line and after its last is not tested so.
 """
 
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lockstep.launchers.main_script import run_as_main
@@ -22,38 +24,73 @@ PRELOADED = (
     "torch.utils.tensorboard",
     "matplotlib.figure",
     "fits",
+    "frozen",
 )
 
-GRACE = 20.0  # seconds; a fork server of its own, say, ends when it has imported what it was told to
 
+class Running:
+    """`python ARGUMENTS`, the script first, by its whole path; of subprocess.Popen what tests use."""
 
-class TimedOut(AssertionError):
-    """A command did not end in time; it has been killed."""
-
-
-def run(arguments: list[str], cwd: Path, environment: dict[str, str], timeout: float) -> tuple[int, str, str]:
-    """The exit code of `python ARGUMENTS` (negative for a signal), what it said on stdout, and on stderr."""
-    with tempfile.TemporaryDirectory() as folder:
-        output, errors = Path(folder) / "output", Path(folder) / "errors"
+    def __init__(self, arguments: list[str], cwd: Path, environment: dict[str, str]) -> None:
+        self.args = arguments
         context = multiprocessing.get_context("forkserver")
-        process = context.Process(target=_main, args=(arguments, str(cwd), environment, str(output), str(errors)))
-        process.start()
-        process.join(timeout)
-        code, left = process.exitcode, _left_of(process.pid)
-        for survivor in left:
-            os.kill(survivor, signal.SIGKILL)
-        process.join()
-        if code is None:
-            raise TimedOut(f"{' '.join(arguments)}: no end within {timeout:g} s\n{output.read_text()}\n{errors.read_text()}")
-        assert not left, f"left running: {left}"
-        return code, output.read_text(), errors.read_text()
+        (output, theirs), (errors, theirs_too) = context.Pipe(duplex=False), context.Pipe(duplex=False)
+        self._process = context.Process(target=_main, args=(arguments, str(cwd), environment, theirs, theirs_too))
+        self._process.start()
+        self.stdout, self.stderr = (os.fdopen(os.dup(pipe.fileno())) for pipe in (output, errors))
+        for pipe in (output, errors, theirs, theirs_too):
+            pipe.close()
+        self._said: dict[str, str] = {}
+        self._readers = [threading.Thread(target=self._read, args=(name,), daemon=True) for name in ("stdout", "stderr")]
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Negative for a signal."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        until = None if timeout is None else time.monotonic() + timeout
+        for reader in self._readers:
+            if reader.ident is None:
+                reader.start()
+        for reader in self._readers:
+            reader.join(None if until is None else max(0.0, until - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        self.wait(None if until is None else max(0.0, until - time.monotonic()))
+        return self._said["stdout"], self._said["stderr"]
+
+    def _read(self, name: str) -> None:
+        self._said[name] = getattr(self, name).read()
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
-def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: str, errors: str) -> None:
+def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: Connection, errors: Connection) -> None:
     """In the new process: becomes what `python ARGUMENTS` is when its script begins."""
     os.setsid()
-    for descriptor, path in ((1, output), (2, errors)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    for descriptor, pipe in ((1, output), (2, errors)):
+        os.dup2(pipe.fileno(), descriptor)
+        pipe.close()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # pyright: ignore[reportAttributeAccessIssue]
@@ -61,25 +98,19 @@ def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: s
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    multiprocessing.set_start_method(None, force=True)  # of data workers: the default, not the one by which this was started
     sys.path[:0] = [str(Path(arguments[0]).resolve().parent), *environment.get("PYTHONPATH", "").split(os.pathsep)]
     os._exit(run_as_main(arguments) & 0xFF)
 
 
-def _left_of(leader: int | None) -> list[int]:
-    """What lives on of a session; what was told to end is given a moment."""
-    return _after_a_moment(lambda: _living(lambda fields: int(fields[3]) == leader))
+def in_session_of(leader: int) -> list[int]:
+    """What lives of a session."""
+    return _living(lambda fields: int(fields[3]) == leader)
 
 
-def left_of_server(pid: int) -> list[int]:
-    """What lives on of what it has forked."""
-    return _after_a_moment(lambda: _living(lambda fields: int(fields[1]) == pid))
-
-
-def _after_a_moment(living: Callable[[], list[int]]) -> list[int]:
-    deadline = time.monotonic() + GRACE
-    while (left := living()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
+def forked_by(parent: int) -> list[int]:
+    """What lives of what it has forked."""
+    return _living(lambda fields: int(fields[1]) == parent)
 
 
 def _living(is_meant: Callable[[list[str]], bool]) -> list[int]:

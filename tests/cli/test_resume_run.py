@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from bitwise import differences
 from commands import ROOT, python, train
-from fits import prepared
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lockstep.checkpointing import read_checkpoint
@@ -45,33 +44,24 @@ def curves(run: Path) -> dict[str, dict[int, float]]:
     return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in tags}
 
 
-def since(step: int, curves: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
-    return {name: {at: value for at, value in curve.items() if at >= step} for name, curve in curves.items()}
+def between(first: int, last: int, curves: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+    return {name: {at: value for at, value in curve.items() if first <= at <= last} for name, curve in curves.items()}
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an undisturbed run, in the tests' own process."""
-    run = tmp_path_factory.mktemp("whole") / "run"
-    datamodule, model, trainer = prepared(run, *OPTIONS, base=("trainer.accelerator=cpu",))
-    trainer.fit(model, datamodule)
-    for logger in trainer.loggers:
-        logger.finalize("success")
-    return run
-
-
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     """Killed with -9 in the first epoch; continued with a new override; preempted while it is tested; continued."""
+    whole = tmp_path / "whole"
+    assert train(*OPTIONS, "test=false", "hydra.run.dir=whole", cwd=tmp_path).returncode == 0
     faults = ("+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,batch:5,once:true}",)
     faults += ("+callbacks.asked={_target_:faults.AskedInTest}",)
-    done = train(*OPTIONS, *faults, cwd=tmp_path, fresh=True)
+    done = train(*OPTIONS, *faults, cwd=tmp_path)
     assert done.returncode == -9
     (run,) = tmp_path.glob("logs/*/*")
     assert status(run)["status"] == "running"  # it could not say
     started = {path.name: path.read_bytes() for path in (run / ".hydra").iterdir()}
     first_log = (run / "train.log").read_text()
 
-    done = train("resume=last", "guards.watchdog.seconds=500", cwd=tmp_path, fresh=True)
+    done = train("resume=last", "guards.watchdog.seconds=500", cwd=tmp_path)
     assert done.returncode == 75, done.stderr
     assert (status(run)["status"], status(run)["reason"]) == ("preempted", "preempted by SIGTERM")
     assert list(tmp_path.glob("logs/*/*")) == [run]
@@ -83,7 +73,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole: Path, tmp_path: 
     trained = state(run)
     assert trained["global_step"] == 16
     assert not differences(state(whole), trained)
-    assert since(6, curves(run)) == since(6, curves(whole))
+    assert between(6, 15, curves(run)) == between(6, 15, curves(whole))  # at 16 a finished run repeats its means
 
     done = train(f"resume={run}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -78,15 +78,13 @@ def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "logs").exists()
 
 
-IN_A_GROUP = "import os, runpy, sys; os.setsid(); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-
-
 def test_a_request_to_the_whole_group_spares_the_data_workers(tmp_path: Path) -> None:
     """As from `timeout`, `kill -- -PGID` or a container's end; torch's workers would die of it, and the run with them."""
     workers = ("datamodule.num_workers=2", "datamodule.persistent_workers=true", "+callbacks.slow={_target_:faults.Slow}")
     arguments = ("trainer.accelerator=cpu", "hydra.run.dir=run", "trainer.max_epochs=50", *workers)
-    with started("-c", IN_A_GROUP, ROOT / "train.py", *arguments, cwd=tmp_path) as run:
+    with started(ROOT / "train.py", *arguments, cwd=tmp_path) as run:
         wait_for((tmp_path / "run" / "training").exists)
+        assert os.getpgid(run.pid) == run.pid
         os.killpg(run.pid, signal.SIGTERM)
         _, errors = run.communicate(timeout=60)
     assert run.returncode == 75, errors

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import rendezvous
 from bitwise import differences
-from commands import ROOT, python, started, train
+from commands import ROOT, TIMEOUT, started, train
 from fits import become_rank, prepared
 from language_models import TINY, texts
 from ranks import in_ranks
@@ -157,12 +158,12 @@ def test_a_language_model_goes_on_bit_for_bit_after_a_kill(strategy: str, tmp_pa
 
 
 def test_torchrun_starts_them_again(whole: dict[str, Any], tmp_path: Path) -> None:
-    """With the variable that its rendezvous over gloo needs to survive (pytorch issue 135712)."""
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2")
-    arguments = (ROOT / "train.py", "trainer.accelerator=cpu", *OPTIONS, fault("kill", 5))
-    done = python(*launcher, *arguments, cwd=tmp_path, timeout=200, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-    assert done.returncode == 0, done.stderr[-3000:]
-    (run,) = tmp_path.glob("logs/*/*")
+    run = tmp_path / "run"
+    with rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
+        options = ("trainer.accelerator=cpu", *OPTIONS, f"hydra.run.dir={run}", fault("kill", 5))
+        agent = nodes.agent("127.0.0.1", *options, ranks=2)
+        agent.join(TIMEOUT)
+        assert agent.exitcode == 0, nodes.said()
     assert (run / "train.log").read_text().count(f"Continuing from {run}/checkpoints/last.ckpt") == 1
     assert status(run)["status"] == "finished"
     assert not differences(whole, state(run))

@@ -5,8 +5,6 @@ import os
 import pickle
 import random
 import signal
-import subprocess
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import python
 from fits import last, trained
 from steps import content, names, step_of
 from waiting import wait_for
@@ -108,19 +107,21 @@ def test_what_would_not_load_again_is_not_written(folder: Path) -> None:
 # A disk that is full, a folder that can't be written to, a process that is killed
 
 
-def test_a_full_disk_leaves_the_earlier_checkpoints(folder: Path) -> None:
+def test_a_full_disk_leaves_the_earlier_checkpoints(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """In a process of its own: files may grow to 10,000 bytes, the checkpoint's are more."""
     script = f"""
 import logging, resource, signal, torch
 from lockstep.checkpointing import AtomicCheckpointIO
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-logging.basicConfig(format="%(message)s")
+logging.basicConfig(format="%(message)s", force=True)
 for action in ("warn", "fail"):
     plugin = AtomicCheckpointIO(action)
     plugin.save_checkpoint({{"weight": torch.ones(64, 64)}}, {str(folder / "last.ckpt")!r}, {{"keep_as": "previous.ckpt"}})
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    program = tmp_path_factory.mktemp("program") / "program.py"
+    program.write_text(script)
+    done = python(program, cwd=program.parent)
     line = f"{folder / 'last.ckpt'}: the checkpoint was not written (File too large); earlier ones are untouched"
     lines = done.stderr.strip().splitlines()
     assert lines[0] == line  # the warning, after which the process went on
