@@ -21,7 +21,7 @@ from hardware import processor
 from omegaconf import DictConfig
 
 from lockstep.parity.comparison import Comparison, compare
-from lockstep.parity.processes import Processes
+from lockstep.parity.groups import Groups
 from lockstep.parity.sides import Sides
 from lockstep.runs.composition import compose
 
@@ -80,7 +80,7 @@ def compared(*options: str) -> Comparison:
         return compose(*FIXED, *options, *more, config_name="parity")
 
     sides = Sides.of(composed(), composed)
-    with TemporaryDirectory() as folder, Processes(sides.groups(), Path(folder)) as processes:
+    with TemporaryDirectory() as folder, Groups(sides.groups(), Path(folder)) as processes:
         comparison = compare(sides, processes)
     if comparison.failure is not None:
         raise comparison.failure

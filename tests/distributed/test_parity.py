@@ -8,7 +8,7 @@ from omegaconf import DictConfig, open_dict
 
 from lockstep.errors import ConfigError
 from lockstep.parity.comparison import TooFewSteps
-from lockstep.parity.processes import Group, Processes, SideFailed
+from lockstep.parity.groups import Group, Groups, SideFailed
 from lockstep.parity.verdict import parity
 from lockstep.runs.composition import compose
 
@@ -33,15 +33,15 @@ def composed(*overrides: str) -> Callable[[list[str]], DictConfig]:
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
     """One process and two: started once for all comparisons of this file."""
     one = Group(1)
-    with Processes({"reference": one, "other": Group(2), "control": one}, tmp_path_factory.mktemp("parity")) as started:
+    with Groups({"reference": one, "other": Group(2), "control": one}, tmp_path_factory.mktemp("parity")) as started:
         yield started
 
 
 @pytest.fixture
-def compared(processes: Processes) -> Callable[..., tuple[bool, str]]:
+def compared(processes: Groups) -> Callable[..., tuple[bool, str]]:
     """Are they equal, and what was said."""
 
     def of(*overrides: str) -> tuple[bool, str]:
@@ -83,7 +83,7 @@ def test_equal(compared: Compared, what: str) -> None:
     assert "NOT EQUAL" not in said
 
 
-def test_accumulated_batches_without_a_global_size(processes: Processes) -> None:
+def test_accumulated_batches_without_a_global_size(processes: Groups) -> None:
     """As of a datamodule of the user's own."""
 
     def without(more: list[str]) -> DictConfig:
@@ -290,7 +290,7 @@ def test_a_model_bound_to_its_precision_is_told_what_to_do(compared: Compared) -
         compared(*TINY, *odd("equal.Float32Only"))
 
 
-def test_processes_that_wait_for_each_other_are_named_with_the_place(processes: Processes, compared: Compared) -> None:
+def test_processes_that_wait_for_each_other_are_named_with_the_place(processes: Groups, compared: Compared) -> None:
     shown: list[str] = []
     processes.patience, processes.show = 4, shown.append
     with pytest.raises(SideFailed, match="no process has gone on for 4 seconds") as failure:

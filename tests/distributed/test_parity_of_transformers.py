@@ -10,7 +10,7 @@ from language_models import TINY as TINY_GPT
 from language_models import texts
 
 from lockstep.parity.comparison import compare
-from lockstep.parity.processes import Group, Processes
+from lockstep.parity.groups import Group, Groups
 from lockstep.parity.sides import Sides
 from lockstep.runs.composition import compose
 
@@ -36,18 +36,18 @@ ON += [("gpt, fsdp", 2), ("gpt, fsdp", 4), ("gpt, tensor_parallel", 2), ("gpt, t
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Processes]]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Groups]]:
     """The processes of so many devices: started once for all models."""
     one = Group(1)
     groups = {devices: {"reference": one, "other": Group(devices), "control": one} for devices in (2, 3, 4)}
     with ExitStack() as stack:
         folder = tmp_path_factory.mktemp("parity")
-        yield {devices: stack.enter_context(Processes(of, folder)) for devices, of in groups.items()}
+        yield {devices: stack.enter_context(Groups(of, folder)) for devices, of in groups.items()}
 
 
 @pytest.mark.parametrize(("model", "devices"), ON)
 def test_gradients_and_weights_are_those_of_one_process(
-    model: str, devices: int, started: dict[int, Processes], tmp_path: Path
+    model: str, devices: int, started: dict[int, Groups], tmp_path: Path
 ) -> None:
     data = () if "vit" in model else texts(tmp_path)
     options = plain(*STEPS, *data, *MODELS[model], f"trainer.devices={devices}")

@@ -10,7 +10,7 @@ from typing import Any
 from lockstep.config.plan import Plan
 from lockstep.console import aligned
 from lockstep.errors import NamedFailure
-from lockstep.parity.processes import Processes, SideFailed
+from lockstep.parity.groups import Groups, SideFailed
 from lockstep.parity.sides import Difference, Findings, Role, Sides, as_one_process, for_steps
 
 Parts = dict[str, tuple[Role, dict[str, Any]]]  # what each group does, and what is done to its training alone
@@ -179,7 +179,7 @@ class TooFewSteps(NamedFailure):
     """Training has ended before the steps that were asked for: there is no verdict on them."""
 
 
-def compare(sides: Sides, processes: Processes, freely: bool = True) -> Comparison:
+def compare(sides: Sides, processes: Groups, freely: bool = True) -> Comparison:
     """Trains both sides and the control, step by step from the reference's states, then `freely`. The control's drift is
     the largest of three: Adam amplifies rounding by chance, now more, now less.
 
@@ -195,7 +195,7 @@ def compare(sides: Sides, processes: Processes, freely: bool = True) -> Comparis
     return replace(found, at_kinks=exact.failure is None and not exact.differs("gradients"))  # it may be bound to float32
 
 
-def _compare(sides: Sides, processes: Processes, freely: bool) -> Comparison:
+def _compare(sides: Sides, processes: Groups, freely: bool) -> Comparison:
     with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
         train = partial(_train, sides, processes, Path(folder))
         try:
@@ -217,14 +217,14 @@ def _compare(sides: Sides, processes: Processes, freely: bool) -> Comparison:
     return Comparison(sides, Findings(differences, other.facts), Findings(drift, reference.facts), imitated=imitated)
 
 
-def repeats(sides: Sides, processes: Processes) -> bool:
+def repeats(sides: Sides, processes: Groups) -> bool:
     """Does the reference, trained twice, come to the same bits?"""
     with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
         found = _train(sides, processes, Path(folder), {"reference": ("lead", {}), "control": ("follow", {})})
     return all(difference.value == 0 for difference in found["control"].differences)
 
 
-def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
+def in_larger_batches(sides: Sides, processes: Groups) -> Sides:
     """Accumulated batches are compared with one larger batch on one process, where no BatchNorm makes that another thing."""
     one = sides.reference.trainer
     if one.accumulate_grad_batches == 1 or processes.groups["control"].world_size > 1:
@@ -235,7 +235,7 @@ def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
     return replace(sides, reference=as_one_process(sides.reference, parts=1))
 
 
-def _train(sides: Sides, processes: Processes, folder: Path, roles: Parts) -> dict[str, Findings]:
+def _train(sides: Sides, processes: Groups, folder: Path, roles: Parts) -> dict[str, Findings]:
     """The groups in their roles, at the same time."""
     followers = tuple(name for name, (role, _) in roles.items() if role == "follow")
     jobs = {}

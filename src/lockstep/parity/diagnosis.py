@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lockstep.errors import ConfigError
 from lockstep.parity.causes import CAUSES, KERNELS, Cause
 from lockstep.parity.comparison import Comparison, TooFewSteps, compare, repeats
-from lockstep.parity.processes import Processes
+from lockstep.parity.groups import Groups
 from lockstep.parity.sides import Sides
 
 
@@ -18,7 +18,7 @@ class Explanation:
     rest: Comparison | None
 
 
-def explained(comparison: Comparison, processes: Processes) -> list[Explanation]:
+def explained(comparison: Comparison, processes: Groups) -> list[Explanation]:
     """What is found first, then what is found behind it, and so on; nothing where no cause is confirmed."""
     found: list[Explanation] = []
     possible, current = list(CAUSES), comparison
@@ -29,7 +29,7 @@ def explained(comparison: Comparison, processes: Processes) -> list[Explanation]
     return found
 
 
-def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Processes) -> Comparison | None:
+def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Groups) -> Comparison | None:
     """Over all steps: causes are confirmed up to the first step that differs, and by its weights only where nothing else does."""
     if comparison.only_weights_differ:
         return None
@@ -38,7 +38,7 @@ def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Processes)
     return None if rest.equal else rest
 
 
-def _causes_of(comparison: Comparison, possible: Sequence[Cause], processes: Processes) -> list[Cause]:
+def _causes_of(comparison: Comparison, possible: Sequence[Cause], processes: Groups) -> list[Cause]:
     """With it, or with all of them, switched off the sides are equal; with one of them on they are not."""
     suspects = [cause for cause in possible if cause.is_suspected(comparison)]
     confirmed = _confirmed(suspects, comparison, processes)
@@ -47,7 +47,7 @@ def _causes_of(comparison: Comparison, possible: Sequence[Cause], processes: Pro
     return _confirmed([KERNELS], comparison, processes) or _confirmed([*suspects, KERNELS], comparison, processes)
 
 
-def _confirmed(suspects: Sequence[Cause], comparison: Comparison, processes: Processes) -> list[Cause]:
+def _confirmed(suspects: Sequence[Cause], comparison: Comparison, processes: Groups) -> list[Cause]:
     for suspect in suspects:
         if _equal_without([suspect], comparison, processes):
             return [suspect]
@@ -60,7 +60,7 @@ def _confirmed(suspects: Sequence[Cause], comparison: Comparison, processes: Pro
     return needed
 
 
-def _equal_without(causes: Sequence[Cause], comparison: Comparison, processes: Processes) -> bool:
+def _equal_without(causes: Sequence[Cause], comparison: Comparison, processes: Groups) -> bool:
     """For as many steps as the difference needs to show."""
     processes.doing = f"without {' and '.join(cause.name for cause in causes)}"
     try:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import Plan
 from lockstep.config.rules import PRECISIONS, Rule, integer, number, one_of
 from lockstep.errors import config_error
-from lockstep.parity.processes import Group
+from lockstep.parity.groups import Group
 
 Role = Literal["lead", "follow", "finish"]
 

@@ -11,7 +11,7 @@ from lockstep.config.plan import Plan
 from lockstep.console import first_of
 from lockstep.parity.comparison import Comparison, compare, in_larger_batches
 from lockstep.parity.diagnosis import Explanation, explained
-from lockstep.parity.processes import Processes, SideFailed
+from lockstep.parity.groups import Groups, SideFailed
 from lockstep.parity.sides import Sides
 from lockstep.runs.validation import validated
 
@@ -26,7 +26,7 @@ def parity(
     compose: Callable[[list[str]], DictConfig],
     say: Callable[[str], None] = print,
     show: Callable[[str], None] = lambda _: None,
-    processes: Processes | None = None,
+    processes: Groups | None = None,
 ) -> bool:
     """Compares the run that `compose([])` gives with its reference, says what came of it; are they equal?
 
@@ -45,7 +45,7 @@ def parity(
     with ExitStack() as stack:
         if processes is None or processes.groups != sides.groups():
             folder = stack.enter_context(TemporaryDirectory(prefix="lockstep-parity-"))
-            processes = stack.enter_context(Processes(sides.groups(), Path(folder), cfg.parity.timeout, show))
+            processes = stack.enter_context(Groups(sides.groups(), Path(folder), cfg.parity.timeout, show))
         if cfg.parity.against == "one":
             sides = in_larger_batches(sides, processes)
         say("\nagainst ".join(f"{Plan.of(side)}, {side.trainer.precision}" for side in (sides.other, sides.reference)))

@@ -47,7 +47,7 @@ class Group:
     timeout: float = 1800  # seconds until a collective gives up
 
 
-class Processes:
+class Groups:
     """A context: the groups named in `groups`, alive from their first job on.
 
     `patience`: seconds in which no process reports anything, until all of them are taken for hung.
@@ -67,7 +67,7 @@ class Processes:
         self._ranks: dict[str, list[_Rank]] = {}
         self._threads = max(1, len(cores()) // sum(group.world_size for group in groups.values()))  # all train at once
 
-    def __enter__(self) -> "Processes":
+    def __enter__(self) -> "Groups":
         return self
 
     def __exit__(self, *_: object) -> None:

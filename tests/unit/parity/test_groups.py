@@ -2,7 +2,7 @@
 
 from traceback import FrameSummary
 
-from lockstep.parity.processes import innermost
+from lockstep.parity.groups import innermost
 
 OUTERMOST = FrameSummary("<string>", 1, "<module>")
 TRAINING = FrameSummary("/src/lockstep/parity/observe.py", 50, "train")
