@@ -58,7 +58,7 @@ TRAINING = (
 class Journal(Callback):
     """Appends (epoch, batch, sample ids) of each training batch to a file per rank, and takes a little time."""
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         replace_text(Path(trainer.default_root_dir) / f"pid.{trainer.global_rank}", str(os.getpid()))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -108,7 +108,7 @@ def _train(run: Path, *arguments: str) -> subprocess.Popen[bytes]:
     run.mkdir(exist_ok=True)
     for path in run.glob("pid.*"):
         path.unlink()  # of an earlier life
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # as it is, where it will do, a server may have been started in it
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # unchanged where it will do: a warm server takes no other
     path = os.pathsep.join([*(own for own in (str(ROOT / "benchmarks"), str(ROOT / "src")) if own not in given), *given])
     with (run / "output.txt").open("ab") as output:
         return subprocess.Popen(
@@ -165,10 +165,10 @@ def _verdict(run: Path, peaceful: Path, world: int) -> tuple[str, int, int]:
     for name in ("last.ckpt", "best.ckpt"):
         pair = (_content(folder, name) for folder in (run, peaceful))
         found += [f"{name}{place}" for place in differences(*pair)]
-    metrics = [(read_json(folder / "metrics.json") or {}).get("metrics") for folder in (run, peaceful)]
-    if metrics[0] != metrics[1]:
+    ours, whole = (read_json(folder / "metrics.json") or {} for folder in (run, peaceful))
+    if ours.get("metrics") != whole["metrics"]:
         found.append("metrics.json")
-    batches, again = _journal(run, world, found)
+    batches, again = _journal(run, world, whole, found)
     return ("; ".join(found[:3]) or "equal"), batches, again
 
 
@@ -183,7 +183,7 @@ def _without(content: Any, text: str) -> Any:
     return content.replace(text, "") if isinstance(content, str) else content
 
 
-def _journal(run: Path, world: int, found: list[str]) -> tuple[int, int]:
+def _journal(run: Path, world: int, whole: dict[str, Any], found: list[str]) -> tuple[int, int]:
     """Looks at each batch that was trained on: the same samples each time, and in an epoch each sample once."""
     seen: dict[tuple[int, int, int], list[int]] = {}
     again = 0
@@ -193,10 +193,9 @@ def _journal(run: Path, world: int, found: list[str]) -> tuple[int, int]:
             again += (epoch, batch, rank) in seen
             if seen.setdefault((epoch, batch, rank), ids) != ids:
                 found.append(f"other samples in batch {batch} of epoch {epoch}")
-    record = read_json(run / "metrics.json") or {}
-    for epoch in range(record["epochs"]):
+    for epoch in range(whole["epochs"]):
         counts = Counter(i for (e, _, _), ids in seen.items() if e == epoch for i in ids)
-        if counts != Counter(range(record["samples"]["train"])):
+        if counts != Counter(range(whole["samples"]["train"])):
             found.append(f"not every sample once in epoch {epoch}")
     return len(seen), again
 

@@ -18,6 +18,7 @@ from lockstep.launchers.main_script import run_as_main
 
 TRAIN = Path(__file__).parents[1] / "train.py"
 QUICK = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=8"  # seconds; torchrun's own are 30, 5 and 3 of them
+FORKED = ("--monitor-interval=0.1", "--start-method=fork", "--run-path")
 
 
 class Rendezvous:
@@ -26,21 +27,16 @@ class Rendezvous:
     def __init__(self, name: str, host: str, folder: Path) -> None:
         with socket.create_server((host, 0)) as listener:
             port = listener.getsockname()[1]
-        self.options = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}"]
-        self.options += [f"--rdzv-id={name}", "--monitor-interval=0.1", "--start-method=fork", "--run-path"]
+        self.options = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}", f"--rdzv-id={name}"]
         self.host, self.folder = host, folder
         self._agents: list[Any] = []
 
-    def agent(self, address: str, *overrides: str, ranks: int = 1, max_restarts: int = 2) -> Any:
-        """A process, `torchrun ... train.py OVERRIDES`, whose node has that address and so many ranks."""
+    def agent(self, address: str, *overrides: str, max_restarts: int = 2) -> Any:
+        """A process, `torchrun ... train.py OVERRIDES`, whose node has that address."""
         conf = f"--rdzv-conf={QUICK},is_host={int(address == self.host)}"
-        own = [f"--local-addr={address}", f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}", conf]
-        script = [str(Path(__file__).resolve()), str(self.folder / f"{len(self._agents)}.txt"), str(TRAIN)]
-        arguments, output = [*self.options, *own, *script, *overrides], str(self.folder / f"agent{len(self._agents)}.txt")
-        process = multiprocessing.get_context("forkserver").Process(target=_torchrun, args=(arguments, output))
-        process.start()
-        self._agents.append(process)
-        return process
+        own = [f"--local-addr={address}", "--nproc-per-node=1", f"--max-restarts={max_restarts}", conf]
+        self._agents.append(torchrun(*self.options, *own, overrides=overrides, output=self.folder / f"{len(self._agents)}.txt"))
+        return self._agents[-1]
 
     def said(self) -> str:
         """By all agents and their ranks."""
@@ -62,15 +58,24 @@ def rendezvous(name: str, host: str, folder: Path) -> Iterator[Rendezvous]:
         one.end()
 
 
-def _torchrun(arguments: Sequence[str], output: str) -> None:
+def torchrun(*options: str, overrides: Sequence[str], output: Path) -> Any:
+    """A process, `torchrun OPTIONS train.py OVERRIDES` in the folder of the file to which it and its ranks write."""
+    arguments = [*options, *FORKED, str(Path(__file__).resolve()), str(output), str(TRAIN), *overrides]
+    process = multiprocessing.get_context("forkserver").Process(target=_torchrun, args=(arguments, output))
+    process.start()
+    return process
+
+
+def _torchrun(arguments: Sequence[str], output: Path) -> None:
     from torch.distributed.run import main
 
     _become(output)
+    os.chdir(output.parent)
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or a restart over gloo fails (pytorch issue 135712)
     main(arguments)
 
 
-def _become(output: str) -> None:
+def _become(output: Path | str) -> None:
     """A session's leader that writes to a file."""
     os.setsid()
     for descriptor in (1, 2):

@@ -36,17 +36,19 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def python(
-    *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, **env: str
+    *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, interpreter: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """`python ARGUMENTS` to its end; see `started`."""
-    with started(*arguments, cwd=cwd, fresh=fresh, **env) as process:
+    output, errors = "", ""
+    with started(*arguments, cwd=cwd, fresh=fresh, interpreter=interpreter, **env) as process:
         try:
             output, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as late:
             process.kill()
-            output, errors = process.communicate(timeout=FOLLOW)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # what it has left may hold its output open
+                output, errors = process.communicate(timeout=FOLLOW)
             raise AssertionError(f"{arguments}: no end within {timeout:g} s\n{output}\n{errors}") from late
-    return subprocess.CompletedProcess(process.args, process.returncode or 0, output, errors)
+    return subprocess.CompletedProcess(process.args, process.wait(), output, errors)
 
 
 @contextmanager
@@ -55,16 +57,17 @@ def started(
 ) -> Iterator["subprocess.Popen[str] | warm.Running"]:
     """`python ARGUMENTS`, running; on leaving, whatever it has left behind is ended and is a failure.
 
-    A script that is named by its whole path is run in a warm process, and ranks and jobs are forked by a server that has been
-    started before: unless it alone is to have an `interpreter` of its own, whose end is another one, or all of it is to be
-    `fresh`, whose sums round as those of any other fresh one do, to the bit. So is what is given a mark.
+    A script that is named by its whole path is forked from a process that has imported everything, and its ranks and jobs from
+    a server that all commands of a test process share. With `interpreter` the script has an interpreter of its own: for how one
+    begins and ends. With `fresh`, or a mark in its environment, it also starts a server of its own: for sums that are to round
+    as those of any other command do, to the bit, and for what becomes of servers.
     """
     command, fresh = [*map(str, arguments)], fresh or MARK in env
-    mark = env.setdefault(MARK, uuid.uuid4().hex) if fresh else uuid.uuid4().hex
+    mark = env.setdefault(MARK, uuid.uuid4().hex) if fresh else uuid.uuid4().hex[:12]
     with tempfile.TemporaryDirectory() as folder:
         variables = environment(**env)
         if not fresh:
-            link = Path(folder) / mark  # marks it as well; in this the environments of ranks may differ
+            link = Path(folder) / mark  # so that this variable is a mark; the server forks only for environments like its own
             link.symlink_to(_server().path)
             variables[WARM_SERVER] = str(link)
         is_script = command[0].endswith(".py") and Path(command[0]).is_absolute()
@@ -85,13 +88,13 @@ def started(
         finally:
             process.kill()
             process.wait()
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-            left = _left_by(process, mark, fresh)
+            left = _left_by(process, mark, cwd)
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
     assert not left, f"left running: {left}"
 
 
@@ -101,15 +104,16 @@ def _server() -> Server:
     return Server(Request([str(ROOT / "train.py")], ".", environment(HYDRA_FULL_ERROR="1"), "", []))  # as every command has it
 
 
-def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, fresh: bool) -> list[int]:
+def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, cwd: Path) -> list[int]:
     """What outlives a process that has ended. Those of a killed one follow it when they see that it is gone; and a fork server
-    of its own, of a warm one, when it has imported what it was told to: in a moment."""
+    that a forked one has started, when it has imported what it was told to."""
 
     def living() -> list[int]:
-        shared = [] if fresh else warm.in_session_of(process.pid) + warm.forked_by(_server()._process.pid)
-        return [*{*processes_marked(mark), *shared}]
+        session = warm.in_session_of(process.pid) if isinstance(process, warm.Running) else []
+        return [*{*processes_marked(mark), *session, *warm.served_in(cwd)}]
 
-    deadline = time.monotonic() + (FOLLOW if process.returncode == -signal.SIGKILL or not fresh else 0)
+    may_follow = process.returncode == -signal.SIGKILL or (isinstance(process, warm.Running) and processes_marked(mark))
+    deadline = time.monotonic() + (FOLLOW if may_follow else 0)
     while (left := living()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left

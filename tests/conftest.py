@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / folder) for folder in ("tests", "scripts", "benchmarks", "docs", "src")]
+FOLDERS = [str(ROOT / folder) for folder in ("tests", "scripts", "benchmarks", "docs", "src")]
+sys.path[:0] = FOLDERS
+os.environ["PYTHONPATH"] = os.pathsep.join(FOLDERS)  # by which a fork server finds what it is to import (Python before 3.14)
 
 # found on the path that has just been set
 from warm import PRELOADED  # noqa: E402

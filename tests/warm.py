@@ -4,6 +4,7 @@ What is forked runs the script as `__main__`, in its own session, with the envir
 own. Only what an interpreter does before the script's first line and after its last is not tested so.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -26,6 +27,9 @@ PRELOADED = (
     "fits",
     "frozen",
 )
+
+
+SERVE = b"from lockstep.launchers.warm_server import serve"  # in the command line of a server and of its forks
 
 
 class Running:
@@ -92,7 +96,8 @@ def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: C
         os.dup2(pipe.fileno(), descriptor)
         pipe.close()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
+    errors_too = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), errors_too
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # pyright: ignore[reportAttributeAccessIssue]
     os.chdir(cwd)
     os.environ.clear()
@@ -100,7 +105,14 @@ def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: C
     signal.signal(signal.SIGINT, signal.default_int_handler)
     multiprocessing.set_start_method(None, force=True)  # of data workers: the default, not the one by which this was started
     sys.path[:0] = [str(Path(arguments[0]).resolve().parent), *environment.get("PYTHONPATH", "").split(os.pathsep)]
-    os._exit(run_as_main(arguments) & 0xFF)
+    import torch  # as it was before: not in the tests' own process when it begins
+
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # which was read when torch was imported
+    code = run_as_main(arguments)
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
 
 
 def in_session_of(leader: int) -> list[int]:
@@ -108,9 +120,15 @@ def in_session_of(leader: int) -> list[int]:
     return _living(lambda fields: int(fields[3]) == leader)
 
 
-def forked_by(parent: int) -> list[int]:
-    """What lives of what it has forked."""
-    return _living(lambda fields: int(fields[1]) == parent)
+def served_in(folder: Path) -> list[int]:
+    """The servers of ranks and jobs, and all that is forked from one, that live in a folder or below: their environment is the
+    server's, or of no use, and their parents may be gone."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if SERVE in (process / "cmdline").read_bytes() and (process / "cwd").readlink().is_relative_to(folder.resolve()):
+                found.append(int(process.name))
+    return found
 
 
 def _living(is_meant: Callable[[list[str]], bool]) -> list[int]:

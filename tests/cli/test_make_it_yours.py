@@ -57,7 +57,7 @@ def test_a_renamed_package_trains_and_passes_its_tests(checkout: Path, tmp_path:
     tests = ("tests/unit/test_cli.py", "tests/unit/config/test_plan.py", "tests/unit/datamodules/test_samplers.py")
     done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=renamed, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout[-2000:]
-    done = python(renamed / "train.py", "debug=fast", "trainer=cpu", cwd=renamed, PYTHONPATH=path)
+    done = python("train.py", "debug=fast", "trainer=cpu", cwd=renamed, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     (config,) = renamed.glob("logs/*/*/.hydra/config.yaml")
     assert "_target_: vision_lab.nets." in config.read_text()

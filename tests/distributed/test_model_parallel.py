@@ -224,19 +224,36 @@ def test_a_mesh_goes_on_to_the_bit_and_gives_the_result_of_one_process(on_mesh: 
     assert whole["metrics"] == pytest.approx(one["metrics"], abs=1e-12)
 
 
-def step_of_muon(_: int, world_size: int) -> tuple[int, Tensor, Tensor]:
-    """The collectives of a step, and the weights after it, of a matrix in parts and of the whole."""
-    mesh = init_device_mesh("cpu", (world_size,))
-    weight, gradient = torch.randn(2, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    plain, parts = nn.Parameter(weight.clone()), nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)]))
-    plain.grad, parts.grad = gradient, distribute_tensor(gradient, mesh, [Shard(0)])
-    Muon([plain], rest=torch.optim.SGD).step()
-    with CommDebugMode() as counted:
-        Muon([parts], rest=torch.optim.SGD).step()
-    return counted.get_total_counts(), parts.full_tensor().detach(), plain.detach()
+DIVIDED = {  # the dimensions of a mesh of four processes, what each divides, and what is divided
+    "rows": ((4,), (Shard(0),), (7, 4)),
+    "columns": ((4,), (Shard(1),), (7, 3)),  # the last process has none
+    "rows twice": ((2, 2), (Shard(0), Shard(0)), (7, 5)),
+    "rows and columns": ((2, 2), (Shard(0), Shard(1)), (7, 5)),
+    "filters": ((4,), (Shard(0),), (6, 2, 3, 3)),
+}
 
 
-def test_muon_gathers_a_matrix_once_a_step(tmp_path: Path) -> None:
-    for collectives, parts, plain in in_ranks(2, step_of_muon, tmp_path):
-        assert collectives == 1
-        assert torch.equal(parts, plain)
+def steps_of_muon(_: int, __: int) -> dict[str, tuple[int, Tensor, Tensor]]:
+    """The collectives of a step, and the weights after two, of matrices in parts and of whole ones."""
+    found = {}
+    for name, (sizes, placements, shape) in DIVIDED.items():
+        mesh = init_device_mesh("cpu", sizes)
+        weight, gradient = torch.randn(2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        plain, parts = nn.Parameter(weight.clone()), nn.Parameter(distribute_tensor(weight, mesh, placements))
+        plain.grad, parts.grad = gradient, distribute_tensor(gradient, mesh, placements)
+        ours, theirs = (Muon([parameter], rest=torch.optim.SGD) for parameter in (parts, plain))
+        with CommDebugMode() as counted:
+            ours.step()
+        for optimizer in (ours, theirs, theirs):
+            optimizer.step()
+        found[name] = (counted.get_total_counts(), parts.full_tensor().detach(), plain.detach())
+    return found
+
+
+def test_muon_gathers_a_matrix_once_a_step_for_each_dimension_that_divides_it(tmp_path: Path) -> None:
+    for rank in in_ranks(4, steps_of_muon, tmp_path):
+        assert {name: collectives for name, (collectives, *_) in rank.items()} == {
+            name: len(sizes) for name, (sizes, *_) in DIVIDED.items()
+        }
+        for name, (_, parts, plain) in rank.items():
+            assert torch.equal(parts, plain), name

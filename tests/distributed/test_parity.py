@@ -290,6 +290,13 @@ def test_a_model_bound_to_its_precision_is_told_what_to_do(compared: Compared) -
         compared(*TINY, *odd("equal.Float32Only"))
 
 
+def test_a_process_that_is_killed_is_said_to_be_though_its_data_workers_live_on(compared: Compared) -> None:
+    with pytest.raises(SideFailed) as failure:
+        compared(*TINY, *odd("unequal.Killed", data="ReadByWorkers"))
+    assert failure.value.side == "other"
+    assert "the process was killed" in failure.value.tracebacks
+
+
 def test_processes_that_wait_for_each_other_are_named_with_the_place(processes: Groups, compared: Compared) -> None:
     shown: list[str] = []
     processes.patience, processes.show = 4, shown.append

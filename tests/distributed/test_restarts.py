@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import rendezvous
+from agents import torchrun
 from bitwise import differences
 from commands import ROOT, TIMEOUT, started, train
 from fits import become_rank, prepared
@@ -158,12 +158,13 @@ def test_a_language_model_goes_on_bit_for_bit_after_a_kill(strategy: str, tmp_pa
 
 
 def test_torchrun_starts_them_again(whole: dict[str, Any], tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
-        options = ("trainer.accelerator=cpu", *OPTIONS, f"hydra.run.dir={run}", fault("kill", 5))
-        agent = nodes.agent("127.0.0.1", *options, ranks=2)
-        agent.join(TIMEOUT)
-        assert agent.exitcode == 0, nodes.said()
+    """In a directory on which both ranks agree, in both of their lives."""
+    overrides = ("trainer.accelerator=cpu", *OPTIONS, fault("kill", 5))
+    agent = torchrun("--nproc-per-node=2", "--max-restarts=2", overrides=overrides, output=tmp_path / "output.txt")
+    agent.join(TIMEOUT)
+    agent.kill()
+    assert agent.exitcode == 0, (tmp_path / "output.txt").read_text()
+    (run,) = tmp_path.glob("logs/*/*")
     assert (run / "train.log").read_text().count(f"Continuing from {run}/checkpoints/last.ckpt") == 1
     assert status(run)["status"] == "finished"
     assert not differences(whole, state(run))

@@ -111,10 +111,13 @@ class Groups:
         results, failures, deadline = {}, [], float("inf")
         heard, patience = time.monotonic(), _BEFORE_THE_FIRST_BATCH * self.patience
         while waiting and time.monotonic() < deadline:
-            for ready in wait(list(waiting), timeout=min(1.0, LAST_WORDS)):
-                rank = waiting[ready]  # pyright: ignore[reportArgumentType]
+            ended = {rank.process.sentinel: rank for rank in waiting.values()}  # whose data workers may hold its connection open
+            for ready in wait([*waiting, *ended], timeout=min(1.0, LAST_WORDS)):
+                rank = (waiting | ended)[ready]  # pyright: ignore[reportArgumentType]
+                if rank.connection not in waiting:
+                    continue
                 try:
-                    kind, said = rank.connection.recv()
+                    kind, said = rank.connection.recv() if rank.connection.poll() else ("failed", "the process was killed")
                 except (EOFError, ConnectionError):
                     kind, said = "failed", "the process was killed"
                 heard = time.monotonic()

@@ -38,8 +38,10 @@ def part_like(value: Any, target: Any) -> Any:
     if not (isinstance(target, DTensor) and isinstance(value, Tensor) and value.shape == target.shape):
         return value
     mesh, local = target.device_mesh, value
-    # Where two dimensions of the mesh share one of the tensor, fully_shard has cut what tensor parallelism had cut before.
-    for dimension in reversed(range(mesh.ndim)):
+    # A dimension of the tensor that two of the mesh share is cut in their order; in the other, where fully_shard has cut what
+    # tensor parallelism had cut before: torch's _StridedShard.
+    is_strided = any(hasattr(placement, "split_factor") for placement in target.placements)
+    for dimension in reversed(range(mesh.ndim)) if is_strided else range(mesh.ndim):
         if not (placement := target.placements[dimension]).is_replicate():
             number, axis = mesh.size(dimension), placement.dim  # pyright: ignore[reportAttributeAccessIssue]
             chunks = local.chunk(number, axis)

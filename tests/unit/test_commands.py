@@ -1,0 +1,48 @@
+"""What tests start is watched: whatever a command leaves running is ended, and is a failure."""
+
+from pathlib import Path
+
+import pytest
+import warm
+from commands import python
+from waiting import wait_for
+
+COMMAND = """
+import os, sys, time
+from lockstep.launchers.environment import SWEEP_PIPE
+from lockstep.launchers.processes import PROCESSES
+os.environ["HYDRA_FULL_ERROR"] = "1"  # as in every command of ours
+with open("output", "wb") as output:
+    PROCESSES.start([sys.executable, "job.py"], dict(os.environ), (SWEEP_PIPE, os.pipe()[0]), output, output)
+while not os.path.exists("began"):
+    time.sleep(0.01)
+"""
+JOB = """
+import os, time
+if {is_orphan} and os.fork():
+    os._exit(0)
+open("began", "w").close()
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_orphan", "more"),
+    [(False, {}), (True, {}), (False, {"GIVEN": "1"})],
+    ids=["a job", "what a job has left", "a job of a server of its own"],
+)
+def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, more: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "command.py").write_text(COMMAND)
+    (tmp_path / "job.py").write_text(JOB.format(is_orphan=is_orphan))
+    with pytest.raises(AssertionError, match="left running"):
+        python(tmp_path / "command.py", cwd=tmp_path, **more)
+    assert (tmp_path / "began").exists()
+    wait_for(lambda: not warm.served_in(tmp_path), seconds=10)
+
+
+def test_what_does_not_end_in_time_is_ended_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which holds its output open."""
+    monkeypatch.setattr("commands.FOLLOW", 1)
+    (tmp_path / "command.py").write_text("import os, time\nprint('said', flush=True)\nos.fork()\ntime.sleep(100)")
+    with pytest.raises(AssertionError, match="no end within 1 s"):
+        python(tmp_path / "command.py", cwd=tmp_path, timeout=1)
