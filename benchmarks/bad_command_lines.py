@@ -50,7 +50,7 @@ RIGHT = (
 )
 NAMED_BY_USERS = ("model.torchmetrics", "model.param_groups")  # the entries of these; what is in one is checked
 FREE_TEXT = ("name", "*.dirpath", "*.filename", "*.save_dir", "*.experiment_name", "*.tracking_uri", "logger.*.name")
-FREE_TEXT += ("logger.*.version",)
+FREE_TEXT += ("logger.*.version", "logger.*.run_dir")
 # Where the refusal rightly names another key: the one that no longer fits, or has no logger to be given to.
 ELSEWHERE = {"model.metrics=[nonsense]": "optimized_metric", "logger.mlflow.tracking_uri=null": "logger.mlflow"}
 
