@@ -1,0 +1,16 @@
+"""What commands of the tests are forked from has imported everything, and computes with one thread a process."""
+
+from pathlib import Path
+
+from commands import python
+from warm import PRELOADED
+
+LOOKS = """
+import gc, sys, torch
+print([name for name in {names} if name not in sys.modules], gc.get_freeze_count() > 0, torch.get_num_threads())
+"""
+
+
+def test_all_is_imported_and_frozen_and_has_one_thread(tmp_path: Path) -> None:
+    (tmp_path / "looks.py").write_text(LOOKS.format(names=PRELOADED))
+    assert python(tmp_path / "looks.py", cwd=tmp_path).stdout == "[] True 1\n"
