@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
 TIMEOUT = 150  # seconds
 FOLLOW = 20  # seconds
+MOMENT = 2  # seconds
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -105,15 +106,15 @@ def _server() -> Server:
 
 
 def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, cwd: Path) -> list[int]:
-    """What outlives a process that has ended. Those of a killed one follow it when they see that it is gone; and a fork server
-    that a forked one has started, when it has imported what it was told to."""
+    """What outlives a process that has ended, by more than a moment. Those of a killed one follow it when they see that it is
+    gone; and a fork server that a forked one has started, when it has imported what it was told to."""
 
     def living() -> list[int]:
         session = warm.in_session_of(process.pid) if isinstance(process, warm.Running) else []
         return [*{*processes_marked(mark), *session, *warm.served_in(cwd)}]
 
     may_follow = process.returncode == -signal.SIGKILL or (isinstance(process, warm.Running) and processes_marked(mark))
-    deadline = time.monotonic() + (FOLLOW if may_follow else 0)
+    deadline = time.monotonic() + (FOLLOW if may_follow else MOMENT)
     while (left := living()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left
