@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -30,6 +31,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(WARM_SERVER, raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files, by a short path: a socket's has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
 
 
 @pytest.fixture
@@ -192,36 +200,36 @@ time.sleep(float(sys.argv[1]))
 """
 
 
-def test_all_end_with_a_parent_that_is_killed(folder: Path) -> None:
+def test_all_end_with_a_parent_that_is_killed(temporary: Path) -> None:
     mark = uuid.uuid4().hex
     command = [sys.executable, "-c", CLIENT, "60"]
-    env = environment(**{MARK: mark, "TMPDIR": str(folder)})
+    env = environment(**{MARK: mark, "TMPDIR": str(temporary)})
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "up\n"
         assert len(processes_marked(mark)) == 3
         client.kill()
         wait_for(lambda: not processes_marked(mark))
-    assert not list(folder.glob("lockstep-*"))
+    assert not list(temporary.iterdir())
 
 
-def test_a_server_that_still_imports_ends_too(folder: Path) -> None:
+def test_a_server_that_still_imports_ends_too(folder: Path, temporary: Path) -> None:
     (folder / "torch.py").write_text("import time, pathlib; pathlib.Path('importing').touch(); time.sleep(60)")
     mark = uuid.uuid4().hex
-    env = environment(**{MARK: mark, "TMPDIR": str(folder)})
+    env = environment(**{MARK: mark, "TMPDIR": str(temporary)})
     with subprocess.Popen([sys.executable, "-c", CLIENT, "60"], env=env) as client:
         wait_for((folder / "importing").exists)
         client.kill()
         wait_for(lambda: not processes_marked(mark), seconds=10)
-    assert not list(folder.glob("lockstep-*"))
+    assert not list(temporary.iterdir())
 
 
-def test_no_server_outlives_a_parent_that_ends(folder: Path) -> None:
+def test_no_server_outlives_a_parent_that_ends(temporary: Path) -> None:
     mark = uuid.uuid4().hex
-    env = environment(**{MARK: mark, "TMPDIR": str(folder)})
+    env = environment(**{MARK: mark, "TMPDIR": str(temporary)})
     subprocess.run([sys.executable, "-c", CLIENT, "0"], env=env, check=True, timeout=60, stdout=subprocess.DEVNULL)
     wait_for(lambda: not processes_marked(mark))
-    assert not list(folder.glob("lockstep-*"))
+    assert not list(temporary.iterdir())
 
 
 def test_without_a_server_there_are_fresh_ones(start: Start, folder: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
