@@ -89,9 +89,6 @@ def kill(*pids: int) -> None:
 
 
 if __name__ == "__main__":
-    import torch
-
     _become(sys.argv[1])
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    torch.set_num_threads(1)  # which has read that already
     sys.exit(run_as_main(sys.argv[2:]))

@@ -22,8 +22,7 @@ from lockstep.launchers.warm_server import Request
 ROOT = Path(__file__).parents[1]
 MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
 TIMEOUT = 150  # seconds
-FOLLOW = 20  # seconds
-MOMENT = 2  # seconds
+FOLLOW, MOMENT, GRACE = 10, 2, 20  # seconds; see _left_by
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -106,30 +105,25 @@ def _server() -> Server:
 
 
 def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, cwd: Path) -> list[int]:
-    """What outlives a process that has ended, by more than a moment. Those of a killed one follow it when they see that it is
-    gone; and a fork server that a forked one has started, when it has imported what it was told to."""
+    """What outlives a process that has ended. Those of a killed one follow it when they see that it is gone; of a forked one,
+    what was told to end does in a moment, and a fork server of its own when it has imported what it was told to."""
+    seconds = FOLLOW if process.returncode == -signal.SIGKILL else 0
+    if isinstance(process, warm.Running):
+        seconds = GRACE if seconds or processes_marked(mark) else MOMENT
 
-    def living() -> list[int]:
+    def left() -> list[int]:
         session = warm.in_session_of(process.pid) if isinstance(process, warm.Running) else []
         return [*{*processes_marked(mark), *session, *warm.served_in(cwd)}]
 
-    may_follow = process.returncode == -signal.SIGKILL or (isinstance(process, warm.Running) and processes_marked(mark))
-    deadline = time.monotonic() + (FOLLOW if may_follow else MOMENT)
-    while (left := living()) and time.monotonic() < deadline:
+    deadline = time.monotonic() + seconds
+    while (pids := left()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return left
+    return pids
 
 
 def processes_marked(mark: str) -> list[int]:
     """The pids of living processes that carry a test's mark in their environment; zombies have none."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
+    return warm.living(lambda process: mark.encode() in (process / "environ").read_bytes())
 
 
 def train(

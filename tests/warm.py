@@ -27,8 +27,6 @@ PRELOADED = (
     "fits",
     "frozen",
 )
-
-
 SERVE = b"from lockstep.launchers.warm_server import serve"  # in the command line of a server and of its forks
 
 
@@ -117,28 +115,29 @@ def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: C
 
 def in_session_of(leader: int) -> list[int]:
     """What lives of a session."""
-    return _living(lambda fields: int(fields[3]) == leader)
+
+    def is_meant(process: Path) -> bool:
+        state, _, _, session, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+        return int(session) == leader and state not in "ZX"
+
+    return living(is_meant)
 
 
 def served_in(folder: Path) -> list[int]:
-    """The servers of ranks and jobs, and all that is forked from one, that live in a folder or below: their environment is the
-    server's, or of no use, and their parents may be gone."""
+    """The servers of ranks and jobs, and all that was forked from one, that live in a folder or below. By that alone: what they
+    have forked has the server's environment in /proc, and their parents may be gone."""
+
+    def is_meant(process: Path) -> bool:
+        return SERVE in (process / "cmdline").read_bytes() and (process / "cwd").readlink().is_relative_to(folder.resolve())
+
+    return living(is_meant)
+
+
+def living(is_meant: Callable[[Path], bool]) -> list[int]:
+    """The pids of the processes that are meant, by their folders in /proc (proc(5)); what ends meanwhile is none."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if SERVE in (process / "cmdline").read_bytes() and (process / "cwd").readlink().is_relative_to(folder.resolve()):
+            if is_meant(process):
                 found.append(int(process.name))
-    return found
-
-
-def _living(is_meant: Callable[[list[str]], bool]) -> list[int]:
-    """The processes that are meant, by the fields of proc(5) from the state on; zombies are none."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if is_meant(fields) and fields[0] not in "ZX":
-            found.append(int(path.parent.name))
     return found

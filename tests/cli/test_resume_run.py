@@ -37,10 +37,10 @@ def state(run: Path) -> dict[str, Any]:
 
 
 def curves(run: Path) -> dict[str, dict[int, float]]:
-    """What TensorBoard shows of a run, less how fast it went, and the test with its epoch."""
+    """What TensorBoard shows of a run, less how fast it went and the test."""
     events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
-    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith(("throughput", "test", "epoch"))]
+    tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith(("throughput", "test"))]
     return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in tags}
 
 
@@ -51,7 +51,7 @@ def since(step: int, curves: dict[str, dict[int, float]]) -> dict[str, dict[int,
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     """Killed with -9 in the first epoch; continued with a new override; preempted while it is tested; continued."""
     whole = tmp_path / "whole"
-    assert train(*OPTIONS, "test=false", "hydra.run.dir=whole", cwd=tmp_path).returncode == 0
+    assert train(*OPTIONS, "hydra.run.dir=whole", cwd=tmp_path).returncode == 0
     faults = ("+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,batch:5,once:true}",)
     faults += ("+callbacks.asked={_target_:faults.AskedInTest}",)
     done = train(*OPTIONS, *faults, cwd=tmp_path)

@@ -42,6 +42,7 @@ def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, more: dict[str, st
 
 def test_what_does_not_end_in_time_is_ended_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which holds its output open."""
+    monkeypatch.setattr("commands.GRACE", 1)
     monkeypatch.setattr("commands.FOLLOW", 1)
     (tmp_path / "command.py").write_text("import os, time\nprint('said', flush=True)\nos.fork()\ntime.sleep(100)")
     with pytest.raises(AssertionError, match="no end within 1 s"):

@@ -116,10 +116,10 @@ class Groups:
                 rank = (waiting | ended)[ready]  # pyright: ignore[reportArgumentType]
                 if rank.connection not in waiting:
                     continue
-                try:
-                    kind, said = rank.connection.recv() if rank.connection.poll() else ("failed", "the process was killed")
-                except (EOFError, ConnectionError):
-                    kind, said = "failed", "the process was killed"
+                kind, said = "failed", "the process was killed"
+                with contextlib.suppress(EOFError, ConnectionError):
+                    if rank.connection.poll():
+                        kind, said = rank.connection.recv()
                 heard = time.monotonic()
                 if kind == "at":
                     rank.at, patience = said, self.patience

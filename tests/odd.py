@@ -1,0 +1,75 @@
+"""What a parity comparison is to say of the models and data of planted_equal.py, planted_unequal.py and planted_data.py."""
+
+
+def odd(module: str, *overrides: str, data: str = "Rows", steps: int = 2) -> tuple[str, ...]:
+    targets = (f"model._target_=planted_{module}", f"datamodule._target_=planted_data.{data}")
+    targets += () if data == "TestRows" else ("test=false",)
+    return (*targets, f"parity.steps={steps}", *overrides)
+
+
+SWA = ("+callbacks.swa._target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "+callbacks.swa.swa_lrs=0.01")
+EQUAL_BUT = {  # with what is said beside it
+    "a layer that is unfrozen later": (odd("equal.UnfreezesLater"), "no gradient in any step (backbone.bias, backbone.weight)"),
+    "an epoch of more steps": (odd("equal.Plain", steps=1), "these 1 steps end before the first epoch, of 2, does"),
+    "data without a length": (
+        odd("equal.Plain", data="Streams"),
+        "it is not known whether the first epoch ends within these 2 steps",
+    ),
+    "time as the first axis": (
+        odd("equal.TimeMajor", data="TimeFirst"),
+        "The control: batches in another order are another training",
+    ),
+    "data workers": (odd("equal.Plain", data="ReadByWorkers"), ""),
+    "padded sentences": (odd("equal.Tokens", data="Sentences"), "as padded ones have (batch.ids, batch.labels)"),
+    "a model that converges": (odd("equal.Converges", steps=12), ""),
+    "a metric in float32": (odd("equal.Float32Mean"), ""),
+    "sparse, with a logger, in dictionaries": (
+        odd("equal.EverythingOdd", data="BareLoader"),
+        "state that is no tensor (_extra_state)",
+    ),
+    "bound to float32": (odd("equal.Float32Only", "parity.precision=run"), ""),
+    "averaged weights, a cycle": (odd("equal.OneCycle", *SWA), ""),
+}
+
+UNEQUAL = {  # what differs first, and why
+    "running statistics": (
+        odd("unequal.InstanceNorm"),
+        "in step 0: buffers of norm.running_",
+        "running statistics of each process",
+    ),
+    "a mean of one's own": (odd("unequal.RunningMean"), "in step 0: buffers of mean", "running statistics of each process"),
+    "training": (
+        odd("unequal.TrainMetric"),
+        "in step 1: training metrics of train/loss",
+        "a metric that is not reduced over processes",
+    ),
+    "test": (
+        odd("unequal.TestMetric", data="TestRows"),
+        "in the test after step 1",
+        "a metric that is not reduced over processes",
+    ),
+    "alone": (
+        odd("unequal.LoggedAlone"),
+        "in the validation after step 1: validation metrics of val/alone of process 1",
+        "none of the",
+    ),
+    "imaginary": (odd("unequal.Imaginary", "parity.precision=run"), "in step 0: gradients of phase", "none of the causes known"),
+    "decay": (odd("unequal.TimeMajorDecay", data="TimeFirst"), "after step 1: weights of", "none of the causes known here"),
+    "tokens": (odd("unequal.TokenMean", data="Sentences"), "in step 0: gradients", "a mean over the tokens of each process"),
+    "negatives": (odd("unequal.Contrastive"), "in step 0: gradients", "a loss that sees the batch of its process alone"),
+    "merged": (odd("unequal.Gathered", "trainer.accumulate_grad_batches=2"), "in step 0: gradients", "and accumulated batches"),
+    "padding": (
+        odd("equal.Plain", data="PaddedValidation"),
+        "in the validation after step 1: validation samples",
+        "a sampler that pads",
+    ),
+    "schedule": (
+        odd("unequal.PerProcessSchedule", steps=4),
+        "in step 2: learning rate",
+        "a schedule that depends on the number of proc",
+    ),
+    "depth": (odd("unequal.NoiseOfDepth"), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "randn": (odd("unequal.Noisy"), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "numpy": (odd("unequal.NoiseOfNumpy"), "in step 0: gradients", "noise drawn per rank, by numpy"),
+    "Python": (odd("unequal.NoiseOfPython"), "in step 0: gradients", "noise drawn per rank, by Python"),
+}
