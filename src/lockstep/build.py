@@ -3,7 +3,7 @@
 import logging
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lockstep.callbacks import LastCheckpoint, PlainLightning
+from lockstep.callbacks import LastCheckpoint, PlainLightning, SteppedRate
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.arguments import Arguments
 from lockstep.config.construct import Factory, construct
@@ -28,6 +28,7 @@ from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.task import Task
+from lockstep.runs.continuation import check_continuation, trained_with
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.epoch_loop import shorten_steps
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
@@ -68,10 +69,11 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningMo
     model = build_model(model_config, lr=plan.lr)
     if cfg.test:
         _check_test(model, datamodule)
-    step = None if cfg.ckpt_path is None else _step_of_continued(cfg, model)
+    step = None if cfg.ckpt_path is None else _step_of_continued(cfg, plan, model)
     trainer = build_trainer(cfg, plan, step)
     if not (isinstance(model, Task) and isinstance(datamodule, DataModule)):
         trainer.callbacks.append(PlainLightning(cfg.seed))  # pyright: ignore[reportAttributeAccessIssue]
+    trainer.callbacks.append(SteppedRate(trained_with(plan)))  # pyright: ignore[reportAttributeAccessIssue]
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
@@ -171,24 +173,11 @@ def _is_left_out(name: str, without: str | None) -> bool:
     return without is not None and re.search(without, name) is not None
 
 
-def _step_of_continued(cfg: DictConfig, model: nn.Module) -> int | None:
+def _step_of_continued(cfg: DictConfig, plan: Plan, model: nn.Module) -> int | None:
     """The optimizer step of cfg.ckpt_path. Raises ConfigError where training can't go on from it as configured."""
     checkpoint = _fitting(model, "ckpt_path", Path(cfg.ckpt_path))
-    epoch, epochs = checkpoint.get("epoch", 0), cfg.trainer.max_epochs
-    if 0 < (epochs or -1) < epoch:
-        raise config_error("trainer.max_epochs", epochs, f"{cfg.ckpt_path} is of epoch {epoch}; accepted is as many, or -1")
-    saved = (checkpoint.get("hyper_parameters") or {}).get("model")
-    theirs, ours = map(_optimizer_of, (saved, cfg.model))
-    if theirs is not None and theirs != ours:
-        accepted = f"accepted is {theirs}, or init_from instead of ckpt_path"
-        raise config_error("model.optimizer._target_", ours, f"ckpt_path={cfg.ckpt_path} holds the state of another; {accepted}")
+    check_continuation(cfg, plan, checkpoint)
     return checkpoint.get("global_step")
-
-
-def _optimizer_of(model: Any) -> Any:
-    """Of a model group its optimizer's target; None for what has none."""
-    optimizer = model.get("optimizer") if isinstance(model, Mapping) else None
-    return optimizer.get("_target_") if isinstance(optimizer, Mapping) else None
 
 
 def _fitting(model: nn.Module, key: str, path: Path, without: str | None = None) -> dict[str, Any]:

@@ -5,19 +5,26 @@ Steps are counted from 0 in a log, by Lightning's metrics too: what a checkpoint
 
 import statistics
 import time
+from abc import abstractmethod
 from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.optim import Optimizer
 
 from lockstep.datamodules.batches import samples_in
+from lockstep.errors import config_error
+from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.shares import share_of_batch
-from lockstep.trainer.steps import ends_step
+
+# Of torch's schedules: what they are made with and never change.
+_CONSTANTS = ("base_lrs", "total_steps", "T_max", "T_0", "T_mult", "eta_min", "step_size", "milestones", "gamma")
+_CONSTANTS += ("start_factor", "end_factor", "total_iters", "power", "factor", "patience")
 
 
-def _is_due(trainer: Any) -> bool:
+def _is_due(trainer: Any, step: int) -> bool:
     """After the first step, at every interval, and after the last step of an epoch or of all: a short run has points too."""
-    step = trainer.global_step
     return step % trainer.log_every_n_steps == 0 or step in (1, trainer.max_steps) or trainer.is_last_batch
 
 
@@ -26,13 +33,96 @@ def log_metrics(trainer: Trainer, metrics: dict[str, float]) -> None:
         logger.log_metrics(metrics, step=trainer.global_step - 1)
 
 
-class LearningRate(Callback):
-    """lr, of the first parameter group; lr/1 and so on of others."""
+class _AfterEachStep(Callback):
+    """Calls `stepped` when an optimizer has made a step, before a schedule moves its rate on."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._hooks = [one.register_step_post_hook(lambda *_, one=one: self.stepped(trainer, one)) for one in trainer.optimizers]
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    @abstractmethod
+    def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
+        """The trainer has not counted this step yet."""
+
+
+class LearningRate(_AfterEachStep):
+    """lr, of the first parameter group; lr/1 and so on of others: as the step has used it."""
+
+    def __init__(self) -> None:
+        self._rates: dict[str, float] = {}
+
+    def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
+        if _is_due(trainer, trainer.global_step + 1):
+            groups = [group for one in trainer.optimizers for group in one.param_groups]
+            self._rates = {f"lr/{i}" if i else "lr": float(group["lr"]) for i, group in enumerate(groups)}
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if _is_due(trainer) and ends_step(trainer, batch_idx):
-            groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-            log_metrics(trainer, {f"lr/{i}" if i else "lr": float(group["lr"]) for i, group in enumerate(groups)})
+        if self._rates:
+            log_metrics(trainer, self._rates)
+            self._rates = {}
+
+
+class SteppedRate(_AfterEachStep):
+    """For the record of the run: `lr`, the highest rate that the first parameter group has made a step with, and `lr_last`, the
+    latest. A run that is continued goes on with the checkpoint's.
+
+    From the first step on, the run's directory is kept, however the run ends.
+
+    Args:
+        trained_with: what a run that continues from a checkpoint of this one can't change; see lockstep.runs.continuation.
+    """
+
+    def __init__(self, trained_with: dict[str, Any] | None = None) -> None:
+        self.trained_with = trained_with or {}
+        self._highest: float | Tensor | None = None
+        self._latest: float | Tensor | None = None
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._configured = _constants(trainer)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raises ConfigError where a checkpoint has brought a schedule with other constants than the configured one's."""
+        for schedule, configured, loaded in zip(
+            trainer.lr_scheduler_configs, self._configured, _constants(trainer), strict=False
+        ):
+            for name in (name for name in configured if configured[name] != loaded[name]):
+                kind = type(schedule.scheduler).__name__
+                words = (
+                    f"its {kind} goes on with {name}={loaded[name]}, here it would have {configured[name]}; accepted is the same"
+                )
+                raise config_error("ckpt_path", trainer.ckpt_path, f"{words}, or init_from instead of ckpt_path")
+        super().on_train_start(trainer, pl_module)
+
+    def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
+        OWN_DIRECTORY.keep()
+        if optimizer is not trainer.optimizers[0]:
+            return
+        rate = optimizer.param_groups[0]["lr"]
+        if isinstance(rate, Tensor):  # the device is not waited for
+            rate = rate.detach().clone()
+            self._highest = rate if self._highest is None else rate.clamp(min=self._highest)
+        else:
+            self._highest = rate if self._highest is None else max(rate, self._highest)
+        self._latest = rate
+
+    def facts(self) -> dict[str, float | None]:
+        rates = {"lr": self._highest, "lr_last": self._latest}
+        return {name: None if rate is None else float(rate) for name, rate in rates.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.facts() | {"trained_with": self.trained_with}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._highest, self._latest = state_dict["lr"], state_dict["lr_last"]
+
+
+def _constants(trainer: Trainer) -> list[dict[str, Any]]:
+    """Of each schedule what it was made with, which a checkpoint's state replaces."""
+    made = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
+    return [{name: values[name] for name in _CONSTANTS if name in values} for values in made]
 
 
 class Throughput(Callback):
@@ -54,7 +144,7 @@ class Throughput(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._samples += samples_in(batch) or 0
-        if not _is_due(trainer) or trainer.global_step == self._step:
+        if not _is_due(trainer, trainer.global_step) or trainer.global_step == self._step:
             return
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)

@@ -20,12 +20,12 @@ def hyperparameters(
     cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The overridden keys, of groups the option (`choices`), and what follows from them: of the `facts` those that are not
-    overridden themselves. The learning rate is, unless it is scaled."""
+    overridden themselves. The learning rate, which may be scaled, is the one that was stepped with."""
     chosen = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in map(key_of, overrides)}
     values = {
         key: value if isinstance(value, str | int | float) else str(value) for key, value in chosen.items() if value is not None
     }
-    said = {key.rpartition(".")[2] for key in values} - ({"lr"} if cfg.get("lr_scaling", "none") != "none" else set())
+    said = {key.rpartition(".")[2] for key in values} - {"lr"}
     return values | {name: facts[name] for name in _FACTS if name not in said and facts.get(name) is not None}
 
 

@@ -166,7 +166,7 @@ class Run:
         optimized = self.cfg.optimized_metric
         if optimized not in metrics:
             raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics))}")
-        facts = facts_of(trainer) | self.plan.facts() | {"seed": self.cfg.seed}
+        facts = self.plan.facts() | facts_of(trainer) | {"seed": self.cfg.seed}
         result = {
             "metrics": metrics,
             "optimized_metric": optimized,

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 import torch
 from fits import trained
+from lightning import Callback, LightningModule, Trainer
+from torch.optim import Optimizer
 
 from lockstep.callbacks import Throughput
 from lockstep.datamodules.batches import Batch, samples_in
+from lockstep.runs.results import facts_of
+
+SCHEDULES = sorted(path.stem for path in Path(__file__).parents[3].glob("conf/model/lr_scheduler/*.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -22,6 +27,35 @@ def test_points_are_at_the_first_step_each_interval_and_each_end(limit: str, ste
         rows = list(csv.DictReader(file))
     for name in ("lr", "throughput/samples_per_second", "throughput/step_time"):
         assert [int(row["step"]) for row in rows if row[name]] == steps
+
+
+class Rates(Callback):
+    """Those of the optimizer when it is about to step."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        self.seen.append(optimizer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_rate_that_is_logged_and_recorded_is_that_of_the_steps(schedule: str, tmp_path: Path) -> None:
+    options = {
+        "plateau": ["model.lr_scheduler.patience=0", "optimized_mode=min"],  # the accuracy rises
+        "step": ["model.lr_scheduler.step_size=1"],
+        "one_cycle": ["model/optimizer=sgd"],
+        "cosine": ["model.lr_scheduler.warmup_steps=3", "trainer.accumulate_grad_batches=2"],
+    }
+    rates = Rates()
+    _, trainer = trained(tmp_path, f"model/lr_scheduler={schedule}", *options.get(schedule, []), extra=[rates])
+    with (tmp_path / "csv" / "metrics.csv").open(newline="") as file:
+        logged = {int(row["step"]): float(row["lr"]) for row in csv.DictReader(file) if row["lr"]}
+    assert logged == dict(enumerate(rates.seen))
+    assert len(rates.seen) == trainer.global_step
+    assert len(set(rates.seen)) > 1 or schedule == "constant"
+    facts = facts_of(trainer)
+    assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
 
 
 @pytest.mark.parametrize(

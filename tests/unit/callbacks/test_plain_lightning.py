@@ -55,6 +55,18 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     assert ours["lr_schedulers"] == theirs["lr_schedulers"]
 
 
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("model.lr=0.01", r"model\.lr=0\.01: .* was trained with 0\.05, "),
+        ("trainer.max_epochs=3", r"ckpt_path=.*: its CosineAnnealingLR goes on with T_max=28, here it would have 42; "),
+    ],
+)
+def test_what_a_checkpoint_would_overrule_is_refused(override: str, line: str, whole: tuple[Path, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^{line}"):
+        fitted(tmp_path / "run", f"ckpt_path={quote(str(whole[0] / '14.ckpt'))}", override)
+
+
 def test_the_record_has_what_a_task_counts_and_the_hyperparameters_are_lightning_s(whole: tuple[Path, Any]) -> None:
     facts = facts_of(whole[1])
     assert (facts["samples_trained"], facts["steps"], facts["epochs"]) == (2800, 28, 2)
