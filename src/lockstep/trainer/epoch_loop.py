@@ -13,29 +13,31 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import torch
-from lightning import Callback, LightningDataModule, LightningModule
+from lightning import Callback, LightningModule
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loops.fetchers import _PrefetchDataFetcher
-from lightning.pytorch.loops.optimization.automatic import ClosureResult
+from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
+from torch.optim import Optimizer
+
+from lockstep.trainer.lightning_internals import has_plain_steps
 
 _AROUND_A_STEP = (
     *("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
     *("on_before_optimizer_step", "on_train_batch_end"),
 )
-_OF_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-# A model that has one of these steps in its own way.
-_OF_OPTIMIZATION = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping", "lr_scheduler_step")
-_OPTIMIZERS = ("torch.optim.", f"{__name__.partition('.')[0]}.models.")  # that ask for the gradients once a step
-_OF_PRECISION = ("pre_backward", "backward", "post_backward", "_after_closure", "_wrap_closure", "optimizer_step")
+_FETCHING = f"[{_TrainingEpochLoop.__name__}].train_dataloader_next"  # as a profiler's table has it
+# Lightning's words.
+_NONE_OF_SEVERAL = (
+    "Skipping the `training_step` by returning None in distributed training is not supported. It is recommended that you rewrite "
+    "your training logic to avoid having to skip the step in the first place."
+)
+_ZERO_GRAD = Optimizer.zero_grad
 
 
 class NoProfiler(PassThroughProfiler):
@@ -58,22 +60,36 @@ def shorten_steps(trainer: Any) -> None:
 class EpochLoop(_TrainingEpochLoop):
     """Lightning's own, but for plain steps: automatic optimization by one of torch's optimizers or ours, without accumulation, a
     profiler, or a gradient scaler, on one device or under DDP, by a model that leaves Lightning's way of stepping as it is.
+
+    Lightning's own tests end with it as they end without (benchmarks/lightning_suite.md). What a plain step leaves out:
+
+    - No flag of a signal is broadcast before a batch, for which the device would have to be waited for.
+    - What is looked up once an epoch is not looked for again within it: callbacks, hooks, a Trainer's settings.
+    - The optimizer is stepped after the backward pass, and is not given a closure. One with hooks to be called before its step,
+      which Lightning calls before the forward pass, steps in Lightning's way.
+    - Gradients are set to None here where `zero_grad` is torch's own, which takes 9 microseconds longer: a trace of torch's
+      profiler then has no range for it. `zero_grad` of a class or an object that has its own is called.
+    - No debug line is logged for each hook, and no block is opened for a profiler that is not there.
     """
 
     waited_for_data = 0.0  # seconds, in asking the loaders for batches
     _plain: "_PlainStep | None" = None
 
     def _on_before_fetch(self) -> None:
-        super()._on_before_fetch()
+        trainer: Any = self.trainer
+        trainer.profiler.start(_FETCHING)
         self.waited_for_data -= time.perf_counter()
 
     def _on_after_fetch(self) -> None:
         self.waited_for_data += time.perf_counter()
-        super()._on_after_fetch()
+        trainer: Any = self.trainer
+        trainer.profiler.stop(_FETCHING)
 
     def on_run_start(self, data_fetcher: Any) -> None:
         super().on_run_start(data_fetcher)
-        self._plain = _PlainStep(self) if _is_plain(self.trainer, data_fetcher) else None
+        trainer: Any = self.trainer
+        is_plain = isinstance(trainer.profiler, NoProfiler) and has_plain_steps(trainer, data_fetcher)
+        self._plain = _PlainStep(self) if is_plain else None
 
     def advance(self, data_fetcher: Any) -> None:
         if self._plain is None or self._restarting:
@@ -96,38 +112,6 @@ class EpochLoop(_TrainingEpochLoop):
         return super().done
 
 
-def _is_plain(trainer: Any, data_fetcher: Any) -> bool:
-    model, datamodule, strategy = trainer.lightning_module, trainer.datamodule, trainer.strategy
-    optimizers = trainer.optimizers
-    has_hooks: list[tuple[Any, Any, tuple[str, ...]]] = [
-        (model, LightningModule, (*_OF_OPTIMIZATION, *_OF_TRANSFER, "on_train_batch_start"))
-    ]
-    if datamodule is not None:
-        has_hooks.append((datamodule, LightningDataModule, _OF_TRANSFER))
-    return (
-        model.automatic_optimization
-        and trainer.accumulate_grad_batches == 1
-        and isinstance(trainer.profiler, NoProfiler)
-        and type(data_fetcher) is _PrefetchDataFetcher
-        and trainer._val_check_time_interval is None
-        and not trainer.fast_dev_run
-        and len(optimizers) == 1
-        and type(optimizers[0]).__module__.startswith(_OPTIMIZERS)
-        and not isinstance(optimizers[0], torch.optim.LBFGS)  # which calls its closure more than once
-        and (type(strategy) is SingleDeviceStrategy or isinstance(strategy, DDPStrategy))
-        and getattr(strategy, "_model_averager", None) is None
-        and _is_plain_precision(trainer.precision_plugin)
-        and not any(is_overridden(name, owner, parent) for owner, parent, names in has_hooks for name in names)
-        and not any(config.reduce_on_plateau and config.interval == "step" for config in trainer.lr_scheduler_configs)
-    )
-
-
-def _is_plain_precision(precision: Any) -> bool:
-    if type(precision) is MixedPrecision:
-        return precision.scaler is None
-    return all(getattr(type(precision), name) is getattr(Precision, name) for name in _OF_PRECISION)
-
-
 class _PlainStep:
     """One batch, one step of the optimizer; with all that does not change within an epoch looked up once."""
 
@@ -138,7 +122,8 @@ class _PlainStep:
         self.strategy: Any = self.trainer.strategy
         self.device = self.strategy.root_device
         self.precision = self.trainer.precision_plugin
-        self.optimizer: torch.optim.Optimizer = self.trainer.optimizers[0]
+        self.optimizer: Optimizer = self.trainer.optimizers[0]
+        self.has_own_zero_grad = "zero_grad" in vars(self.optimizer) or type(self.optimizer).zero_grad is not _ZERO_GRAD
         self.batches, self.steps = loop.batch_progress, loop.automatic_optimization.optim_progress.optimizer
         self.takes_batch_idx = is_param_in_hook_signature(self.model.training_step, "batch_idx", min_args=2)
         is_bare = type(self.precision) is Precision and self.strategy.model is self.model  # no context, no DDP to go through
@@ -182,9 +167,7 @@ class _PlainStep:
         batch = move_data_to_device(self.precision.convert_input(batch), self.device)
         batches.increment_ready()
         self._start_results(batch)
-        self._call("on_train_batch_start", batch, batch_idx)
-        batches.increment_started()
-        output = self._step(batch, batch_idx)
+        output = self._train(batch, batch_idx)
         batches.increment_processed()
         self._step_schedules(batch_idx)
         self._call("on_train_batch_end", output, batch, batch_idx)
@@ -193,8 +176,16 @@ class _PlainStep:
         if has_logged:
             self.connector.update_train_step_metrics()
 
-    def _step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+    def _train(self, batch: Any, batch_idx: int) -> dict[str, Any] | None:
         """What Lightning gives to on_train_batch_end."""
+        if batch is None:
+            self.loop._warning_cache.warn("train_dataloader yielded None. If this was on purpose, ignore this warning...")
+            return None
+        self._call("on_train_batch_start", batch, batch_idx)
+        self.batches.increment_started()
+        return self._step(batch, batch_idx)
+
+    def _step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         self.steps.step.increment_ready()
         result = self._result(batch, batch_idx)
         self._zero_grad()
@@ -219,7 +210,9 @@ class _PlainStep:
         if isinstance(output, Tensor):
             return ClosureResult(output)
         if output is None and self.trainer.world_size > 1:
-            raise RuntimeError("training_step returned None, which can't be skipped with several processes")
+            raise RuntimeError(_NONE_OF_SEVERAL)
+        if output is None:
+            Closure.warning_cache.warn("`training_step` returned `None`. If this was on purpose, ignore this warning...")
         return ClosureResult.from_training_step_output(output)
 
     def _zero_grad(self) -> None:
@@ -227,9 +220,12 @@ class _PlainStep:
         progress.increment_ready()
         self._call("on_before_zero_grad", self.optimizer)
         progress.increment_started()
-        for group in self.optimizer.param_groups:  # what zero_grad does, after as long as a small model takes for a layer
-            for parameter in group["params"]:
-                parameter.grad = None
+        if self.has_own_zero_grad:
+            self.optimizer.zero_grad()
+        else:
+            for group in self.optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
         progress.increment_completed()
 
     def _step_schedules(self, batch_idx: int) -> None:
@@ -265,9 +261,10 @@ class _PlainStep:
 
 def _is_idle(callback: Callback, hook: str) -> bool:
     """A ModelCheckpoint that saves after validations asks at every batch, too, whether anything forbids it to save."""
-    saves_by_step = isinstance(callback, ModelCheckpoint) and (callback._every_n_train_steps > 0 or callback._train_time_interval)
     return (
         hook == "on_train_batch_end"
+        and isinstance(callback, ModelCheckpoint)
         and type(callback).on_train_batch_end is ModelCheckpoint.on_train_batch_end
-        and not saves_by_step
+        and callback._every_n_train_steps < 1
+        and callback._train_time_interval is None  # zero is an interval
     )

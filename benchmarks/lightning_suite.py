@@ -1,0 +1,158 @@
+"""Lightning's own tests, once with its loop over the batches of an epoch and once with ours: which of them end differently.
+
+    python benchmarks/lightning_suite.py REPO --python PYTHON [--rooms loops trainer] [--tag 2.6.5] [--work FOLDER]
+
+REPO is a clone of github.com/Lightning-AI/pytorch-lightning, of which only the tests are taken, by git; they stay in FOLDER.
+PYTHON is that of a virtual environment with this package and with what the tests import: pytest, pytest-timeout, cloudpickle,
+psutil, pandas, requests, scikit-learn, fastapi, uvicorn, rich, jsonargparse[signatures]. A room is a folder of the tests. A room
+that has run is not run again unless --again is given, so that the whole can be run in parts. A test that ends differently is run
+once more alone with either loop, for there are tests whose outcome depends on the machine's load.
+
+Writes benchmarks/lightning_suite.md from all rooms that have run.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TESTS = "tests/tests_pytorch"
+LOOPS = {"stock": "0", "ours": "1"}
+_ORDER = ("failed", "skipped", "passed")  # the worst of a test's set-up, call and tear-down is its outcome
+_LEFT_OUT = ("models/test_onnx.py",)  # imports onnxruntime
+_VERSIONS = """
+import platform, lightning, pytest, torch
+names = [f"{module.__name__} {module.__version__}" for module in (torch, lightning, pytest)]
+print(f"Python {platform.python_version()}", *names, sep=", ")
+"""
+
+Outcomes = dict[str, str]
+
+
+def main() -> None:
+    arguments = _arguments()
+    work, python = Path(arguments.work).absolute(), str(Path(arguments.python).absolute())
+    (work / "outcomes").mkdir(parents=True, exist_ok=True)
+    if not (work / TESTS).is_dir():
+        _take_tests(arguments.repo, arguments.tag, work)
+    for room in arguments.rooms or _rooms(work):
+        _run_room(python, work, room, arguments.seconds, arguments.again)
+    commit = _git(arguments.repo, "rev-parse", f"{arguments.tag}^{{commit}}").decode().strip()
+    versions = subprocess.check_output([python, "-c", _VERSIONS], text=True).strip()
+    (HERE / "lightning_suite.md").write_text(_report(work, f"{arguments.tag} ({commit[:12]})", versions))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("repo")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--rooms", nargs="*")
+    parser.add_argument("--tag", default="2.6.5")
+    parser.add_argument("--work", default="/tmp/lightning_suite")
+    parser.add_argument("--seconds", type=int, default=1200, help="for a room with one of the loops")
+    parser.add_argument("--again", action="store_true")
+    return parser.parse_args()
+
+
+def _git(repo: str, *command: str) -> bytes:
+    return subprocess.check_output(["git", "-C", repo, *command])
+
+
+def _take_tests(repo: str, tag: str, work: Path) -> None:
+    for line in _git(repo, "ls-tree", "-r", tag, TESTS, "pyproject.toml").decode().splitlines():
+        kind, _, rest = line.partition(" blob ")
+        name, path = rest.split("\t")
+        if kind and not path.endswith(_LEFT_OUT):
+            (work / path).parent.mkdir(parents=True, exist_ok=True)
+            (work / path).write_bytes(_git(repo, "cat-file", "blob", name))
+
+
+def _rooms(work: Path) -> list[str]:
+    paths = sorted((work / TESTS).iterdir())
+    return [path.name for path in paths if list(path.rglob("test_*.py")) or path.match("test_*.py")]
+
+
+def _run_room(python: str, work: Path, room: str, seconds: int, again: bool) -> None:
+    found = {side: _run(python, work, f"{room}.{side}", side, [f"tests_pytorch/{room}"], seconds, again) for side in LOOPS}
+    different = _different(found["stock"], found["ours"])
+    if different:
+        nodes = [node.removeprefix("tests/") for node in different]
+        for side in LOOPS:
+            _run(python, work, f"{room}.{side}.alone", side, nodes, seconds, again)
+
+
+def _run(python: str, work: Path, name: str, side: str, tests: list[str], seconds: int, again: bool) -> Outcomes:
+    path = work / "outcomes" / name
+    if again or not path.is_file():
+        path.unlink(missing_ok=True)
+        here = {"LOCKSTEP_OUTCOMES": str(path), "LOCKSTEP_LOOP": LOOPS[side], "GLOO_SOCKET_IFNAME": "lo"}
+        here["PYTHONPATH"] = os.pathsep.join([".", str(HERE)])
+        options = ["-q", "-p", "lightning_suite_plugin", "-p", "no:cacheprovider", "--timeout=120", "--color=no", "--tb=short"]
+        command = ["timeout", str(seconds), python, "-m", "pytest", *options, *tests]
+        with (work / "outcomes" / f"{name}.log").open("w") as log:
+            subprocess.run(command, cwd=work / "tests", env=os.environ | here, stdout=log, stderr=log, check=False)
+    return _read(path)
+
+
+def _read(path: Path) -> Outcomes:
+    outcomes: Outcomes = {}
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        outcome, _, node = line.partition("\t")
+        if outcome in _ORDER:
+            outcomes[node] = min(outcome, outcomes.get(node, outcome), key=_ORDER.index)
+    return outcomes
+
+
+def _different(stock: Outcomes, ours: Outcomes) -> list[str]:
+    return sorted(node for node in stock.keys() | ours.keys() if stock.get(node) != ours.get(node))
+
+
+def _report(work: Path, tag: str, versions: str) -> str:
+    lines = [
+        "# Lightning's own tests with our epoch loop",
+        "",
+        f"The tests of Lightning {tag}, `{TESTS}`, with the loop of Lightning and with `lockstep.trainer.epoch_loop` in every",
+        f"Trainer; on CPUs. {versions}. Made by `benchmarks/lightning_suite.py`, which says how.",
+        "Tests that fail with either loop fail for other reasons: another version of a library than theirs, no GPU, no network.",
+        "",
+        "| tests of | stock: passed, failed, skipped | ours: passed, failed, skipped | different | steps by our loop |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    total, differing = {side: Counter[str]() for side in LOOPS}, []
+    for room in _rooms(work):
+        if not (work / "outcomes" / f"{room}.ours").is_file():
+            continue
+        found = {side: _settled(work, room, side) for side in LOOPS}
+        different = _different(found["stock"], found["ours"])
+        differing += [
+            f"- `{node}`: {found['stock'].get(node)} with Lightning's loop, {found['ours'].get(node)} with ours"
+            for node in different
+        ]
+        for side in LOOPS:
+            total[side] += Counter(found[side].values())
+        cells = [_counts(Counter(found[side].values())) for side in LOOPS]
+        lines.append(f"| {room} | {' | '.join(cells)} | {len(different)} | {_steps(work, room)} |")
+    lines.append(f"| all | {' | '.join(_counts(total[side]) for side in LOOPS)} | {len(differing)} | |")
+    return "\n".join([*lines, "", *(differing or ["No test ends differently."]), ""])
+
+
+def _settled(work: Path, room: str, side: str) -> Outcomes:
+    """What differed has been run alone since."""
+    folder = work / "outcomes"
+    return _read(folder / f"{room}.{side}") | _read(folder / f"{room}.{side}.alone")
+
+
+def _counts(counts: Counter[str]) -> str:
+    return ", ".join(str(counts[outcome]) for outcome in reversed(_ORDER) if outcome != "skipped") + f", {counts['skipped']}"
+
+
+def _steps(work: Path, room: str) -> str:
+    lines = (work / "outcomes" / f"{room}.ours").read_text().splitlines()
+    return next((line.partition("\t")[2] for line in reversed(lines) if line.startswith("steps\t")), "not all ran")
+
+
+if __name__ == "__main__":
+    main()
