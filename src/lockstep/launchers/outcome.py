@@ -17,7 +17,8 @@ _LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken
 @dataclass(frozen=True)
 class Outcome:
     """How the ranks ended: an ExitCode, and of the rank that failed first, what it said; after being
-    preempted the signal's number, and why nothing was saved anew, if so."""
+    preempted the signal's number, and why nothing was saved anew, if so. has_lost_rank: another one has gone, and this one
+    does not know why."""
 
     code: int
     reason: str | None = None
@@ -25,6 +26,7 @@ class Outcome:
     traceback: str | None = None
     signal: int = 0
     unsaved: str | None = None
+    has_lost_rank: bool = False
     is_final: bool = field(default=False, compare=False)  # it would fail again in the same way
     is_silent: bool = field(default=False, compare=False)  # the rank has not said why
 
@@ -45,9 +47,9 @@ def outcome_of(error: BaseException, rank: int, has_saved: bool = False) -> Outc
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
         if gone := gone_ranks():
             reason = f"rank {gone[0]} has died; rank {rank} has lost its connection to it"
-            return Outcome(code=ExitCode.FAILED, reason=reason, rank=gone[0])
+            return Outcome(code=ExitCode.FAILED, reason=reason, rank=gone[0], has_lost_rank=True)
         reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
-        return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank)
+        return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
     text = "".join(traceback.format_exception(error))
     reason = f"rank {rank}: {type(error).__name__}: {error}"
     if isinstance(error, RuntimeError) and _TIMED_OUT.search(str(error)):

@@ -92,10 +92,10 @@ def tasks(prefix: str) -> dict[str, Task]:
     """Those of one's own whose job's name begins so, by NAME_INDEX; for some minutes those too that are over. Raises
     Unanswered."""
     found = {}
-    for line in _answer("squeue", "--me", "--array", "--states=all", "--noheader", f"--format={_FIELDS}").splitlines():
+    for line in answer("squeue", "--me", "--array", "--states=all", "--noheader", f"--format={_FIELDS}").splitlines():
         job, index, name, state, reason, used, nodes = line.split("|") if line.count("|") == 6 else ("",) * 7
         if name.startswith(prefix):
-            task = Task(f"{job}_{index}", state, "" if reason == "None" else reason, _seconds(used), nodes)
+            task = Task(f"{job}_{index}", state, "" if reason == "None" else reason, seconds_of(used), nodes)
             found[f"{name}_{index}"] = task
     return found
 
@@ -104,7 +104,7 @@ def accounted(name: str) -> dict[str, Task]:
     """The same of those that have left the queue, on a cluster that keeps accounts; else nothing."""
     query = ("--allocations", "--noheader", "--parsable2", "--starttime=now-60days", "--format=JobID,State,NodeList")
     try:
-        lines = _answer("sacct", f"--name={name}", *query).splitlines()
+        lines = answer("sacct", f"--name={name}", *query).splitlines()
     except Unanswered:
         return {}
     rows = [line.split("|") for line in lines if line.count("|") == 2]
@@ -115,39 +115,40 @@ def cancel(ids: Sequence[str], signal: str | None = None) -> None:
     """Ends them, or sends them a signal only. Those that are over are let alone."""
     if ids:
         options = [] if signal is None else [f"--signal={signal}"]
-        _answer("scancel", "--quiet", *options, *ids)
+        answer("scancel", "--quiet", *options, *ids)
 
 
 def words_of(nodes: str) -> str:
     """What SLURM says of nodes that are not well: n2 is down* (Not responding). Nothing of the others."""
     try:
-        lines = _answer("sinfo", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T|%E").splitlines() if nodes else []
+        lines = answer("sinfo", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T|%E").splitlines() if nodes else []
     except Unanswered:
         return ""
     rows = dict.fromkeys(tuple(line.split("|", 2)) for line in lines if line.count("|") >= 2)
     return ", ".join(f"{node} is {state} ({why})" for node, state, why in rows if re.match("down|fail|drain|unknown", state))
 
 
-def _answer(*command: str) -> str:
-    done = _run(*command)
+def answer(*command: str, patience: float = PATIENCE) -> str:
+    """What one of SLURM's commands says. Raises Unanswered where it fails."""
+    done = _run(*command, patience=patience)
     if done.returncode:
         raise Unanswered(f"{command[0]}: {' '.join(done.stderr.split()) or f'ended with code {done.returncode}'}")
     return done.stdout
 
 
-def _run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def _run(*command: str, patience: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
     """In a session of its own, so that Ctrl-C does not end it half-way."""
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE, check=False, start_new_session=True, **options
+            command, capture_output=True, text=True, timeout=patience, check=False, start_new_session=True, **options
         )
     except subprocess.TimeoutExpired as error:
-        raise Unanswered(f"{command[0]}: no answer within {PATIENCE:g} s") from error
+        raise Unanswered(f"{command[0]}: no answer within {patience:g} s") from error
     except OSError as error:
         raise Unanswered(f"{command[0]}: {error.strerror}") from error
 
 
-def _seconds(used: str) -> float:
+def seconds_of(used: str) -> float:
     """1-02:03:04 and 03:04 are days, hours, minutes and seconds."""
     days, _, rest = used.rpartition("-")
     try:

@@ -5,15 +5,17 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from lockstep.launchers.slurm_job import within_job
+
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 INSISTED = 5.0  # seconds that a process gets to leave by itself after the second Ctrl-C
+HEARD = 10.0  # seconds in which a process that has nothing to save runs its handler, or is stuck
 
 
 class Preempted(BaseException):
@@ -61,8 +63,9 @@ class StopSignals:
     def listen(self, deadline: float = float("inf"), overdue: Callable[[Preempted], None] | None = None) -> None:
         """From now on, in this process; a data worker that inherits the handlers ignores them and ends with us.
 
-        Calls `overdue` from another thread if this process is still there `deadline` seconds after the first request: its
-        main thread may be stuck where no handler of Python's is run, in a collective that waits for a rank, say.
+        Calls `overdue` from another thread if this process is still there `deadline` seconds after the first request, or less
+        where SLURM gives it less: its main thread may be stuck where no handler of Python's is run, in a collective that waits
+        for a rank, say. While nothing is `deferred` there is nothing to save, and nobody waits for a main thread that is stuck.
         """
         self.stop_listening()
         self._process = os.getpid()
@@ -74,7 +77,8 @@ class StopSignals:
             reader, self._wakeup = os.pipe()
             os.set_blocking(self._wakeup, False)
             signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)  # written to by C code, at once
-            threading.Thread(target=_wait, args=(reader, deadline, overdue), name="stop-deadline", daemon=True).start()
+            arguments = (reader, deadline, overdue, self._is_deaf)
+            threading.Thread(target=_wait, args=arguments, name="stop-deadline", daemon=True).start()
 
     def stop_listening(self) -> None:
         """Leaves the handlers as they were, and forgets."""
@@ -120,6 +124,10 @@ class StopSignals:
             self._may_raise = False
             raise Preempted(number, "asked for twice" if self.deferred else None)
 
+    def _is_deaf(self) -> bool:
+        """Has no handler been run, of a request that is to be met at once?"""
+        return not self.deferred and not self.received
+
     def _ignore(self) -> None:
         """While Python tears itself down, when it would put the default handlers back."""
         for number in self._previous:
@@ -131,11 +139,18 @@ class StopSignals:
             signal.set_wakeup_fd(-1)
 
 
-def _wait(reader: int, deadline: float, overdue: Callable[[Preempted], None]) -> None:
+def _wait(
+    reader: int, deadline: float, overdue: Callable[[Preempted], None], is_deaf: Callable[[], bool] = lambda: False
+) -> None:
     """Reads the numbers of all signals received, until there is no writer."""
     received: list[int] = []
-    why, due = "", float("inf")
-    while (left := due - time.monotonic()) > 0:
+    why, due, heard_by = "", float("inf"), float("inf")
+    while (now := time.monotonic()) < due:
+        if now >= heard_by:
+            if is_deaf():
+                break
+            heard_by = float("inf")
+        left = min(due, heard_by) - now
         if not select.select([reader], [], [], None if left == float("inf") else left)[0]:
             continue
         if not (numbers := os.read(reader, 64)):
@@ -145,31 +160,10 @@ def _wait(reader: int, deadline: float, overdue: Callable[[Preempted], None]) ->
         if received.count(signal.SIGINT) > 1:
             why, due = "asked for twice", min(due, time.monotonic() + INSISTED)
         elif received and not why:
-            why, due = f"no answer within {deadline:g} s", time.monotonic() + deadline
+            limit = within_job(deadline)
+            why, due, heard_by = f"no answer within {round(limit, 1):g} s", now + limit, now + HEARD
     overdue(Preempted(leading(received), why))
 
 
 STOP_SIGNALS = StopSignals()
 os.register_at_fork(after_in_child=STOP_SIGNALS.forget_wakeup)
-
-
-def requeue(number: int, is_found_again: bool) -> str | None:
-    """Puts this SLURM job back into the queue, if that is what SIGUSR1 has warned of, and if it will find its run directory
-    again. Says what was done.
-
-    Under SIGTERM it is SLURM that decides: a cancelled job would come back to life.
-    """
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None or number != signal.SIGUSR1:
-        return None
-    if not is_found_again:
-        return f"SLURM job {job} was not requeued: it would begin anew, in another directory; give hydra.run.dir"
-    task = os.environ.get("SLURM_ARRAY_JOB_ID")
-    name = f"{task}_{os.environ['SLURM_ARRAY_TASK_ID']}" if task else job
-    try:
-        done = subprocess.run(["scontrol", "requeue", name], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"SLURM job {name} was not requeued: {error}"
-    return (
-        f"SLURM job {name} is requeued" if done.returncode == 0 else f"SLURM job {name} was not requeued: {done.stderr.strip()}"
-    )

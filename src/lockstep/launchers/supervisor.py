@@ -16,6 +16,7 @@ from lockstep.errors import ExitCode
 from lockstep.launchers.environment import ERROR_DIR, FOREIGN, PARENT_PIPE, RESTARTS
 from lockstep.launchers.outcome import Outcome
 from lockstep.launchers.processes import PROCESSES, Process
+from lockstep.launchers.slurm_job import within_job
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 
 POLL = 0.05  # seconds between two looks at the ranks
@@ -110,13 +111,14 @@ def _watch(ranks: list[Process], received: list[int], errors: Path, stop_deadlin
         if len(received) > forwarded:
             _pass_on(received[forwarded], ranks, first=not forwarded)
             if not forwarded:
+                stop_deadline = within_job(stop_deadline)
                 ends_by = min(ends_by, now + stop_deadline + LATE)
             forwarded += 1
         if received[:forwarded].count(signal.SIGINT) > 1:
             why = "asked for twice"
             break
         if now > ends_by:
-            why = f"no answer within {stop_deadline:g} s from rank {codes.index(None)}"
+            why = f"no answer within {round(stop_deadline, 1):g} s from rank {codes.index(None)}"
             break
         time.sleep(POLL)
     codes = [rank.poll() for rank in ranks]

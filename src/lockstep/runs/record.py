@@ -10,21 +10,31 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.atomic_files import read_json, write_json
+from lockstep.launchers.environment import restarts
+from lockstep.launchers.slurm_job import job_name
 from lockstep.runs.locks import is_held
 
+LOST_RANK, REQUEUES = "has_lost_rank", "requeues"  # in status.json; see lockstep.runs.after_srun
 Status = Literal["running", "finished", "failed", "preempted"]
 _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 
 
 def write_status(
-    run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, is_first: bool = False
+    run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, is_first: bool = False, **more: Any
 ) -> None:
-    """Replaces status.json; the time of the first start is kept unless this is the first."""
+    """Replaces status.json; the time of the first start is kept unless this is the first, and how often SLURM was asked to
+    start the run again because it had lost a rank."""
     path = run_dir / "status.json"
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    started = now if is_first else (read_json(path) or {}).get("started", now)
-    content = {"started": started, "status": status, "reason": reason, "rank": rank, "updated": now}
+    before = {} if is_first else read_json(path) or {}
+    content = {"started": before.get("started", now), "status": status, "reason": reason, "rank": rank, "updated": now}
+    content |= {name: before[name] for name in (REQUEUES,) if name in before} | of_this_job() | more
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
+
+
+def of_this_job() -> dict[str, Any]:
+    """Which job of SLURM's this is, and in which of its lives: each requeue begins one; nothing outside of a job."""
+    return {} if (name := job_name()) is None else {"slurm_job": name, "slurm_restarts": restarts()}
 
 
 def actual_status(run_dir: Path) -> str | None:
@@ -34,10 +44,12 @@ def actual_status(run_dir: Path) -> str | None:
     return "interrupted" if word == "running" and not is_held(run_dir) else word
 
 
-def write_failure(run_dir: Path, reason: str | None, rank: int | None) -> None:
-    """Says that the run has failed, unless it is said already: the first reason is the one to know."""
-    if (read_json(run_dir / "status.json") or {}).get("status") == "running":
-        write_status(run_dir, "failed", reason, rank)
+def write_failure(run_dir: Path, reason: str | None, rank: int | None, has_lost_rank: bool = False) -> None:
+    """Says that the run has failed, unless it is said already: the first reason is the one to know, but that a rank was lost
+    is explained by what that rank says itself."""
+    content = read_json(run_dir / "status.json") or {}
+    if content.get("status") == "running" or (content.get(LOST_RANK) and not has_lost_rank):
+        write_status(run_dir, "failed", reason, rank, **({LOST_RANK: True} if has_lost_rank else {}))
 
 
 def environment() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`resume=RUN_DIR`: the command line of a run that was broken off, to go on in its own directory."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -63,14 +63,26 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
 def _on_this_machine(wanted: str, overrides: Sequence[str]) -> Path:
     """The directory of `resume=DIRECTORY` or `resume=URL`, fetched where it has to be."""
     said = {key_of(item): unquote(item.partition("=")[2]) for item in overrides}
+    run_dir = _directory_of(wanted, said)
     if is_url(wanted):
-        run_dir = absolute(said["hydra.run.dir"]) if "hydra.run.dir" in said else directory_for(wanted)
         bring(wanted, run_dir)
-        return run_dir
-    run_dir = absolute(Path(wanted).expanduser())
-    if not run_dir.exists() and is_url(said.get("mirror")):
+    elif not run_dir.exists() and is_url(said.get("mirror")):
         bring(url_of(said["mirror"], run_dir), run_dir)
     return run_dir
+
+
+def _directory_of(wanted: str, said: Mapping[str, str]) -> Path:
+    if is_url(wanted):
+        return absolute(said["hydra.run.dir"]) if "hydra.run.dir" in said else directory_for(wanted)
+    return absolute(Path(wanted).expanduser())
+
+
+def directory_of_command(overrides: Sequence[str]) -> Path | None:
+    """Where the run of a command line is that says so: by resume=, or by hydra.run.dir=."""
+    said = {key_of(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
+    if (wanted := said.get("resume", "null")) != "null":
+        return _directory_of(wanted, said)
+    return absolute(said["hydra.run.dir"]) if "hydra.run.dir" in said else None
 
 
 def _asks_for_a_search(override: str) -> bool:

@@ -21,12 +21,14 @@ from lockstep.launchers.environment import rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, outcome_of
 from lockstep.launchers.rank import end_workers, leave_process_group, tell_parent
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, requeue
+from lockstep.launchers.slurm_job import requeue_when_warned
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.identity import run_id_of
 from lockstep.runs.mirror import Mirror, stamps_of_checkpoints
+from lockstep.runs.speaker import first_to_speak, forget_speakers
 from lockstep.runs.storage import shortcomings
 from lockstep.runs.validation import Prepared
 
@@ -110,6 +112,7 @@ class Run:
         if self.is_owner:
             try:
                 remove_partial_files(self.directory)
+                forget_speakers(self.directory)
                 self._metrics.unlink(missing_ok=True)  # of what is continued
                 record.write_status(self.directory, "running", is_first=not self.is_continued)
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
@@ -197,7 +200,7 @@ class Run:
             if error is not None and self._code is None:
                 error = refused_by_lightning(error, self.cfg.trainer) or error
                 has_saved = bool(stamps_of_checkpoints(self.directory).items() - self._checkpoints_before.items())
-                self._end(outcome_of(error, self._global_rank, has_saved))
+                self._end(self._explained(outcome_of(error, self._global_rank, has_saved)))
         finally:
             HEARTBEAT.stop()
             end_workers()
@@ -205,6 +208,11 @@ class Run:
                 self._mirror.finish()
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
             OWN_DIRECTORY.leave()
+
+    def _explained(self, outcome: Outcome) -> Outcome:
+        """Of srun's ranks that were asked to stop, one that has nothing to save leaves at once: the others have lost it then."""
+        is_explained = outcome.has_lost_rank and STOP_SIGNALS.received and not self.has_parent
+        return outcome_of(Preempted(leading(STOP_SIGNALS.received)), self._global_rank) if is_explained else outcome
 
     def _end(self, outcome: Outcome) -> None:
         if tell_parent(outcome):
@@ -223,19 +231,27 @@ class Run:
             console.say(outcome.reason or "")
             OWN_DIRECTORY.give_back()
         elif outcome.code == ExitCode.PREEMPTED:
-            if self.is_owner:
+            if self._speaks():
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
                 console.show_preempted(self.directory, outcome.reason or "")
-                if (line := requeue(outcome.signal, self._is_found_again())) is not None:  # which may end this process
+                if (
+                    line := requeue_when_warned(outcome.signal, self._is_found_again())
+                ) is not None:  # which may end this process
                     console.say(line)
         else:
             if outcome.traceback:
                 log.error(outcome.traceback)
             console.say(f"The run failed: {outcome.reason}. Logs: {self.directory}")
             with contextlib.suppress(OSError):  # the disk may be full: that is then the reason
-                record.write_failure(self.directory, outcome.reason, outcome.rank)
+                record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
+
+    def _speaks(self) -> bool:
+        """Is it this process that says that the run was preempted, and has it requeued? Of srun's ranks, which may be stuck or
+        dead, any may."""
+        is_one_of_many = self.rank is not None and self.rank.started_by == "slurm"
+        return first_to_speak(self.directory, self._global_rank) if is_one_of_many else self.is_owner
 
     def _is_found_again(self) -> bool:
         """Would the same command, started by a requeue, come to the same directory?"""

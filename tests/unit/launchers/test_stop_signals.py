@@ -1,5 +1,6 @@
 """Being asked to stop by a signal: noted while training, at once otherwise; and who is put back into SLURM's queue."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -7,13 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from waiting import wait_for
 
 from lockstep.launchers import stop_signals
-from lockstep.launchers.stop_signals import SIGNALS, Preempted, StopSignals, leading, requeue
+from lockstep.launchers.stop_signals import SIGNALS, Preempted, StopSignals, leading
 
 
 @pytest.fixture
@@ -138,6 +138,18 @@ def test_the_deadline_holds_where_no_handler_of_python_s_is_run(overdue: list[Pr
     assert [error.number for error in overdue] == [signal.SIGTERM]
 
 
+def test_nobody_waits_for_a_main_thread_that_is_stuck_and_has_nothing_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before the first step, where ranks meet; a request that it hears is its own matter."""
+    monkeypatch.setattr(stop_signals, "HEARD", 0.05)
+    requests, heard = StopSignals(), list[Preempted]()
+    requests.listen(60, heard.append)
+    with contextlib.suppress(Preempted):
+        ctypes.CDLL(None).system(b"kill -USR1 $PPID; sleep 1")
+        time.sleep(0.1)
+    requests.stop_listening()
+    assert [error.number for error in heard] == [signal.SIGUSR1]
+
+
 def test_the_second_ctrl_c_shortens_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_signals, "INSISTED", 0.05)
     reader, writer = os.pipe()
@@ -185,47 +197,3 @@ raise SystemExit(75)
 
 def test_a_request_while_python_ends_does_not_change_the_code() -> None:
     assert subprocess.run([sys.executable, "-c", LATE], check=False).returncode == 75
-
-
-# The queue
-
-
-@pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `scontrol` was called with, a line a call."""
-    program, calls = tmp_path / "scontrol", tmp_path / "calls"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n[ "$2" = 13 ] && echo "job 13 can not be" >&2 && exit 1\nexit 0\n')
-    program.chmod(0o755)
-    calls.touch()
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_JOB_ID"):
-        monkeypatch.delenv(name, raising=False)
-    return calls
-
-
-def test_only_the_warning_before_a_time_limit_requeues(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert requeue(signal.SIGUSR1, True) is None  # no SLURM
-    monkeypatch.setenv("SLURM_JOB_ID", "12")
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, 0):
-        assert requeue(number, True) is None
-    assert calls.read_text() == ""
-    assert requeue(signal.SIGUSR1, True) == "SLURM job 12 is requeued"
-    assert calls.read_text() == "requeue 12\n"
-    said = "SLURM job 12 was not requeued: it would begin anew, in another directory; give hydra.run.dir"
-    assert requeue(signal.SIGUSR1, False) == said
-    assert calls.read_text() == "requeue 12\n"
-
-
-def test_a_task_of_an_array_is_requeued_alone(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SLURM_JOB_ID", "15"), ("SLURM_ARRAY_JOB_ID", "14"), ("SLURM_ARRAY_TASK_ID", "3")):
-        monkeypatch.setenv(name, value)
-    assert requeue(signal.SIGUSR1, True) == "SLURM job 14_3 is requeued"
-    assert calls.read_text() == "requeue 14_3\n"
-
-
-def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "13")
-    assert requeue(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"
-    (calls.parent / "scontrol").unlink()
-    monkeypatch.setenv("PATH", str(calls.parent))
-    assert (requeue(signal.SIGUSR1, True) or "").startswith("SLURM job 13 was not requeued: ")

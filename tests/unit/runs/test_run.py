@@ -85,7 +85,7 @@ GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.
 )
 def test_who_loses_its_peer_is_not_to_blame(gone: list[int], blamed: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.launchers.outcome.gone_ranks", lambda: gone)
-    assert outcome_of(RuntimeError(GLHF), 0) == Outcome(code=1, reason=reason, rank=blamed)
+    assert outcome_of(RuntimeError(GLHF), 0) == Outcome(code=1, reason=reason, rank=blamed, has_lost_rank=True)
 
 
 SLOW = "[.../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"

@@ -1,0 +1,68 @@
+"""The SLURM job that this process is a part of: how long it may still run, and putting it back into the queue."""
+
+import os
+import re
+import signal
+
+from lockstep.launchers.slurm import Unanswered, answer, seconds_of
+
+SPARED = 20.0  # seconds before SLURM ends a job that a run which is stuck leaves: the job has to be requeued until then
+_PATIENCE = 10.0  # seconds that SLURM may take to say how long there is
+
+
+def job_name() -> str | None:
+    """As SLURM's commands take it, 12 or 12_3; None outside of a job."""
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ.get("SLURM_JOB_ID")
+
+
+def within_job(seconds: float) -> float:
+    """How long a run that is asked to stop now may take: `seconds`, or less where SLURM ends its job sooner."""
+    left = _seconds_left()
+    return min(seconds, max(left - SPARED, left / 2))
+
+
+def _seconds_left() -> float:
+    """Until the job's time limit, which its preemption brings forward; where SLURM is ending it already, KillWait of
+    slurm.conf(5). Infinite where there is no limit, no job, or no answer."""
+    try:
+        state, left = state_of_job()
+        if state == "RUNNING":
+            return seconds_of(left) if re.match("[0-9]", left) else float("inf")
+        kill_wait = re.search(r"^KillWait\s*=\s*(\d+)", answer("scontrol", "show", "config", patience=_PATIENCE), re.MULTILINE)
+    except Unanswered:
+        return float("inf")
+    return float("inf") if kill_wait is None or not state else float(kill_wait[1])
+
+
+def state_of_job() -> tuple[str, str]:
+    """The job's state, of JOB STATE CODES in squeue(1), and what is left of its time; nothing outside of a job. Raises
+    Unanswered."""
+    if (name := job_name()) is None:
+        return "", ""
+    query = ("squeue", "--noheader", "--states=all", f"--jobs={name}", "--format=%T|%L")
+    state, _, left = answer(*query, patience=_PATIENCE).strip().partition("|")
+    return state, left
+
+
+def requeue_when_warned(number: int, is_found_again: bool) -> str | None:
+    """Puts this job back into the queue, if that is what SIGUSR1 has warned of, and if it will find its run directory again.
+    Says what was done.
+
+    Under SIGTERM it is SLURM that decides: a cancelled job would come back to life.
+    """
+    if (name := job_name()) is None or number != signal.SIGUSR1:
+        return None
+    if not is_found_again:
+        return f"SLURM job {name} was not requeued: it would begin anew, in another directory; give hydra.run.dir"
+    refusal = requeue(name)
+    return f"SLURM job {name} is requeued" if refusal is None else f"SLURM job {name} was not requeued: {refusal}"
+
+
+def requeue(name: str) -> str | None:
+    """Puts a job back into the queue, which ends this process if that is a part of it. Says why not, where it could not."""
+    try:
+        answer("scontrol", "requeue", name)
+    except Unanswered as error:
+        return str(error).removeprefix("scontrol: ")
+    return None

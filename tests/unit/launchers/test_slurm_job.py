@@ -1,0 +1,74 @@
+"""The SLURM job that this process is a part of."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from lockstep.launchers.slurm_job import requeue_when_warned, within_job
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `scontrol` was called with, a line a call."""
+    program, calls = tmp_path / "scontrol", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n[ "$2" = 13 ] && echo "job 13 can not be" >&2 && exit 1\nexit 0\n')
+    program.chmod(0o755)
+    calls.touch()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return calls
+
+
+def test_only_the_warning_before_a_time_limit_requeues(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert requeue_when_warned(signal.SIGUSR1, True) is None  # no SLURM
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, 0):
+        assert requeue_when_warned(number, True) is None
+    assert calls.read_text() == ""
+    assert requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 12 is requeued"
+    assert calls.read_text() == "requeue 12\n"
+    said = "SLURM job 12 was not requeued: it would begin anew, in another directory; give hydra.run.dir"
+    assert requeue_when_warned(signal.SIGUSR1, False) == said
+    assert calls.read_text() == "requeue 12\n"
+
+
+def test_a_task_of_an_array_is_requeued_alone(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SLURM_JOB_ID", "15"), ("SLURM_ARRAY_JOB_ID", "14"), ("SLURM_ARRAY_TASK_ID", "3")):
+        monkeypatch.setenv(name, value)
+    assert requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 14_3 is requeued"
+    assert calls.read_text() == "requeue 14_3\n"
+
+
+def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "13")
+    assert requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"
+    (calls.parent / "scontrol").unlink()
+    monkeypatch.setenv("PATH", str(calls.parent))
+    assert (requeue_when_warned(signal.SIGUSR1, True) or "").startswith("SLURM job 13 was not requeued: ")
+
+
+@pytest.mark.parametrize(
+    ("queue", "seconds"),
+    [
+        ("RUNNING|1:40", 80),  # what is spared is for the requeue
+        ("RUNNING|0:10", 5),
+        ("RUNNING|1-00:00:00", 300),
+        ("RUNNING|UNLIMITED", 300),
+        ("COMPLETING|10:00", 15),  # cancelled: half of what KillWait is
+        ("", 300),
+    ],
+)
+def test_a_request_has_to_be_met_before_slurm_ends_the_job(
+    queue: str, seconds: float, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert within_job(300) == 300  # no SLURM
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert within_job(300) == 300  # that does not answer
+    for name, words in {"squeue": queue, "scontrol": "KillWait                = 30 sec"}.items():
+        (calls.parent / name).write_text(f"#!/bin/sh\necho '{words}'\n")
+        (calls.parent / name).chmod(0o755)
+    assert within_job(300) == seconds
+    assert within_job(3) == 3
