@@ -43,25 +43,30 @@ def main() -> None:
             accepted = f"is a {type(part).__name__}; accepted is a run of a lockstep {kind.__name__}"
             raise config_error("RUN_DIR", arguments.run_dir, accepted)
     datamodule.prepare_data()
-    losses, target = losses_of(model, datamodule), arguments.to or arguments.run_dir / "scores.pt"
+    (losses, parts), target = losses_of(model, datamodule), arguments.to or arguments.run_dir / "scores.pt"
     save_scores(datamodule.splits.train, losses, target)
-    rows = [("scores", str(target)), ("samples", str(len(losses))), ("mean loss", f"{losses.mean():.4f}")]
+    mean = float(losses @ parts / parts.sum())
+    rows = [("scores", str(target)), ("samples", str(len(losses))), ("mean loss", f"{mean:.4f}")]
     console.show_table(rows)
 
 
 def losses_of(model: Any, datamodule: Any) -> Any:
-    """(length,), in float64, of the training split."""
+    """Of each sample of the training split its loss, and of how many parts it is the mean: the tokens of a window that are
+    targets, one of other samples. Both (length,), in float64."""
     import torch
 
     train = datamodule.splits.train
-    losses = torch.full((len(train),), torch.nan, dtype=torch.float64)
+    losses, parts = torch.full((2, len(train)), torch.nan, dtype=torch.float64)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.eval().to(device)
     with torch.inference_mode():
         for batch in datamodule.eval_loader(train):
             moved = batch.to(device)
-            losses[batch.ids] = model.measure(model(moved.inputs), moved.targets)["loss"].double().cpu()
-    return losses
+            measured = model.measure(model(moved.inputs), moved.targets)
+            tokens = measured.get("tokens", torch.ones_like(measured["loss"]))
+            total = measured.get("nats", measured["loss"])  # a language model's loss is by the length of the window
+            losses[batch.ids], parts[batch.ids] = (total / tokens.clamp(min=1)).double().cpu(), tokens.double().cpu()
+    return losses, parts
 
 
 if __name__ == "__main__":

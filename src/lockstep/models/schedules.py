@@ -104,13 +104,17 @@ def step(optimizer: Optimizer, training: TrainingLength, step_size: int, gamma: 
 def one_cycle(
     optimizer: Optimizer, training: TrainingLength, interval: Interval, frequency: int, monitor: str | None, **cycle: Any
 ) -> dict[str, Any]:
-    """Smith & Topin 2018, arXiv:1708.07120; the optimizer's learning rate is the highest one."""
+    """Smith & Topin 2018, arXiv:1708.07120; the optimizer's learning rate is the highest one.
+
+    The momentum, or an Adam's beta1, goes the other way, from torch's 0.95 to 0.85 and back, where the optimizer has one.
+    """
     if frequency != 1:
         raise config_error("model.lr_scheduler.frequency", frequency, "one_cycle moves at every interval; accepted is 1")
     _refuse_until(optimizer, "one_cycle")
     total = training.length(interval)
     highest = [group["lr"] for group in optimizer.param_groups]
-    scheduler = OneCycleLR(optimizer, max_lr=highest, total_steps=total, cycle_momentum="momentum" in optimizer.defaults, **cycle)
+    has_momentum = "momentum" in optimizer.defaults or "betas" in optimizer.defaults
+    scheduler = OneCycleLR(optimizer, max_lr=highest, total_steps=total, cycle_momentum=has_momentum, **cycle)
     return _entry(scheduler, interval, frequency, monitor)
 
 

@@ -17,7 +17,8 @@ def continuation(
     Args:
         temperature: divides the logits; 0 takes the most probable token.
         top_k: only so many of the most probable tokens are drawn.
-        top_p: only the most probable ones that add up to it (Holtzman et al. 2020, arXiv:1904.09751).
+        top_p: only the most probable ones that add up to it (Holtzman et al. 2020, arXiv:1904.09751), of the probability of
+            those that top_k leaves, as in Hugging Face's transformers.
     """
     generator, cache = torch.Generator().manual_seed(seed), Cache(net.context)
     while True:
@@ -33,10 +34,8 @@ def _kept(logits: Tensor, temperature: float, top_k: int | None, top_p: float) -
     if temperature == 0:
         top_k, temperature = 1, 1.0
     order = logits.argsort(descending=True, stable=True)
-    probabilities = (logits / temperature).softmax(dim=0)[order]
+    probabilities = (logits[order[:top_k]] / temperature).softmax(dim=0)
     before = probabilities.cumsum(dim=0) - probabilities  # of more probable tokens; of the first, nothing
     left_out = before >= top_p
-    if top_k is not None:
-        left_out[top_k:] = True
     left_out[0] = False
-    return torch.zeros_like(logits).scatter(0, order, probabilities.masked_fill(left_out, 0.0))
+    return torch.zeros_like(logits).scatter(0, order[:top_k], probabilities.masked_fill(left_out, 0.0))

@@ -117,11 +117,14 @@ def test_which_tokens_are_drawn() -> None:
     """Probabilities 1/2, 1/4, 1/8, 1/8 in another order."""
     logits = torch.tensor([1 / 8, 1 / 2, 1 / 8, 1 / 4], dtype=torch.float64).log()
     assert _kept(logits, 1.0, None, 1.0).tolist() == pytest.approx([1 / 8, 1 / 2, 1 / 8, 1 / 4])
-    assert _kept(logits, 1.0, 2, 1.0).tolist() == pytest.approx([0, 1 / 2, 0, 1 / 4])
+    assert _kept(logits, 1.0, 2, 1.0).tolist() == pytest.approx([0, 2 / 3, 0, 1 / 3])
     assert _kept(logits, 1.0, None, 0.6).tolist() == pytest.approx([0, 1 / 2, 0, 1 / 4])
     assert _kept(logits, 1.0, None, 0.1).nonzero().tolist() == [[1]]
     assert _kept(logits, 0.0, None, 1.0).nonzero().tolist() == [[1]]
     assert _kept(logits, 0.5, None, 1.0).tolist() == pytest.approx([1 / 22, 16 / 22, 1 / 22, 4 / 22])  # squares, normalised
+    # of the two that are left, the first has 2/3: less than 0.7, though more than 0.6
+    assert _kept(logits, 1.0, 2, 0.6).nonzero().tolist() == [[1]]
+    assert _kept(logits, 1.0, 2, 0.7).nonzero().tolist() == [[1], [3]]
 
 
 def test_the_same_seed_goes_on_in_the_same_way_and_the_likeliest_is_the_argmax() -> None:
