@@ -162,7 +162,7 @@ def test_one_cycle_reaches_the_optimizer_s_rate() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
-def test_one_cycle_moves_the_momentum_or_beta1_as_torch_does(kind: type[torch.optim.Optimizer]) -> None:
+def test_one_cycle_moves_the_momentum_or_beta1_as_torch_does(kind: Any) -> None:
     """OneCycleLR by itself cycles it, the other way than the rate."""
     made: list[Any] = [kind([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(2)]
     entry = one_cycle(made[0], TEN_EPOCHS, interval="step", frequency=1, monitor=None, **CYCLE)
