@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -25,28 +26,46 @@ from lockstep.launchers.environment import OF_EACH_PROCESS, WARM_SERVER
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.launchers.warm_server import Request
 
-POLL = 0.05  # seconds between two looks at whether we are asked to stop, while a server imports
+POLL = 0.05  # seconds between two looks
+PATIENCE = 120.0  # seconds that a server gets to answer, the time it takes to import torch included
+LAST_WORD = 5.0  # seconds that it gets to say how a process has ended that has not said so itself
 _CAN_FORK = all(hasattr(owner, name) for owner, name in ((os, "pidfd_open"), (socket, "send_fds"), (socket, "SOCK_SEQPACKET")))
 # By these OpenMP settles, once, which cores its threads keep to.
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 class Forked:
-    """A process that a server has forked. Its exit code is what the server says; where the server has been killed, what the
-    process itself has said when it left; else it counts as killed."""
+    """A process that a server has forked. It says itself how it has ended, or the server does, if it is still there and answers:
+    else it counts as killed. Whether it has ended is known without either."""
 
     def __init__(self, pid: int, pidfd: int, connection: socket.socket) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._pidfd, self._connection = pidfd, connection
-        self._left = -signal.SIGKILL
+        self._left: int | None = None  # the code that it has said
+        self._is_open = True  # somebody may still say something
+        self._due = float("inf")  # in time.monotonic, for the server to say how it has ended
 
     def poll(self) -> int | None:
-        return self._listen(timeout=0)
+        if self.returncode is None:
+            is_gone = bool(select.select([self._pidfd], [], [], 0)[0])
+            self._listen()
+            if is_gone and self.returncode is None:
+                self._due = min(self._due, time.monotonic() + LAST_WORD)
+                if self._left is not None or not self._is_open or time.monotonic() >= self._due:
+                    self.returncode = -signal.SIGKILL if self._left is None else self._left
+            if self.returncode is not None:
+                self._connection.close()
+                os.close(self._pidfd)
+        return self.returncode
 
-    def wait(self) -> int:
-        code = self._listen(timeout=None)
-        assert code is not None
+    def wait(self, timeout: float = float("inf")) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(POLL)
         return code
 
     def send_signal(self, number: int, /) -> None:
@@ -54,19 +73,18 @@ class Forked:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
-    def _listen(self, timeout: float | None) -> int | None:
-        while self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
+    def _listen(self) -> None:
+        while self._is_open and self.returncode is None and select.select([self._connection], [], [], 0)[0]:
             try:
                 word, _, code = self._connection.recv(64).decode().partition(" ")
             except ConnectionResetError:
                 word, code = "", ""
             if word == "left":
                 self._left = int(code)
+            elif word == "ended":
+                self.returncode = int(code)
             else:
-                self.returncode = int(code) if word == "ended" else self._left
-                self._connection.close()
-                os.close(self._pidfd)
-        return self.returncode
+                self._is_open = False
 
 
 Process = Forked | subprocess.Popen[bytes]
@@ -104,7 +122,8 @@ class Server:
     def end(self) -> None:
         """What it has forked goes on."""
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that does not answer keeps even a killed process
+            self._process.wait(LAST_WORD)
         self._resources.close()
 
 
@@ -127,6 +146,7 @@ class Processes:
 
     def __init__(self) -> None:
         self._servers: list[Server] = []
+        self._silent = set[str]()  # paths of servers that have not answered in time: stopped, or out of memory
         self._has_failed = False
 
     def start(
@@ -171,9 +191,13 @@ class Processes:
         """By the first server that will do, a new one in the end; None once we are asked to stop. Raises OSError where that is
         impossible."""
         for path in [os.environ.get(WARM_SERVER), *(server.path for server in self._servers)]:
-            if path is not None:
-                with contextlib.suppress(OSError):
+            if path is not None and path not in self._silent:
+                try:
                     return _ask(path, request, descriptors)
+                except TimeoutError:
+                    self._silent.add(path)
+                except OSError:
+                    continue
         if not self._servers:
             atexit.register(self.end)
         server = Server(request)
@@ -191,20 +215,25 @@ class Processes:
 
 
 def _ask(path: str, request: Request, descriptors: list[int]) -> Forked | None:
-    """Raises OSError where the server is gone, or refuses."""
+    """None once we are asked to stop. Raises TimeoutError where the server does not answer, OSError where it is gone."""
     environment = request.environment | {WARM_SERVER: path}
     content = json.dumps(dataclasses.asdict(request) | {"environment": environment}).encode()
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        connection.settimeout(PATIENCE)
         connection.connect(path)
         socket.send_fds(connection, [content], descriptors)
+        due = time.monotonic() + PATIENCE
         while not select.select([connection], [], [], POLL)[0]:
             if STOP_SIGNALS.received:
                 return None
+            if time.monotonic() > due:
+                raise TimeoutError(f"the server has not answered within {PATIENCE:g} s")
         answer, pidfds, _, _ = socket.recv_fds(connection, 1024, 1)
         word, _, rest = answer.decode().partition(" ")
         if word != "started":
             raise OSError(rest or "the server has died")
+        connection.send(b"go")  # without which it ends: it may have been forked too late for us
         stack.pop_all()
         return Forked(int(rest), pidfds[0], connection)
 

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +26,7 @@ LEAVING_TOGETHER = 8.0  # seconds they get once a rank has left because the run 
 LATE = 4.0  # seconds that ranks which are asked to stop may be late: at the deadline they write their stacks
 FINISHED_TOGETHER = 600.0  # seconds they get once a rank has finished: a logger may have something to upload
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
+PATIENCE = 10.0  # seconds in which a process that was killed is gone
 
 
 def supervise(
@@ -52,7 +54,9 @@ def supervise(
         with STOP_SIGNALS.noted() as received:
             try:
                 for rank in range(world_size):
-                    ranks.append(_start(command, rank, environment, reader, log, fresh, quiet))  # noqa: PERF401  ended even if one fails to start
+                    ranks.append(_start(command, rank, environment, reader, log, fresh, quiet))  # ended should one fail to start
+                    if received:  # they have not met: there is nothing to save
+                        return _preempted(received)
                 return _watch(ranks, received, Path(errors), stop_deadline)
             finally:
                 _end(ranks)
@@ -184,7 +188,8 @@ def _end(ranks: list[Process]) -> None:
         time.sleep(POLL)
     for rank in ranks:
         kill_group(rank.pid)
-        rank.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that does not answer keeps even a killed process
+            rank.wait(timeout=PATIENCE)
 
 
 def kill_group(pid: int) -> None:

@@ -5,6 +5,7 @@ is forked is what a fresh interpreter is after the same imports.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -115,6 +116,7 @@ def _file_of(module: ModuleType) -> Path | None:
 def serve(listening: int, lifeline: int) -> NoReturn:
     """Until the process at the other end of `lifeline` has gone, or, once the code has changed, until all that was forked
     has ended."""
+    _continue_with_parent()
     listener = socket.socket(fileno=listening)
     folder = Path(listener.getsockname()).parent
     with _ending_with(lifeline, folder):
@@ -134,6 +136,11 @@ def serve(listening: int, lifeline: int) -> NoReturn:
             if not is_open:
                 listener.close()
     os._exit(0)
+
+
+def _continue_with_parent() -> None:
+    """A server that is stopped when its parent ends goes on, and ends too: PR_SET_PDEATHSIG in prctl(2)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGCONT, 0, 0, 0)
 
 
 @contextlib.contextmanager
@@ -201,6 +208,8 @@ def _become(request: Request, imports: Imports, given: list[int], connection: so
     code = 1
     try:
         os.setsid()
+        if connection.recv(8) != b"go":
+            os._exit(0)  # who asked for it has gone, or has given up
         output, errors, lifeline = (fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for descriptor in given)
         for descriptor in (*given, *ours):
             os.close(descriptor)

@@ -1,8 +1,11 @@
 """Processes forked by a server that has imported: each is what a fresh interpreter makes of the same command, and ends so."""
 
+import dataclasses
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,10 +18,13 @@ from typing import Any
 import pytest
 from commands import MARK, environment, processes_marked
 from waiting import wait_for
+from warm import SERVE
 
+from lockstep.launchers import processes as launchers
 from lockstep.launchers.environment import SWEEP_PIPE, WARM_SERVER
-from lockstep.launchers.processes import Forked, Processes
+from lockstep.launchers.processes import Forked, Processes, Server
 from lockstep.launchers.stop_signals import STOP_SIGNALS
+from lockstep.launchers.warm_server import Request
 
 Start = Callable[..., Any]
 
@@ -250,3 +256,83 @@ def test_nobody_who_is_asked_to_stop_waits_for_a_server(start: Start) -> None:
         wait_for(lambda: received)
         assert isinstance(process := start("print('all is well')"), subprocess.Popen)
     assert end_of(process) == (0, "all is well\n")
+
+
+# A server that is stopped, or hangs
+
+
+def stopped(server: int) -> None:
+    os.kill(server, signal.SIGSTOP)
+    wait_for(lambda: Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(5)", 5), ("raise KeyboardInterrupt", -2), ("os._exit(5)", -9)])
+def test_nobody_waits_for_a_stopped_server_to_say_how_it_ends(
+    end: str, code: int, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launchers, "LAST_WORD", 0.2)
+    text = "import os, sys, time; print(os.getppid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\n" + end
+    process = start(text, **{MARK: "one"})
+    wait_for(lambda: Path("output").read_text().endswith("\n"))
+    stopped(int(Path("output").read_text()))
+    assert process.poll() is None
+    Path("go").touch()
+    assert process.wait(timeout=60) == code
+    process.send_signal(signal.SIGTERM)  # which reaches nobody
+
+
+def test_nobody_waits_for_a_stopped_server_to_start_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server does; and what the stopped one would fork when it goes on ends at once."""
+    text = "import os; print(os.getppid()); open('begun', 'a').write('x')"
+    server = int(end_of(start(text, **{MARK: "one"}))[1])
+    stopped(server)
+    monkeypatch.setattr(launchers, "PATIENCE", 0.3)
+    monkeypatch.setattr(Server, "__init__", slowly(Server.__init__, monkeypatch))
+    code, said = end_of(start(text, **{MARK: "one"}))
+    assert (code, int(said) != server) == (0, True)
+    os.kill(server, signal.SIGCONT)
+    time.sleep(0.3)
+    assert Path("begun").read_text() == "xx"
+
+
+def slowly(begin: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A new server may take its time to import."""
+
+    def patient(*arguments: Any) -> None:
+        monkeypatch.setattr(launchers, "PATIENCE", 120)
+        begin(*arguments)
+
+    return patient
+
+
+def test_what_is_forked_for_one_who_has_given_up_never_begins(start: Start, processes: Processes, folder: Path) -> None:
+    """It waits for his word."""
+    assert end_of(start("open('begun', 'w').close()", **{MARK: "one"}))[0] == 0
+    (folder / "begun").unlink()
+    request = Request(["script.py"], str(folder), environment(**{MARK: "one"}), SWEEP_PIPE, [0])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(processes._servers[0].path)
+        socket.send_fds(connection, [json.dumps(dataclasses.asdict(request)).encode()], [1, 2, 0])
+        answer, (pidfd,), _, _ = socket.recv_fds(connection, 1024, 1)
+        assert answer.startswith(b"started")
+        connection.shutdown(socket.SHUT_RDWR)
+        assert select.select([pidfd], [], [], 60)[0]
+    os.close(pidfd)
+    assert not (folder / "begun").exists()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_stopped_server_ends_with_its_parent(temporary: Path) -> None:
+    mark = uuid.uuid4().hex
+    env = environment(**{MARK: mark, "TMPDIR": str(temporary)})
+    with subprocess.Popen([sys.executable, "-c", CLIENT, "60"], env=env, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "up\n"
+        forked = [pid for pid in processes_marked(mark) if SERVE in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        stopped(next(pid for pid in forked if parent_of(pid) == client.pid))
+        client.kill()
+        wait_for(lambda: not processes_marked(mark), seconds=20)
+    assert not list(temporary.iterdir())
