@@ -1,5 +1,8 @@
 """One run, from the config to its record:  python train.py [GROUP=OPTION ...] [key=value ...]"""
 
+import lockstep.launchers.stop_at_once  # noqa: F401
+
+# isort: split
 import hydra
 from omegaconf import DictConfig
 

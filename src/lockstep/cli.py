@@ -22,8 +22,10 @@ from lockstep.config.hydra_errors import explain
 from lockstep.config.overrides import null_groups_left_out
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.command_line import take_handed
-from lockstep.launchers.environment import register_resolvers
-from lockstep.launchers.rank import follow_parent
+from lockstep.launchers.environment import register_resolvers, this_rank
+from lockstep.launchers.outcome import outcome_of
+from lockstep.launchers.rank import follow_parent, tell_parent
+from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.resume import command_to_continue
 from lockstep.runs.validation import Prepared, refusing
@@ -36,10 +38,10 @@ _HYDRAS_WAY = Hydra.get_mode
 def start(main: Callable[[], Any]) -> None:
     """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
-    console.survive_lost_output()
-    follow_parent()
-    code: int = ExitCode.REFUSED
     try:
+        STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
+        console.survive_lost_output()
+        follow_parent()
         if len(sys.argv) == 2 and sys.argv[1].startswith(FLAG):
             try_batch(Path(sys.argv[1].removeprefix(FLAG)))
             return
@@ -50,19 +52,33 @@ def start(main: Callable[[], Any]) -> None:
         sys.argv[1:] = arguments
         _compose_once()
         main()
-    except ConfigError as error:
-        line = str(error)
-    except KeyboardInterrupt:  # before a run or a sweep has begun, which see to it themselves
-        line, code = "Interrupted.", 128 + signal.SIGINT
-    except Exception as error:
-        line = explain(error) or _unwritten(error)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        line, code = _explained(STOP_SIGNALS.raised or error)
         if line is None:
             raise
     else:
         return
     console.say(line)
-    OWN_DIRECTORY.give_back()
+    if code == ExitCode.REFUSED or not OWN_DIRECTORY.has_begun:
+        OWN_DIRECTORY.give_back()
     sys.exit(code)
+
+
+def _explained(error: BaseException) -> tuple[str | None, int]:
+    """What is said of what has ended this process, and with which code. A run or a sweep that has begun sees itself to being
+    asked to stop."""
+    if isinstance(error, Preempted):
+        rank = this_rank()
+        tell_parent(outcome_of(error, rank.global_rank if rank else 0))
+        after = f"Continue it in {OWN_DIRECTORY.path}" if OWN_DIRECTORY.has_begun else "The same command starts it"
+        return f"Stopped by {signal.Signals(error.number).name}. {after}.", ExitCode.PREEMPTED
+    if isinstance(error, KeyboardInterrupt):
+        return "Interrupted.", 128 + signal.SIGINT
+    if isinstance(error, ConfigError):
+        return str(error), ExitCode.REFUSED
+    return (explain(error) or _unwritten(error)) if isinstance(error, Exception) else None, ExitCode.REFUSED
 
 
 def _compose_once() -> None:

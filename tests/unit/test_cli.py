@@ -2,17 +2,23 @@
 
 import errno
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ROOT
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from lockstep.cli import explain, start
 from lockstep.config.overrides import null_groups_left_out, quote
 from lockstep.errors import config_error
+from lockstep.launchers.stop_signals import Preempted
+from lockstep.runs.directory import OWN_DIRECTORY
 
 MODELS = ["airbench", "classifier", "cnn", "gpt", "gpt_nano", "gpt_small", "language_model", "linear", "mlp", "regressor"]
 MODELS += ["resnet18", "resnet50", "vit", "vit_b_16"]
@@ -126,6 +132,60 @@ def test_ctrl_c_before_a_run_has_begun_is_a_line(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit) as ended:
         start(main)
     assert (ended.value.code, capsys.readouterr().err) == (130, "Interrupted.\n")
+
+
+@pytest.mark.usefixtures("_full_errors")
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_a_request_to_stop_before_a_run_has_begun_leaves_nothing(
+    swallowed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a library makes another error of what has been raised in it."""
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+
+    def main() -> None:
+        OWN_DIRECTORY.take(tmp_path / "logs" / "run", "hydra.run.dir")
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Preempted:
+            if swallowed:
+                raise ImportError("no array") from None
+            raise
+
+    with pytest.raises(SystemExit) as ended:
+        start(main)
+    assert (ended.value.code, capsys.readouterr().err) == (75, "Stopped by SIGTERM. The same command starts it.\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("_full_errors")
+def test_what_has_begun_stays_when_it_is_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+
+    def main() -> None:
+        OWN_DIRECTORY.take(tmp_path / "run", "hydra.run.dir")
+        OWN_DIRECTORY.has_begun = True
+        signal.raise_signal(signal.SIGTERM)
+
+    try:
+        with pytest.raises(SystemExit) as ended:
+            start(main)
+    finally:
+        OWN_DIRECTORY.leave()
+    assert (ended.value.code, capsys.readouterr().err) == (75, f"Stopped by SIGTERM. Continue it in {tmp_path}/run.\n")
+    assert (tmp_path / "run" / "lock").is_file()
+
+
+def test_a_request_to_stop_before_the_program_has_its_modules_ends_it_at_once() -> None:
+    text = "import lockstep.launchers.stop_at_once as first, os, signal, sys\nassert 'lockstep.cli' not in sys.modules\n"
+    text += "signal.raise_signal(signal.SIGTERM)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (75, "Stopped before anything had begun. The same command starts it.\n")
+    lines = (ROOT / "train.py").read_text().splitlines()
+    assert next(line for line in lines if line.startswith(("import ", "from "))).startswith(
+        "import lockstep.launchers.stop_at_once"
+    )
 
 
 @pytest.mark.usefixtures("_full_errors")

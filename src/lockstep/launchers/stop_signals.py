@@ -7,9 +7,9 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from lockstep.launchers.slurm_job import within_job
 
@@ -45,6 +45,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.deferred = False
         self.received: list[int] = []
+        self.raised: Preempted | None = None  # whatever the process ends with then, this is why
         self._may_raise = True
         self._exit_code: int | None = None
         self._process = 0
@@ -60,33 +61,55 @@ class StopSignals:
     def insists(self) -> bool:
         return self.received.count(signal.SIGINT) > 1
 
-    def listen(self, deadline: float = float("inf"), overdue: Callable[[Preempted], None] | None = None) -> None:
-        """From now on, in this process; a data worker that inherits the handlers ignores them and ends with us.
+    def listen(
+        self,
+        deadline: float = float("inf"),
+        overdue: Callable[[Preempted], None] | None = None,
+        signals: Collection[int] = SIGNALS,
+    ) -> None:
+        """From now on, in this process; a data worker that inherits the handlers ignores them and ends with us. Raises Preempted
+        where this process listens already, and has been asked.
 
         Calls `overdue` from another thread if this process is still there `deadline` seconds after the first request, or less
         where SLURM gives it less: its main thread may be stuck where no handler of Python's is run, in a collective that waits
         for a rank, say. While nothing is `deferred` there is nothing to save, and nobody waits for a main thread that is stuck.
         """
-        self.stop_listening()
-        self._process = os.getpid()
-        for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                self._previous[number] = signal.signal(number, self._receive)
-        atexit.register(self._ignore)
+        self._handle(signals)
+        self.deferred, self._may_raise, self._exit_code = False, True, None
         if overdue is not None:
+            self._forget_deadline()
             reader, self._wakeup = os.pipe()
             os.set_blocking(self._wakeup, False)
             signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)  # written to by C code, at once
             arguments = (reader, deadline, overdue, self._is_deaf)
             threading.Thread(target=_wait, args=arguments, name="stop-deadline", daemon=True).start()
+        if self.received:
+            self._raise(leading(self.received))
 
     def stop_listening(self) -> None:
         """Leaves the handlers as they were, and forgets."""
-        self.deferred, self.received, self._may_raise, self._exit_code, self._process = False, [], True, None, 0
+        self._forget_deadline()
         atexit.unregister(self._ignore)
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous.clear()
+        self._release(list(self._previous))
+        self.deferred, self.received, self.raised, self._may_raise = False, [], None, True
+        self._exit_code, self._process = None, 0
+
+    def _handle(self, signals: Collection[int]) -> list[int]:
+        """Returns those that were not handled before."""
+        if self._process != os.getpid():
+            self.stop_listening()
+            self._process = os.getpid()
+            atexit.register(self._ignore)
+        new = [n for n in signals if n not in self._previous and signal.getsignal(n) is not signal.SIG_IGN]  # nohup
+        for number in new:
+            self._previous[number] = signal.signal(number, self._receive)
+        return new
+
+    def _release(self, signals: Sequence[int]) -> None:
+        for number in signals:
+            signal.signal(number, self._previous.pop(number))
+
+    def _forget_deadline(self) -> None:
         if self._wakeup is not None:
             signal.set_wakeup_fd(-1)
             os.close(self._wakeup)
@@ -95,16 +118,29 @@ class StopSignals:
     @contextlib.contextmanager
     def noted(self) -> Iterator[list[int]]:
         """Within, nothing is raised, however often it is asked: whoever looks at the list decides."""
-        was_listening, might_raise = self.is_listening, self._may_raise
-        if not was_listening:
-            self.listen()
+        was_listening, might_raise = self._process == os.getpid(), self._may_raise
+        new = self._handle(SIGNALS)
         self._may_raise = False
         try:
             yield self.received
         finally:
             self._may_raise = might_raise
-            if not was_listening:
+            if was_listening:
+                self._release(new)
+            else:
                 self.stop_listening()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within, a request waits until what must not be broken off half-way is done."""
+        might_raise, asked = self._may_raise, len(self.received)
+        self._may_raise = False
+        try:
+            yield
+        finally:
+            self._may_raise = might_raise
+        if might_raise and not self.deferred and len(self.received) > asked:
+            self._raise(leading(self.received))
 
     def leave(self) -> None:
         """The process is on its way out: nothing is raised from here on."""
@@ -121,8 +157,12 @@ class StopSignals:
         if self._exit_code is not None:
             os._exit(self._exit_code)
         if self._may_raise and (not self.deferred or self.insists):
-            self._may_raise = False
-            raise Preempted(number, "asked for twice" if self.deferred else None)
+            self._raise(number, "asked for twice" if self.deferred else None)
+
+    def _raise(self, number: int, unsaved: str | None = None) -> NoReturn:
+        self._may_raise = False
+        self.raised = Preempted(number, unsaved)
+        raise self.raised
 
     def _is_deaf(self) -> bool:
         """Has no handler been run, of a request that is to be met at once?"""

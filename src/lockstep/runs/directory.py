@@ -15,6 +15,7 @@ from lockstep.atomic_files import read_json
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import may_go_on, rendezvous_id, restarts, this_rank
+from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.identity import FILE, Identity
 from lockstep.runs.locks import Lock
 from lockstep.runs.mirror import check_mirror
@@ -68,6 +69,7 @@ class OwnDirectory:
 
     def __init__(self) -> None:
         self.path: Path | None = None
+        self.has_begun = False  # what has begun in it can be continued
         self._lock: Lock | None = None
         self._before: _Before | None = None
 
@@ -76,7 +78,7 @@ class OwnDirectory:
         if Lock.is_here(directory):
             return
         assert self.path is None, f"{self.path} is this process's directory already"
-        with _writing(directory, key):
+        with STOP_SIGNALS.held(), _writing(directory, key):
             self.path, self._before = directory, self._before or _Before.of(directory)
             directory.mkdir(parents=True, exist_ok=True)
             try:
@@ -89,26 +91,29 @@ class OwnDirectory:
         """Moves the whole directory of an earlier run, and takes it anew."""
         assert self.path is not None
         directory, earlier = self.path, aside(self.path)
-        self.leave()
-        with _writing(directory, "overwrite"):
-            directory.rename(earlier)
-        self._before = _Before(existed=False, missing=[], set_aside=earlier)
-        self.take(directory, key)
+        with STOP_SIGNALS.held():
+            self.leave()
+            with _writing(directory, "overwrite"):
+                directory.rename(earlier)
+            self._before = _Before(existed=False, missing=[], set_aside=earlier)
+            self.take(directory, key)
 
     def keep(self) -> None:
         """From here on there is something in it."""
-        self._before = None
+        self._before, self.has_begun = None, True
 
     def leave(self) -> None:
         """Somebody else may take it, as it is now."""
         if self._lock is not None:
             self._lock.close()
         self.path = self._lock = self._before = None
+        self.has_begun = False
 
     def give_back(self) -> None:
         """Makes it what it was before: for a run that could not start."""
         if self.path is None or self._before is None:
             return
+        STOP_SIGNALS.leave()
         logging.shutdown()
         directory, before = self.path, self._before
         with contextlib.suppress(OSError):

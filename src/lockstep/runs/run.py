@@ -70,8 +70,8 @@ class Run:
         if self.is_owner:
             OWN_DIRECTORY.take(self.directory, "run_dir")  # a run that Hydra has composed has it already
             self._mirror = Mirror.of(self.cfg, self.directory)
-        self._watch()
         try:
+            self._watch()
             self._begin()
         except BaseException:
             self.__exit__(*sys.exc_info())
@@ -123,6 +123,7 @@ class Run:
             log.info(str(self.plan))
             if self._mirror is not None:
                 self._mirror.start()
+            OWN_DIRECTORY.has_begun = True
         if self.is_continued and not self.is_parent:
             self._find_checkpoint()
 
@@ -181,6 +182,7 @@ class Run:
             log_hparams(trainer, self.cfg, self.command, facts, metrics)
             write_json(self._metrics, result)
         leave_process_group(together=True)
+        STOP_SIGNALS.leave()
         if self.has_parent:
             self.result, self._code = metrics[optimized], 0
         else:
@@ -198,6 +200,7 @@ class Run:
         STOP_SIGNALS.leave()
         try:
             if error is not None and self._code is None:
+                error = STOP_SIGNALS.raised or error  # which what breaks on the way out has come of
                 error = refused_by_lightning(error, self.cfg.trainer) or error
                 has_saved = bool(stamps_of_checkpoints(self.directory).items() - self._checkpoints_before.items())
                 self._end(self._explained(outcome_of(error, self._global_rank, has_saved)))

@@ -72,7 +72,6 @@ class Runner:
                     _kill_all(running)
                 self.progress.close()
         if self.was_interrupted:  # a terminal that closes says so more than once, and there is the table to write
-            STOP_SIGNALS.listen()
             STOP_SIGNALS.leave()
 
     @property

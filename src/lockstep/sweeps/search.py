@@ -2,6 +2,7 @@
 
 import logging
 import math
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from optuna.trial import Trial, TrialState
 from lockstep.config.construct import Factory, construct
 from lockstep.config.rules import Rule, integer, one_of
 from lockstep.errors import config_error
+from lockstep.launchers.stop_signals import Preempted
 from lockstep.sweeps.job_directory import PRUNED, RECORDED, record_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
@@ -108,8 +110,8 @@ class Search:
         try:
             while numbers := self._batch():
                 self._try(numbers)
-        except KeyboardInterrupt:
-            Sweep.interrupt()
+        except (KeyboardInterrupt, Preempted) as error:
+            Sweep.interrupt(error.number if isinstance(error, Preempted) else signal.SIGINT)
             raise
         Sweep.adopt()
         print(f"\n{self._best()}", flush=True)

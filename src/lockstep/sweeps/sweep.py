@@ -2,7 +2,6 @@
 
 import logging
 import math
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from lockstep.config.overrides import constants, key_of
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.hparams import hyperparameters
 from lockstep.runs.record import git_commit
@@ -64,10 +64,10 @@ class Sweep:
         OWN_DIRECTORY.give_back()  # by a dry run
 
     @classmethod
-    def interrupt(cls) -> None:
-        """By Ctrl-C between two batches: the end of a sweep that was interrupted within one. Returns where there was none yet."""
+    def interrupt(cls, number: int) -> None:
+        """By a signal between two batches: the end of a sweep that was interrupted within one. Returns if there was none yet."""
         if cls._current is not None and (runner := cls._current.runner) is not None:
-            runner.interrupt(signal.SIGINT)
+            runner.interrupt(number)
             cls._current._end()
 
     @classmethod
@@ -102,8 +102,12 @@ class Sweep:
                 print(f"{' '.join(job.resources)}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
             return [_returned(job, math.nan) for job in batch]
         try:
-            manifest, runner = self._open()
-            todo = manifest.register(batch)
+            with STOP_SIGNALS.held():  # until it can be continued
+                manifest, runner = self._open()
+                todo = manifest.register(batch)
+        except Preempted as error:
+            self.interrupt(error.number)
+            raise
         except OSError as error:
             raise config_error("hydra.sweep.dir", self.directory, f"can't be written ({error.strerror})") from error
         self._say_edits(batch)
@@ -206,6 +210,7 @@ class Sweep:
 
     def _end(self) -> None:
         assert self.runner is not None
+        STOP_SIGNALS.leave()
         keys = [*dict.fromkeys([*self.adopted, *self.jobs])]
         report(self.manifest, keys)
         states = [self.manifest.jobs[key]["status"] for key in keys if key in self.manifest.jobs]

@@ -19,6 +19,7 @@ def test_a_failure_is_not_turned_into_a_preemption() -> None:
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGTERM)
     assert STOP_SIGNALS.received == [signal.SIGTERM] * 2
+    STOP_SIGNALS.stop_listening()
     STOP_SIGNALS.listen()
     with pytest.raises(Preempted):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -61,6 +61,7 @@ def test_the_second_ctrl_c_is_at_once_and_only_that(requests: StopSignals) -> No
     requests.deferred = True
     ask(signal.SIGTERM)
     ask(signal.SIGTERM)
+    requests.stop_listening()
     requests.listen()
     requests.deferred = True
     ask(signal.SIGINT)
@@ -106,6 +107,46 @@ def test_within_noted_nothing_is_raised(requests: StopSignals) -> None:
         ask(signal.SIGTERM)
     assert received == [signal.SIGTERM]
     assert not fresh.is_listening
+
+
+def test_who_holds_it_is_not_broken_off(requests: StopSignals) -> None:
+    done = []
+
+    def hold(error: type[Exception] | None = None) -> None:
+        with requests.held():
+            with requests.held():
+                ask(signal.SIGTERM)
+            done.append("all of it")
+            if error is not None:
+                raise error
+
+    with pytest.raises(KeyError):  # what has gone wrong meanwhile comes first
+        hold(KeyError)
+    with pytest.raises(Preempted, match="by SIGTERM"):
+        hold()
+    hold()  # raised once
+    assert len(done) == 3
+
+
+def test_what_was_asked_before_counts_for_who_listens_next(requests: StopSignals) -> None:
+    """A run, after the program that has begun it; whatever has made nothing of it in between."""
+    with contextlib.suppress(Preempted):
+        ask(signal.SIGTERM)
+    with pytest.raises(Preempted, match="by SIGTERM"):
+        requests.listen()
+    assert requests.raised is not None
+
+
+def test_ctrl_c_can_be_left_to_python_until_there_is_a_run() -> None:
+    requests = StopSignals()
+    requests.listen(signals=[signal.SIGTERM])
+    with pytest.raises(KeyboardInterrupt):
+        ask(signal.SIGINT)
+    with requests.noted() as received:
+        ask(signal.SIGINT)
+    assert received == [signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    requests.stop_listening()
 
 
 # A deadline
