@@ -24,13 +24,17 @@ from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json
 from lockstep.cli import start
+from lockstep.config.checks import check_rules
 from lockstep.config.overrides import quote
+from lockstep.config.rules import above, integer, number
 from lockstep.errors import config_error
 from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import RankZeroFilter, run_id
 from lockstep.runs.composition import compose
 from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared, validated
+
+_RULES = {"from": above(0), "to": above(0), "steps": integer(10, 10**6), "stop_at": number(1)}
 
 
 def main() -> None:
@@ -57,12 +61,10 @@ def main() -> None:
 
 def _check(cfg: DictConfig) -> None:
     """Raises ConfigError for a range that is none."""
-    test = cfg.lr_range
-    if not 0 < test["from"] < test.to < float("inf"):
-        raise config_error("lr_range.to", test.to, f"accepted is a number above lr_range.from={test['from']}, which is above 0")
-    for key, least in (("steps", 10), ("stop_at", 1)):
-        if not test[key] >= least:
-            raise config_error(f"lr_range.{key}", test[key], f"accepted is a number of at least {least}")
+    check_rules(cfg, {f"lr_range.{name}": rule for name, rule in _RULES.items()})
+    first, last = cfg.lr_range["from"], cfg.lr_range.to
+    if not first < last:
+        raise config_error("lr_range.to", last, f"accepted is a number above lr_range.from={first}")
 
 
 def _say(directory: Path) -> None:

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -80,22 +80,43 @@ def remove_partial_files(folder: Path) -> None:
 
 
 def write_once(path: Path, write: Callable[[], None], size: int | None = None) -> None:
-    """Has a file, of `size` bytes where that is known, written if it is not there. Whoever else wants it meanwhile waits, by a
-    POSIX record lock (fcntl(2)), which data workers do not inherit: it ends with the process that holds it. What writers that
-    were killed have left there is removed."""
+    """Has a file, of `size` bytes where that is known, written if it is not there. Whoever else wants it meanwhile waits. What
+    writers that were killed have left there is removed; where `write` fails, nothing is left that was not there before."""
     if _is_there(path, size):
         return
-    folder = path.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a") as file:
+    missing = [folder for folder in path.parents if not folder.exists()]
+    try:
+        with _held(path.with_name("lock")):
+            if not _is_there(path, size):
+                write()
+    except BaseException:
+        for folder in missing:
+            with suppress(OSError):  # somebody else's is in it
+                folder.rmdir()
+        raise
+
+
+@contextmanager
+def _held(lock: Path) -> Iterator[None]:
+    """By this process alone: a POSIX record lock (fcntl(2)), which data workers do not inherit, and which ends with the process.
+    Where what is done meanwhile fails, a file that was made for it is removed, and who waited for it makes another."""
+    is_new = not lock.exists()
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX)
         except OSError as error:
-            log.warning(f"{folder}: this file system has no locks ({error}); other processes may write the same file")
+            log.warning(f"{lock.parent}: this file system has no locks ({error}); other processes may write the same file")
         else:
-            remove_partial_files(folder)
-        if not _is_there(path, size):
-            write()
+            remove_partial_files(lock.parent)
+        is_current = lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat())
+        try:
+            with nullcontext() if is_current else _held(lock):
+                yield
+        except BaseException:
+            if is_new and is_current:
+                lock.unlink(missing_ok=True)
+            raise
 
 
 def _is_there(path: Path, size: int | None) -> bool:
@@ -110,11 +131,18 @@ def _finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
+def read_regular(path: Path) -> str:
+    """The text of a file. Raises OSError for what is none: a pipe, say, would be waited for."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    return path.read_text()
+
+
 def read_json(path: Path, fits: Callable[[dict[str, Any]], bool] | None = None) -> dict[str, Any] | None:
     """The file's content; None where there is no such file, or none that can be read, or one that holds something else than
     it should by `fits`: a warning names that one."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_regular(path))
         if isinstance(content, dict) and (fits is None or fits(content)):
             return content
         reason = "holds something else than it should"

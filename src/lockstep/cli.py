@@ -14,13 +14,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import configure_log
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.batch_size import FLAG, find_batch_size, try_batch
 from lockstep.config.hydra_errors import explain
-from lockstep.config.overrides import null_groups_left_out
+from lockstep.config.overrides import check_single, null_groups_left_out
 from lockstep.errors import ConfigError, ExitCode
+from lockstep.imports import remove_empty_cache
 from lockstep.launchers.command_line import take_handed
 from lockstep.launchers.environment import register_resolvers, this_rank
 from lockstep.launchers.outcome import outcome_of
@@ -63,6 +64,7 @@ def start(main: Callable[[], Any]) -> None:
     console.say(line)
     if code == ExitCode.REFUSED or not OWN_DIRECTORY.has_begun:
         OWN_DIRECTORY.give_back()
+    remove_empty_cache()
     sys.exit(code)
 
 
@@ -103,6 +105,8 @@ def _get_mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any
     if config.hydra.mode not in (None, RunMode.RUN):
         return config.hydra.mode
     if config.hydra.mode is None:  # as Hydra does before it composes again
+        if OmegaConf.select(config, "resume") is None:  # a job of a sweep that is resumed has the sweep's own options
+            check_single([*config.hydra.overrides.task, *config.hydra.overrides.hydra])
         config.hydra.mode = RunMode.RUN
         config.hydra.overrides.hydra.append("hydra.mode=RUN")
     self.compose_config = partial(_composed, config)

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -36,6 +37,16 @@ def importing_much() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+        remove_empty_cache()
+
+
+def remove_empty_cache() -> None:
+    """Importing torch._dynamo makes a folder for what torch will compile, in that for temporary files: a run that is refused
+    leaves nothing. torch makes it again when it writes there (torch/_inductor/runtime/cache_dir_utils.py)."""
+    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
+    if "torch._dynamo" in sys.modules and folder.name.startswith("torchinductor_"):
+        with contextlib.suppress(OSError):  # it is in use
+            folder.rmdir()
 
 
 @contextlib.contextmanager

@@ -28,6 +28,8 @@ def refused(folder: Path, *overrides: str, **env: str) -> str:
         ("optimized_metric=val/f1", "optimized_metric=val/f1: the model declares train/loss, train/acc"),
         ("ckpt_path=nowhere.ckpt", "ckpt_path=nowhere.ckpt: no such file"),
         ("trainer.devices=[0", "trainer.devices=[0: not a valid override"),
+        ("sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
+        ("hydra.launcher.jobs=2", "hydra.launcher.jobs=2: is for sweeps; accepted with -m"),
         ("hydra.run.dir=/dev/null/run", "hydra.run.dir=/dev/null/run: can't be made or written to (Not a directory)"),
         ("hydra.sweep.dir=/dev/null seed=0,1 -m", "hydra.sweep.dir=/dev/null: can't be made or written to (File exists)"),
     ],
@@ -69,7 +71,8 @@ def test_an_unreadable_image_is_refused(tmp_path: Path) -> None:
         Image.new("RGB", (8, 8)).save(tmp_path / "data" / name / "fine.png")
     (tmp_path / "data" / "b" / "broken.png").write_bytes(b"\x89PNG not really")
     options = ("datamodule=image_folder", "datamodule.data_dir=data")
-    assert refused(tmp_path, *options).startswith("datamodule.data_dir=data/b/broken.png: not a readable image")
+    few = ("datamodule.val_fraction=0.4", "datamodule.batch_size=2")
+    assert refused(tmp_path, *options, *few).startswith("datamodule.data_dir=data/b/broken.png: not a readable image")
     # met by a data worker, without the check at the start
     unseen = (
         "datamodule.verify=false",

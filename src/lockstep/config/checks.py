@@ -4,7 +4,7 @@ import functools
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import shown
 from lockstep.config.plan import AUTO
-from lockstep.config.rules import RULES
+from lockstep.config.rules import RULES, Rule
 from lockstep.config.urls import check_is_here
 from lockstep.errors import config_error
 
@@ -34,13 +34,14 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     _check_missing(cfg, IN_EVERY_TRAINER)
     for key in sorted(OmegaConf.missing_keys(cfg)):
         raise config_error(key, "???", "a value is required")
-    for key, accepts in RULES.items():
-        if _has(cfg, key) and not accepts.test(value := OmegaConf.select(cfg, key)):
-            raise config_error(key, shown(value), accepts.words)
+    for key, value in _integers(OmegaConf.to_container(cfg)):
+        if abs(value) >= 2**63:
+            raise config_error(key, value, "accepted is an integer of 64 bits")
+    check_rules(cfg, RULES)
     for key, value, accepted in _conflicts(cfg):
         raise config_error(key, value, accepted)
     for key, metric in _monitored(cfg):
-        _check_metric(cfg, key, metric)
+        check_metric(cfg, key, metric)
     _check_targets(cfg)
     _check_data_dir(cfg)
     if _has_checkpoint(cfg):
@@ -48,6 +49,22 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     for key in ("ckpt_path", "init_from"):
         if (path := OmegaConf.select(cfg, key)) is not None:
             check_checkpoint(key, Path(path))
+
+
+def _integers(node: Any, above: str = "") -> Iterator[tuple[str, int]]:
+    """All that there are in plain containers, with their keys."""
+    for name, value in node.items() if isinstance(node, dict) else enumerate(node):
+        if isinstance(value, dict | list):
+            yield from _integers(value, f"{above}{name}.")
+        elif isinstance(value, int):
+            yield f"{above}{name}", value
+
+
+def check_rules(cfg: DictConfig, rules: Mapping[str, Rule]) -> None:
+    """Raises ConfigError for the first key, of those that the config has, whose value its rule does not accept."""
+    for key, accepts in rules.items():
+        if _has(cfg, key) and not accepts.test(value := OmegaConf.select(cfg, key)):
+            raise config_error(key, shown(value), accepts.words)
 
 
 def _has_checkpoint(cfg: DictConfig) -> bool:
@@ -142,7 +159,7 @@ def _monitored(cfg: DictConfig) -> Iterator[tuple[str, str]]:
             yield f"{name}.monitor", group.monitor
 
 
-def _check_metric(cfg: DictConfig, key: str, metric: str) -> None:
+def check_metric(cfg: DictConfig, key: str, metric: str) -> None:
     names = OmegaConf.select(cfg, "model.metrics")
     if names is None:  # a model of one's own that declares none
         return

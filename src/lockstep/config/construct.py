@@ -9,11 +9,13 @@ from typing import Any
 from hydra.errors import InstantiationException
 
 from lockstep.config.arguments import Arguments, shown
+from lockstep.config.memory import refused_for_memory
 from lockstep.config.targets import resolve
 from lockstep.errors import ConfigError, config_error
 
 _KEYS = ("_target_", "_partial_", "_args_")
 _OF_FITTING = ("lightning.", "lightning_utilities.", "torch.", "contextlib", f"{__name__.partition('.')[0]}.models.task")
+_MISSING = re.compile(r"(\w+)\.__init__\(\) missing \d+ required .*?: '(\w+)'")
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'|multiple values for (?:keyword )?argument '(\w+)'")
 
 
@@ -43,7 +45,7 @@ class Factory:
         except ConfigError:
             raise
         except Exception as error:
-            if (refusal := self._refusal(error)) is None:
+            if (refusal := refused_for_memory(self.key, self.keywords, error) or self._refusal(error)) is None:
                 raise
             raise refusal from error
 
@@ -55,6 +57,8 @@ class Factory:
         return self(**taken)
 
     def _refusal(self, error: Exception) -> ConfigError | None:
+        if isinstance(error, TypeError) and (found := _MISSING.search(str(error))) and found[1] in _names_of_bases(self.callee):
+            return config_error(f"{self.key}.{found[2]}", "???", f"a value is required by {self.name}")
         if isinstance(error, TypeError):
             found = _UNEXPECTED.search(str(error))
             name = found and (found[1] or found[2])
@@ -119,6 +123,10 @@ def refused_by_lightning(error: BaseException, trainer: Mapping[str, Any]) -> Co
 
 def _is_misconfiguration(error: Exception) -> bool:
     return type(error).__name__ == "MisconfigurationException"  # Lightning's: not imported here
+
+
+def _names_of_bases(callee: Any) -> set[str]:
+    return {base.__name__ for base in getattr(callee, "__mro__", ())}
 
 
 def _in_one_line(error: Exception) -> str:

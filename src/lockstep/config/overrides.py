@@ -7,8 +7,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 
+from lockstep.errors import config_error
+
 # Of Hydra's own settings those that say where and how this one command runs, not what a run is.
-_OF_ONE_COMMAND = ("hydra.run.", "hydra.sweep", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
+_OF_SWEEPS = ("hydra.sweep", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
+_OF_ONE_COMMAND = ("hydra.run.", "hydra.mode", *_OF_SWEEPS)
 
 _MAY_BE_NULL = ("logger", "callbacks")  # groups of which none is a choice too
 
@@ -31,6 +34,13 @@ def unquote(value: str) -> str:
 def is_of_each_run(override: str) -> bool:
     """Is an override of Hydra's own config meant for each run of a sweep, and each rank of a run, too."""
     return not override.lstrip("+~").startswith(_OF_ONE_COMMAND)
+
+
+def check_single(overrides: Sequence[str]) -> None:
+    """Raises ConfigError for what says what a sweep is, or how its jobs are run: a single run would ignore it."""
+    for key, value in ((key_of(item), item.partition("=")[2]) for item in overrides):
+        if key.startswith(_OF_SWEEPS) or (key == "sweep" and value != "null"):
+            raise config_error(key, value, "is for sweeps; accepted with -m")
 
 
 def config_flags(hydra: Any) -> list[str]:

@@ -55,8 +55,10 @@ class Plan:
         accelerator, devices, device_ids = _devices(cfg.trainer, started, elsewhere)
         num_nodes = (started[1] if started else 1) if cfg.trainer.num_nodes == AUTO else cfg.trainer.num_nodes
         world_size = devices * num_nodes
+        if elsewhere is None:
+            _check_cores("datamodule.num_workers", OmegaConf.select(cfg, "datamodule.num_workers") or 0, cfg)
         if accelerator == "cpu" and elsewhere is None:
-            _check_cores(devices, cfg.max_processes_per_core)
+            _check_cores("trainer.devices", devices, cfg)
         if world_size > 1:
             _check_several(cfg, accelerator)
         alike = _tensor_parallel_size(cfg, world_size)
@@ -111,11 +113,11 @@ def visible_cores() -> int:
     return len(cores())
 
 
-def _check_cores(devices: int, per_core: int) -> None:
-    most = per_core * visible_cores()
-    if devices > most:
-        accepted = f"this machine has {visible_cores()} core(s); accepted is 1 to {most}, or more with max_processes_per_core"
-        raise config_error("trainer.devices", devices, accepted)
+def _check_cores(key: str, processes: int, cfg: DictConfig) -> None:
+    most = cfg.max_processes_per_core * visible_cores()
+    if processes > most:
+        accepted = f"this machine has {visible_cores()} core(s); accepted is up to {most}, or more with max_processes_per_core"
+        raise config_error(key, processes, accepted)
 
 
 def _check_several(cfg: DictConfig, accelerator: str) -> None:
@@ -123,6 +125,9 @@ def _check_several(cfg: DictConfig, accelerator: str) -> None:
     backend = OmegaConf.select(cfg, "trainer.strategy.process_group_backend")
     if backend == "nccl" and accelerator != "gpu":
         raise config_error("trainer.strategy.process_group_backend", backend, "is for GPUs; accepted is gloo, or null")
+    if OmegaConf.select(cfg, "trainer.strategy.static_graph") and cfg.trainer.accumulate_grad_batches > 1:
+        why = "DDP then exchanges gradients in every backward pass, and trainer.accumulate_grad_batches leaves some out"
+        raise config_error("trainer.strategy.static_graph", "true", f"{why}; accepted is false")
     precision = cfg.trainer.get("precision")
     if precision in (16, "16-mixed") and OmegaConf.select(cfg, "trainer.strategy.blocks") is not None:
         why = "its scaler of gradients does not see the parts that other processes have; accepted is bf16-mixed, 32-true, 64-true"

@@ -119,7 +119,7 @@ _OF_A_KIND: dict[Rule, str] = {
         trainer.strategy.communication.rank trainer.strategy.communication.period
         datamodule.size datamodule.length datamodule.val_length datamodule.test_length datamodule.in_features
         datamodule.out_features datamodule.context
-        model.adapt.rank model.net.width model.net.kernel_size model.net.depth model.net.heads model.optimizer.ns_steps
+        model.adapt.rank model.net.width model.net.kernel_size model.net.heads model.optimizer.ns_steps
         model.lr_scheduler.frequency model.lr_scheduler.step_size
         guards.preemption.every_n_steps guards.nonfinite.every_n_steps
         callbacks.ema.update_every_n_steps callbacks.pictures.samples callbacks.step_time.every_n_steps
@@ -140,7 +140,7 @@ _OF_A_KIND: dict[Rule, str] = {
         datamodule.curriculum.epochs datamodule.curriculum.pacing.power model.adapt.alpha model.net.scaling_factor
         model.net.rope_base model.net.norm_eps model.lr_scheduler.div_factor model.lr_scheduler.final_div_factor
     """,
-    TEXT: "name optimized_metric datamodule.dataset datamodule.data_dir datamodule.target",
+    TEXT: "optimized_metric datamodule.dataset datamodule.data_dir datamodule.target",
     TEXT.or_null(): """
         resume ckpt_path init_from datamodule.cache_dir datamodule.tokenizer datamodule.separator
         model.lr_scheduler.monitor
@@ -158,6 +158,7 @@ _OF_A_KIND: dict[Rule, str] = {
 # groups are checked where the key is present, for a datamodule or model of one's own may lack any of them.
 RULES: dict[str, Rule] = {
     **{key: accepted for accepted, keys in _OF_A_KIND.items() for key in keys.split()},
+    "name": Rule("accepted is text, of which no part is ..", lambda v: TEXT.test(v) and ".." not in v.split("/")),
     "mirror": Rule("accepted is a URL that fsspec knows, s3://BUCKET/PREFIX say", is_url).or_null(),
     "mirror_wait": number(0, 10**7),
     "memory_per_process": above(0).or_null(),
@@ -180,7 +181,7 @@ RULES: dict[str, Rule] = {
     "trainer.deterministic": one_of(True, False, "warn"),
     "trainer.benchmark": YES_NO.or_null(),
     "trainer.strategy.process_group_backend": one_of("nccl", "gloo").or_null(),
-    "trainer.strategy.timeout": number(1),
+    "trainer.strategy.timeout": number(1, 10**7),
     "trainer.strategy.bucket_cap_mb": number(0.001),
     "trainer.strategy.communication.dtype": one_of("float16", "bfloat16"),
     "datamodule.batch_size": integer(1).or_auto(),
@@ -217,6 +218,7 @@ RULES: dict[str, Rule] = {
     "model.compile_mode": one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
     "model.label_smoothing": number(0, 1),
     "model.tta": one_of("none", "mirror", "mirror_translate"),
+    "model.net.depth": integer(1, 1000),  # layers are made one by one, however long that takes
     "model.net.dropout": number(0, 1),
     "model.net.hidden": some("integers of at least 1", integer(1)),
     "model.net.batchnorm_momentum": number(0, 1),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lockstep.config.memory import check_memory
 from lockstep.counter_rng import random_bits
 from lockstep.errors import config_error
 
@@ -32,8 +33,11 @@ class CropFlip:
     ) -> None:
         self.crop, self.flip, self.padding, self.seed = crop, flip, padding, seed
 
-    def check(self, shape: Sequence[int]) -> None:
-        """Raises ConfigError where an image of (channels, height, width) can't be reflected so far."""
+    def check(self, shape: Sequence[int], batch_size: int) -> None:
+        """Raises ConfigError where an image of (channels, height, width) can't be reflected so far, or padded so much."""
+        channels, height, width = shape
+        padded = channels * (height + 2 * self.crop) * (width + 2 * self.crop)
+        check_memory("datamodule.augment", {"crop": self.crop}, batch_size * padded)
         if self.padding == "reflect" and self.crop >= min(shape[1:]):
             accepted = f"an image of {tuple(shape)} can't be reflected further than it reaches; accepted is less"
             raise config_error("datamodule.augment.crop", self.crop, accepted)

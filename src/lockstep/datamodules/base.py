@@ -1,6 +1,7 @@
 """What all datamodules share: splits, loaders, batch sizes, standardisation."""
 
 import logging
+import math
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -11,14 +12,16 @@ import numpy
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler, Subset
+from torch.utils.data import DataLoader, DistributedSampler
 
+from lockstep.config.memory import check_memory
 from lockstep.datamodules.augment import CropFlip
-from lockstep.datamodules.batches import Augment, Batch, Batches, InMemory
+from lockstep.datamodules.batches import Augment, Batch, Batches
 from lockstep.datamodules.curriculum import Curriculum, EasyFirst
 from lockstep.datamodules.loaders import loader_of
 from lockstep.datamodules.on_device import OnDevice
-from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler, shuffled
+from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
+from lockstep.datamodules.splits import Splits, check_part, fold_of, part_of, seeded_split
 from lockstep.errors import config_error
 from lockstep.runs.shares import share_of_batch
 
@@ -36,15 +39,6 @@ class DataSpec:
     input_shape: tuple[int, ...]
     num_outputs: int
     class_names: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Splits:
-    """Three datasets of (input, target) pairs; a validation or test split that is not there is None."""
-
-    train: Any
-    val: Any | None
-    test: Any | None
 
 
 class DataModule(LightningDataModule):
@@ -103,27 +97,22 @@ class DataModule(LightningDataModule):
         if self.augment is not None and len(self.spec.input_shape) != 3:
             raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {self.spec.input_shape}")
         if isinstance(self.augment, CropFlip):
-            self.augment.check(self.spec.input_shape)
+            self.augment.check(self.spec.input_shape, self.batch_size)
         self._start = (0, 0)
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        sampler = TrainSampler(
-            len(self.splits.train),
-            self._batch_size(),
-            *self._share,
-            accumulate=self._accumulate,
-            shuffle=self.shuffle,
-            seed=self.seed,
-            drop_last=self.drop_last,
-            start=self._start,
-            reorder=self._easy_first,
-        )
+        sampler = self._train_sampler(len(self.splits.train), start=self._start, reorder=self._easy_first)
         batches = self._limited(len(sampler))
         self.samples_per_epoch = min(batches * self.order_facts()["samples_per_batch"], sampler.samples_per_epoch)
         log.info(f"{self.samples_per_epoch} of {len(self.splits.train)} samples per epoch, in {batches} batches per process")
         return self._loader(self.splits.train, sampler, self.augment)
+
+    def _train_sampler(self, length: int, **order: Any) -> TrainSampler:
+        """Raises ConfigError where so many samples are too few for a step."""
+        given = {"accumulate": self._accumulate, "shuffle": self.shuffle, "seed": self.seed, "drop_last": self.drop_last}
+        return TrainSampler(length, self._batch_size(), *self._share, **given, **order)
 
     def state_dict(self) -> dict[str, int]:
         """Where in the data training is: counted in samples of the epoch's global order, so that it holds at any world size."""
@@ -138,7 +127,7 @@ class DataModule(LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """Raises ConfigError where a run would continue within an epoch in another order, or in other global batches."""
-        if self.trainer is None or self.trainer.state.fn != "fit":
+        if not self._is_trained:
             return
         now = self.order_facts()
         if state_dict["consumed"]:
@@ -188,10 +177,10 @@ class DataModule(LightningDataModule):
         ids = torch.arange(len(train))
         if test_fraction:
             ids, held_out = seeded_split(len(train), test_fraction, self.seed)
-            test = _part(train, held_out) or None
+            test = part_of(train, held_out) or None
         if val is None:
             rest, held_out = self.split(len(ids))
-            train, val = _part(train, ids[rest]), _part(train, ids[held_out]) or None
+            train, val = part_of(train, ids[rest]), part_of(train, ids[held_out]) or None
         return Splits(train, val, test)
 
     def describe(self) -> dict[str, int]:
@@ -202,13 +191,23 @@ class DataModule(LightningDataModule):
     def split(self, length: int) -> tuple[Tensor, Tensor]:
         """Ids of `length` training samples as (training, validation), drawn with the seed, each in ascending order."""
         if self.folds is None:
+            if self._is_trained:
+                check_part("val_fraction", self.val_fraction, length)
             return seeded_split(length, self.val_fraction, self.seed)
-        if not 0 <= self.fold < self.folds:
-            accepted = f"accepted is 0 to {self.folds - 1}, for datamodule.folds={self.folds}"
-            raise config_error("datamodule.fold", self.fold, accepted)
-        parts = shuffled(length, self.seed).tensor_split(self.folds)
-        rest = torch.cat([part for number, part in enumerate(parts) if number != self.fold])
-        return rest.sort().values, parts[self.fold].sort().values
+        return fold_of(length, self.folds, self.fold, self.seed)
+
+    def check_length(self, length: int) -> None:
+        """Raises ConfigError where so many samples are to be trained on and are too few for a step: for data whose preparation
+        leaves files."""
+        if self._is_trained:
+            self._train_sampler(length)
+
+    def check_batch(self, name: str, value: int) -> None:
+        """Raises ConfigError where a batch of inputs of `spec`, whose size is the argument `name`, is more than there is memory
+        for."""
+        check_memory(
+            "datamodule", {name: value, "batch_size": self.batch_size}, self.batch_size * math.prod(self.spec.input_shape)
+        )
 
     def refuse_folds(self) -> None:
         """For data that is validated on a split of its own: every fold would be the same run."""
@@ -236,6 +235,11 @@ class DataModule(LightningDataModule):
             pin_memory=self.pin_memory and self._device.type == "cuda",
             persistent_workers=self.persistent_workers,
         )
+
+    @property
+    def _is_trained(self) -> bool:
+        """Is it a training that the data is for."""
+        return self.trainer is not None and self.trainer.state.fn == "fit"
 
     @property
     def _share(self) -> tuple[int, int]:
@@ -274,20 +278,7 @@ class DataModule(LightningDataModule):
         return scaler
 
 
-def _part(dataset: Any, ids: Tensor) -> InMemory | Subset[Any]:
-    """Some of the samples; of what is in memory a copy, so that a batch is of one tensor."""
-    is_in_memory = type(dataset) is InMemory  # a subclass may be on disk
-    return InMemory(*dataset.__getitems__(ids)) if is_in_memory else Subset(dataset, ids.tolist())
-
-
 def as_features(inputs: Tensor) -> numpy.ndarray:
     """Rows for StandardScaler: images (n, channels, height, width) to (n*height*width, channels), all else to (n, -1)."""
     values = inputs.double() / 255 if inputs.dtype == torch.uint8 else inputs.double()
     return (values.movedim(1, -1).flatten(0, 2) if values.ndim == 4 else values.flatten(1)).numpy()
-
-
-def seeded_split(length: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Ids of `length` samples as (the rest, a random `fraction`), each in ascending order."""
-    held_out = round(length * fraction)
-    order = shuffled(length, seed)
-    return order[held_out:].sort().values, order[:held_out].sort().values

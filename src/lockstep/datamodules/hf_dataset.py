@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lockstep.config.checks import VALIDATION
-from lockstep.datamodules.base import DataModule, DataSpec, Splits
+from lockstep.config.memory import check_memory
+from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.images import WORKERS, decode
+from lockstep.datamodules.splits import Splits
 from lockstep.errors import config_error
 
 NAMES = {"train": ("train",), "val": VALIDATION, "test": ("test",)}
@@ -45,6 +47,7 @@ class HFDataset(DataModule):
         columns = [inputs] if isinstance(inputs, str) else inputs
         _check_columns(tables, inputs=columns, target=[target])
         targets = Targets(tables["train"], target)
+        check_memory("datamodule", {"size": size}, 3 * size**2)
         self.rows = {split: Rows(split, table, columns, targets, size) for split, table in tables.items()}
         train = self.rows["train"]
         if num_workers is None:

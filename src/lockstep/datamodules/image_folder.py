@@ -9,9 +9,10 @@ from typing import Any
 import torchvision
 from torchvision.datasets.folder import find_classes
 
-from lockstep.datamodules.base import DataModule, DataSpec, Splits
+from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.image_cache import Mapped, UnreadableImages, cached
 from lockstep.datamodules.images import WORKERS, damage, decode
+from lockstep.datamodules.splits import Splits
 from lockstep.errors import config_error
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class ImageFolder(DataModule):
             self.refuse_folds()
         self.classes = _class_names(self.data_dir / "train" if self.is_split else self.data_dir)
         self.spec = DataSpec((3, size, size), len(self.classes), class_names=tuple(self.classes))
+        self.check_batch("size", size)
 
     @cached_property
     def folders(self) -> dict[str, LabelledImages]:
@@ -79,6 +81,9 @@ class ImageFolder(DataModule):
         return {name: LabelledImages(folder, self.classes, self.spec.input_shape) for name, folder in there.items()}
 
     def prepare_data(self) -> None:
+        """Raises ConfigError where the images are too few, before any is decoded."""
+        numbers = {name: range(len(images)) for name, images in self.folders.items()}
+        self.check_length(len(self._splits_of(numbers).train))
         if self.cache:
             self.pack()
             return
@@ -101,7 +106,9 @@ class ImageFolder(DataModule):
         return packed
 
     def load(self) -> Splits:
-        datasets: Any = self.pack() if self.cache else self.folders
+        return self._splits_of(self.pack() if self.cache else self.folders)
+
+    def _splits_of(self, datasets: Any) -> Splits:
         return self.drawn(**datasets) if self.is_split else self.drawn(datasets["all"], test_fraction=self.test_fraction)
 
 

@@ -1,6 +1,7 @@
 """Text files, or the sources of Python's standard library, in windows of tokens."""
 
 import hashlib
+import math
 import os
 import sysconfig
 from collections.abc import Collection, Sequence
@@ -10,10 +11,11 @@ from typing import Any
 import numpy
 from torch import Tensor
 
-from lockstep.datamodules.base import DataModule, DataSpec, Splits
+from lockstep.datamodules.base import DataModule, DataSpec
+from lockstep.datamodules.splits import Splits
 from lockstep.datamodules.tokens import Windows, token_file
-from lockstep.datamodules.vocabulary import vocabulary
-from lockstep.errors import config_error
+from lockstep.datamodules.vocabulary import Bytes, vocabulary
+from lockstep.errors import EpochTooShort, config_error
 
 # Of the standard library: what is installed beside it, tests, an editor, and tables and texts that programs have written.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "lib2to3", "encodings", "pydoc_data"}
@@ -50,6 +52,7 @@ class Text(DataModule):
         self.vocabulary = vocabulary(tokenizer, separator)
         self.has_test = test_fraction > 0
         self.spec = DataSpec((context,), self.vocabulary.size)
+        self.check_batch("context", context)
 
     @property
     def token_bytes(self) -> Tensor:
@@ -62,11 +65,37 @@ class Text(DataModule):
         return self.vocabulary.separator
 
     def prepare_data(self) -> None:
+        if isinstance(self.vocabulary, Bytes):
+            self._check_context()
         self.load()
+
+    def _check_context(self) -> None:
+        """Raises ConfigError where the texts, each byte a token, are too short for a step: before their tokens are written."""
+        named = self._named()
+        try:
+            lengths = [path.stat().st_size + 1 for _, path in named]  # with a separator each
+        except OSError:
+            return  # that one will be named
+        if self._is_cut(named):
+            tokens = round((sum(lengths) + 1) * (1 - self.val_fraction - self.test_fraction))
+        else:
+            tokens = sum(lengths[number] for number in self._numbers(named)["train"]) + 1
+        windows = max(1, math.ceil((tokens - 1) / self.context))
+        try:
+            self.check_length(windows)
+        except EpochTooShort as error:
+            if windows > 1:
+                raise
+            line = f"datamodule.context={self.context}: the training texts have {tokens} tokens in all; accepted is less"
+            raise EpochTooShort(line, error.most) from error
+
+    def _is_cut(self, named: Sequence[Any]) -> bool:
+        """Are there fewer files than splits."""
+        return self.folds is None and len(named) < len(self._asked_for)
 
     def load(self) -> Splits:
         named = self._named()
-        is_cut = self.folds is None and len(named) < len(self._asked_for)
+        is_cut = self._is_cut(named)
         numbers = {} if is_cut else self._numbers(named)
         path = token_file([path for _, path in named], self.vocabulary, self.cache_dir)
         starts = numpy.load(path.with_suffix(".npy"))

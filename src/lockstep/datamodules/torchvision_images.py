@@ -9,8 +9,9 @@ import torch
 import torchvision
 from torch import Tensor
 
-from lockstep.datamodules.base import DataModule, DataSpec, Splits
+from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import InMemory
+from lockstep.datamodules.splits import Splits
 from lockstep.errors import ConfigError, config_error
 
 _SHAPES = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "KMNIST": (1, 28, 28), "CIFAR10": (3, 32, 32)}

@@ -130,5 +130,7 @@ def plateau(
 ) -> dict[str, Any]:
     if interval != "epoch":
         raise config_error("model.lr_scheduler.interval", interval, "a plateau is looked for after an epoch; accepted is epoch")
+    if gamma >= 1:
+        raise config_error("model.lr_scheduler.gamma", gamma, "lowers the rate on a plateau; accepted is a number below 1")
     _refuse_until(optimizer, "plateau")
     return _entry(ReduceLROnPlateau(optimizer, mode=mode, factor=gamma, patience=patience), interval, frequency, monitor)

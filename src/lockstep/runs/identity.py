@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from lockstep.atomic_files import write_json
+from lockstep.atomic_files import read_regular, write_json
 from lockstep.config.overrides import key_of
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
@@ -40,7 +40,7 @@ class Identity:
     def read(cls, run_dir: Path) -> Self | None:
         """None where there is no such file. Raises ConfigError for one that is damaged."""
         try:
-            content = json.loads((run_dir / FILE).read_text())
+            content = json.loads(read_regular(run_dir / FILE))
             seal = content.pop("sha256")
             if seal == _seal(content):
                 return cls(**content)

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
+from lockstep.config.checks import check_metric
 from lockstep.config.construct import Factory, construct
 from lockstep.config.rules import Rule, integer, one_of
 from lockstep.errors import config_error
@@ -120,6 +121,8 @@ class Search:
         """Before anything is written: what Optuna is to be made of, and whether all that is to be chosen from is there."""
         for point in self.space.corners():
             self.loader.load_sweep_config(self.config, list(point))
+        for name in (self.settings.objectives or {}).keys() - set(RECORDED):
+            check_metric(self.config, "hydra.sweeper.objectives", name)
         self._sampler(0)
         construct("hydra.sweeper.pruner", self.settings.pruner)
         if len(self.objectives) > 1 and OmegaConf.select(self.config, "callbacks.pruning") is not None:

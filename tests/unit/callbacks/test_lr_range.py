@@ -88,9 +88,13 @@ def test_it_takes_a_run_s_samples_and_stops_where_it_diverges(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("lr_range.to=1e-7", "lr_range.to=1e-07: accepted is a number above lr_range.from=1e-06, which is above 0"),
-        ("lr_range.from=0", "lr_range.to=1.0: accepted is a number above lr_range.from=0, which is above 0"),
-        ("lr_range.steps=3", "lr_range.steps=3: accepted is a number of at least 10"),
+        ("lr_range.to=1e-7", "lr_range.to=1e-07: accepted is a number above lr_range.from=1e-06"),
+        ("lr_range.from=0", "lr_range.from=0: accepted is a number above 0"),
+        ("lr_range.from=x", "lr_range.from=x: accepted is a number above 0"),
+        ("lr_range.to=null", "lr_range.to=null: accepted is a number above 0"),
+        ("lr_range.steps=x", "lr_range.steps=x: accepted is an integer between 10 and 1000000"),
+        ("lr_range.steps=3", "lr_range.steps=3: accepted is an integer between 10 and 1000000"),
+        ("lr_range.stop_at={a: 1}", "lr_range.stop_at={'a': 1}: accepted is a number of at least 1"),
         ("lr_range.stop_at=0.5", "lr_range.stop_at=0.5: accepted is a number of at least 1"),
     ],
 )

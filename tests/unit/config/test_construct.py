@@ -72,6 +72,7 @@ def node(name: str, /, **values: Any) -> dict[str, Any]:
         ("Typed", {}, "part.count=???: a value is required"),
         ("Typed", {"count": 1, "foo": 2}, "part.foo=2: no such argument; accepted are count, rate, mode, sizes, name"),
         ("Derived", {"extra": 1, "count": 1}, "part.extra=1: accepted is true or false"),
+        ("Derived", {"extra": True}, "part.count=???: a value is required by "),
         ("Derived", {"count": "x"}, "part.count=x: accepted is an integer"),
         ("Closed", {"foo": 1}, "part.foo=1: no such argument; accepted are width"),
         ("Nothing", {}, rf"part._target_={__name__}.Nothing: "),

@@ -239,10 +239,26 @@ def test_a_plan_in_words(changes: dict[str, Any], words: str, shipped: DictConfi
 
 def test_more_processes_than_a_machine_can_bear_are_refused(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
-    with pytest.raises(ConfigError, match=r"^trainer\.devices=17: this machine has 2 core\(s\); accepted is 1 to 16, or more "):
+    with pytest.raises(ConfigError, match=r"^trainer\.devices=17: this machine has 2 core\(s\); accepted is up to 16, or more "):
         plan_of(shipped, trainer__accelerator="cpu", trainer__devices=17)
     shipped.max_processes_per_core = 9
     assert plan_of(shipped, trainer__accelerator="cpu", trainer__devices=17).world_size == 17
+
+
+def test_more_data_workers_than_a_machine_can_bear_are_refused(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
+    with pytest.raises(
+        ConfigError, match=r"^datamodule\.num_workers=1000000: this machine has 2 core\(s\); accepted is up to 16"
+    ):
+        plan_of(shipped, trainer__accelerator="cpu", datamodule__num_workers=10**6)
+    plan_of(shipped, trainer__accelerator="cpu", datamodule__num_workers=16)
+
+
+def test_a_static_graph_and_accumulation_on_several_processes_are_refused(shipped: DictConfig) -> None:
+    both = {"trainer__accelerator": "cpu", "trainer__strategy__static_graph": True, "trainer__accumulate_grad_batches": 2}
+    assert plan_of(shipped, **both).world_size == 1
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.static_graph=true: DDP then exchanges gradients in every backward"):
+        plan_of(shipped, **both, trainer__devices=2)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ def pretend(
 ) -> DataModule:
     """As if attached to the trainer of one rank."""
     trainer: Any = SimpleNamespace(
+        state=SimpleNamespace(fn="fit"),
         distributed_sampler_kwargs={"rank": global_rank, "num_replicas": world_size},
         accumulate_grad_batches=accumulate,
         limit_train_batches=limit,
@@ -158,7 +159,6 @@ def test_batches_are_page_locked_on_gpus_only(device: str, options: dict[str, bo
 @pytest.mark.parametrize(("name", "key"), [("seed", "seed"), ("shuffle", "datamodule.shuffle")])
 def test_an_epoch_is_not_continued_in_another_order(name: str, key: str) -> None:
     datamodule = pretend(Digits(batch_size=32), 0, 1)
-    datamodule.trainer.state = SimpleNamespace(fn="fit")  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     saved = datamodule.order_facts() | {"epoch": 1, "consumed": 64}
     datamodule.load_state_dict(saved)
     datamodule.load_state_dict({fact: value for fact, value in saved.items() if fact != "shuffle"})  # of an older checkpoint

@@ -1,5 +1,6 @@
 """The default data and how it is split."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -8,8 +9,9 @@ import torch
 from sklearn.datasets import load_digits
 
 from lockstep.datamodules import Digits
-from lockstep.datamodules.base import seeded_split
 from lockstep.datamodules.digits import digits
+from lockstep.datamodules.splits import seeded_split
+from lockstep.errors import ConfigError
 
 
 def test_digits_come_in_three_splits() -> None:
@@ -60,3 +62,17 @@ def test_a_seeded_split_is_disjoint_and_complete_and_in_order(length: int, fract
     assert rest.tolist() == sorted(rest.tolist())
     assert drawn.tolist() == sorted(drawn.tolist())
     assert sorted(rest.tolist() + drawn.tolist()) == list(range(length))
+
+
+def test_parts_without_a_sample_are_refused() -> None:
+    training: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"))
+    assert Digits(val_fraction=0.0001).load().val is None
+    with pytest.raises(ConfigError, match=r"^datamodule.val_fraction=0.0001: of 1437 samples that is none; accepted is 0, or"):
+        attached(Digits(val_fraction=0.0001), training).load()
+    with pytest.raises(ConfigError, match=r"^datamodule.folds=100000: there are 1437 samples; accepted is at most as many"):
+        Digits(folds=100000).load()
+
+
+def attached(datamodule: Digits, trainer: Any) -> Digits:
+    datamodule.trainer = trainer
+    return datamodule

@@ -303,3 +303,10 @@ def test_a_task_tells_its_schedule_how_long_training_lasts(accumulate: int, run:
 
     assert len(rates_of_a_run(accumulate, 1, schedule, **run)) == length.steps
     assert told == [length]
+
+
+def test_a_plateau_that_raises_the_rate_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^model.lr_scheduler.gamma=1.5: lowers the rate on a plateau; accepted is a number be"
+    ):
+        plateau(optimizer(), TEN_EPOCHS, "epoch", 1, "val/loss", mode="min", gamma=1.5, patience=1)

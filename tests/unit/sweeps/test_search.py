@@ -62,11 +62,11 @@ def near_a_hundredth(point: dict[str, str]) -> Outcome:
 composed: list[list[str]] = []  # by searches, before they begin
 
 
-def search(launcher: Launcher, *arguments: str, launcher_settings: Any = None, **settings: Any) -> Any:
+def search(launcher: Launcher, *arguments: str, launcher_settings: Any = None, model: Any = None, **settings: Any) -> Any:
     """A whole search; its study."""
     shipped = OmegaConf.load(CONF / "hydra" / "sweeper" / "optuna.yaml")
     known = {key: value for key, value in shipped.items() if not str(key).startswith("_")} | settings  # pyright: ignore
-    config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"pruning": None}}
+    config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"pruning": None}, "model": model}
     config |= {"hydra": {"sweep": {"dir": str(launcher.folder)}, "launcher": launcher_settings or {}}}
     loader = SimpleNamespace(load_sweep_config=lambda _, overrides: composed.append(overrides))
     Search(OmegaConf.create(config), loader, Settings.of(known), launcher).run(arguments or [LR])  # pyright: ignore
@@ -224,6 +224,12 @@ def test_a_dry_run_asks_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_setting_that_can_not_be_is_one_line(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         search(Launcher(tmp_path, near_a_hundredth), **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_objective_that_the_model_does_not_declare_is_refused_before_the_first_trial(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^hydra.sweeper.objectives=val/foo: the model declares train/loss, val/loss, test"):
+        search(Launcher(tmp_path, near_a_hundredth), model={"metrics": ["loss"]}, objectives={"val/foo": "max"})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,52 @@
+"""Which samples are for training, which for validation, which for the test."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from lockstep.datamodules.batches import InMemory
+from lockstep.datamodules.samplers import shuffled
+from lockstep.errors import config_error
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Three datasets of (input, target) pairs; a validation or test split that is not there is None."""
+
+    train: Any
+    val: Any | None
+    test: Any | None
+
+
+def seeded_split(length: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Ids of `length` samples as (the rest, a random `fraction`), each in ascending order."""
+    held_out = round(length * fraction)
+    order = shuffled(length, seed)
+    return order[held_out:].sort().values, order[:held_out].sort().values
+
+
+def fold_of(length: int, folds: int, fold: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Ids of `length` samples as (the rest, one of so many equal parts), each in ascending order."""
+    if not 0 <= fold < folds:
+        raise config_error("datamodule.fold", fold, f"accepted is 0 to {folds - 1}, for datamodule.folds={folds}")
+    if folds > length:
+        raise config_error("datamodule.folds", folds, f"there are {length} samples; accepted is at most as many")
+    parts = shuffled(length, seed).tensor_split(folds)
+    rest = torch.cat([part for number, part in enumerate(parts) if number != fold])
+    return rest.sort().values, parts[fold].sort().values
+
+
+def check_part(name: str, fraction: float, length: int) -> None:
+    """Raises ConfigError for a part of the samples that has none."""
+    if fraction and not round(fraction * length):
+        accepted = f"of {length} samples that is none; accepted is 0, or at least {1 / max(1, length):.1g}"
+        raise config_error(f"datamodule.{name}", fraction, accepted)
+
+
+def part_of(dataset: Any, ids: Tensor) -> InMemory | Subset[Any]:
+    """Some of the samples; of what is in memory a copy, so that a batch is of one tensor."""
+    is_in_memory = type(dataset) is InMemory  # a subclass may be on disk
+    return InMemory(*dataset.__getitems__(ids)) if is_in_memory else Subset(dataset, ids.tolist())
