@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import logging
 import os
 import select
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -119,8 +121,8 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
         print(result["advice"], flush=True)
     if result["train_time"]:
         commands = [f"tensorboard --logdir {shlex.quote(_relative(run_dir))}"]
-        if any(run_dir.glob("checkpoints/*.ckpt")):
-            commands.append(command_line("scripts/evaluate.py", _relative(run_dir)))
+        if result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")) and _has_script("scripts/evaluate.py"):
+            commands.append(command_line("scripts/evaluate.py", run_dir))
         print("\n  ".join(["\nNext:", *commands]), flush=True)
 
 
@@ -132,10 +134,34 @@ def show_preempted(run_dir: Path, reason: str) -> None:
     say(f"The run was {reason}.{how}{begins}")
 
 
-def command_line(script: str, *arguments: str) -> str:
-    """A command for a shell that runs a script of this checkout from where the person is."""
+def command_line(script: str, *arguments: str | Path) -> str:
+    """A command for a shell that runs a script of this checkout from where the person is; a Path is given from there too."""
     path = _relative(_ROOT / script) if (_ROOT / script).is_file() else script
-    return shlex.join(["python", path, *arguments])
+    return shlex.join(["python", path, *(_relative(one) if isinstance(one, Path) else one for one in arguments)])
+
+
+def _has_script(script: str) -> bool:
+    """The package may be installed without a checkout."""
+    return (_ROOT / script).is_file() or Path(script).is_file()
+
+
+class CellFormatter(logging.Formatter):
+    """Lines on a terminal break between the `cells` of a record that has some, and never inside one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line, cells = super().format(record), getattr(record, "cells", None)
+        return line if cells is None or not sys.stdout.isatty() else in_lines(cells, shutil.get_terminal_size().columns)
+
+
+def in_lines(cells: Sequence[str], width: int) -> str:
+    """The cells with two blanks between them, in as few lines of `width` columns as hold them whole."""
+    lines = [cells[0]]
+    for cell in cells[1:]:
+        if len(lines[-1]) + 2 + len(cell) <= width:
+            lines[-1] += f"  {cell}"
+        else:
+            lines.append(f"  {cell}")
+    return "\n".join(lines)
 
 
 def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:

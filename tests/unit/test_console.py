@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import os
 import pty
 import subprocess
@@ -157,3 +158,37 @@ def test_what_a_step_s_time_went_to_is_a_row_and_the_advice_a_line(capsys: pytes
     assert lines[-1] == "try more workers"
     console.show_result(tmp_path, result | {"step_time": shares, "advice": None})
     assert "None" not in capsys.readouterr().out
+
+
+def test_what_to_do_next_is_what_can_be_done(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to evaluate what has no test_step, nor with a script where there are none."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "best.ckpt").touch()
+    result = {"metrics": {}, "wall_time": 1.0, "world_size": 1, "train_time": 1.0, "samples_per_second": 1.0}
+
+    def offers(**more: Any) -> bool:
+        console.show_result(tmp_path, result | more)
+        return "scripts/evaluate.py" in capsys.readouterr().out
+
+    assert offers()
+    assert offers(has_test=True)
+    assert not offers(has_test=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "_ROOT", tmp_path)
+    assert not offers(has_test=True)
+
+
+def test_lines_break_between_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = ["epoch 1/3", "step 12", "train/acc 0.5", "train/loss 1.234", "val/acc 0.25", "val/loss 2.345"]
+    lines = console.in_lines(cells, 40).splitlines()
+    assert [line.split("  ") for line in lines] == [cells[:3], ["", *cells[3:5]], ["", cells[5]]]
+    assert max(map(len, lines)) <= 40
+    formatter = console.CellFormatter("%(message)s")
+    record = logging.makeLogRecord({"msg": "  ".join(cells), "cells": cells})
+    assert formatter.format(record) == "  ".join(cells)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert formatter.format(record).splitlines() == lines
+    assert formatter.format(logging.makeLogRecord({"msg": "x" * 50})) == "x" * 50

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.runs.results import accountant
@@ -17,19 +18,39 @@ from lockstep.runs.shares import share_of_batch
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
 INTERVAL = 10.0  # seconds at most between two notes of how far a run is; it begins with shorter ones
+REDRAWN = 0.5  # seconds after which a bar is drawn again, however few batches have passed
+_BAR, _GROWTH = 5, 6  # columns: of the bar itself, and for a rate and a time that become longer
 
 
 class Progress(TQDMProgressBar):
-    """A bar on a terminal, redrawn every `refresh_rate` batches, and a line per epoch everywhere.
+    """A bar on a terminal, and a line per epoch everywhere.
 
-    It reads the metrics that are logged anyway, so that no batch waits for the device on its account.
+    The bar is redrawn every half second; every `refresh_rate` batches, and at the end of an epoch, with the metrics that are
+    logged anyway, as many as the terminal has room for. So no batch waits for the device on its account.
     """
 
     def __init__(self, refresh_rate: int = 50) -> None:
         super().__init__(refresh_rate=refresh_rate if sys.stdout.isatty() else 0)
+        self._drawn = 0.0  # when a bar was drawn last
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
-        return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
+        """Those that fit beside the bar, each whole; what a checkpoint is chosen by comes first."""
+        if not self.is_enabled:
+            return {}
+        texts, room = _texts(trainer), _room(self.train_progress_bar)
+        monitored = {getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks}
+        kept: dict[str, Any] = {}
+        for name in sorted(texts, key=lambda name: name not in monitored):
+            room -= len(f", {name}={texts[name]}")
+            if room >= 0:
+                kept[name] = texts[name]
+        return kept
+
+    def _redraw(self, bar: Tqdm, batches: int) -> None:
+        """With the metrics that it shows: to read new ones may mean to wait for the device."""
+        if self.is_enabled and time.monotonic() - self._drawn > REDRAWN:
+            bar.n, self._drawn = batches, time.monotonic()
+            bar.refresh()
 
     def on_train_start(self, *arguments: Any) -> None:
         super().on_train_start(*arguments)
@@ -50,8 +71,17 @@ class Progress(TQDMProgressBar):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        self._redraw(self.train_progress_bar, batch_idx + 1)
         if time.monotonic() >= self._due and trainer.is_global_zero:
             self._write(trainer, batch_idx + 1)
+
+    def on_validation_batch_end(self, trainer: Trainer, *arguments: Any, **options: Any) -> None:
+        super().on_validation_batch_end(trainer, *arguments, **options)
+        self._redraw(self.val_progress_bar, arguments[3] + 1)
+
+    def on_test_batch_end(self, trainer: Trainer, *arguments: Any, **options: Any) -> None:
+        super().on_test_batch_end(trainer, *arguments, **options)
+        self._redraw(self.test_progress_bar, arguments[3] + 1)
 
     def on_train_end(self, *arguments: Any) -> None:
         self._say_epoch(arguments[0])
@@ -64,10 +94,11 @@ class Progress(TQDMProgressBar):
         self._said = trainer.current_epoch
         if self.is_enabled:
             self.train_progress_bar.clear()
-        metrics = "  ".join(f"{name} {value}" for name, value in sorted(self.get_metrics(trainer).items()))
         self._record(trainer)
         end = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
-        log.info(f"epoch {trainer.current_epoch}{end}  step {trainer.global_step}  {metrics}")
+        metrics = (f"{name} {value}" for name, value in sorted(_texts(trainer).items()))
+        cells = [f"epoch {trainer.current_epoch}{end}", f"step {trainer.global_step}", *metrics]
+        log.info("  ".join(cells), extra={"cells": cells})
 
     def _record(self, trainer: Trainer) -> None:
         """The epoch that has ended; its history says after how many seconds of training which metrics were reached."""
@@ -96,6 +127,18 @@ class Progress(TQDMProgressBar):
         content = self._noted | {"step": trainer.global_step, "share": share, "seconds_left": left}
         with suppress(OSError):  # a full disk, say: no reason to stop training
             write_json(Path(trainer.default_root_dir) / PROGRESS, content)
+
+
+def _texts(trainer: Trainer) -> dict[str, str]:
+    return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
+
+
+def _room(bar: Tqdm) -> int:
+    """Columns that a line of the terminal has for metrics, when all batches are done."""
+    drawn: Any = bar.format_dict  # measures the terminal
+    state = drawn | {"n": drawn["total"] or drawn["n"], "ncols": None, "postfix": None}
+    state["bar_format"] = str(drawn["bar_format"]).replace("{bar}", "")
+    return (drawn["ncols"] or 80) - len(Tqdm.format_meter(**state)) - _BAR - _GROWTH
 
 
 def _share(trainer: Any, batches: int) -> float | None:

@@ -8,10 +8,13 @@ import torch
 from lightning import LightningModule, Trainer
 from torch import Tensor
 from torch.nn import Parameter
+from torch.utils.data import Subset, TensorDataset
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lockstep.callbacks.monitors import log_metrics
 from lockstep.config.plan import visible_cores
+from lockstep.datamodules import Batches, InMemory
+from lockstep.datamodules.on_device import OnDevice
 from lockstep.trainer.epoch_loop import EpochLoop
 from lockstep.trainer.steps import StepParts
 
@@ -172,8 +175,25 @@ def _of_data(trainer: Any, data: Tensor, step: float) -> str | None:
     if most < _MUCH or most * step < _WORTH_A_WORKER:
         return None
     where = f" on rank {int(data.argmax())}" if len(data) > 1 else ""
-    workers = getattr(trainer.train_dataloader, "num_workers", 0)
-    return f"{most:.0%} of a step{where} is waiting for data: with datamodule.num_workers={workers}, try more"
+    change = _for_data(trainer.train_dataloader, trainer.strategy.root_device)
+    return f"{most:.0%} of a step{where} is waiting for data: {change}" if change else None
+
+
+def _for_data(loader: Any, device: torch.device) -> str | None:
+    """Rows of tensors in memory are not read sooner by another process, which would have to send them; they may live on the
+    device."""
+    dataset, workers = getattr(loader, "dataset", None), getattr(loader, "num_workers", 0)
+    if isinstance(dataset, OnDevice):
+        return None
+    if isinstance(dataset, Batches) and dataset.augment is None:
+        dataset = dataset.dataset
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    if not isinstance(dataset, InMemory | TensorDataset):
+        return f"with datamodule.num_workers={workers}, try more"
+    if isinstance(dataset, InMemory) and device.type != "cpu":
+        return "it is in memory, try datamodule.on_device=true"
+    return f"it is in memory, with datamodule.num_workers={workers} try 0" if workers else None
 
 
 def _of_threads(trainer: Any) -> str | None:

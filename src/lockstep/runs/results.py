@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning import Trainer
+from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 
 from lockstep.checkpointing import read_checkpoint
@@ -58,6 +59,7 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         "samples_trained": samples_trained,
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),
         "samples": datamodule.describe() if hasattr(datamodule, "describe") else {},
+        "has_test": _has_test(model, datamodule),
         "test_note": getattr(datamodule, "test_note", None),
         "epochs": trainer.current_epoch,
         "steps": trainer.global_step,
@@ -73,6 +75,13 @@ def facts_of(trainer: Trainer) -> dict[str, Any]:
         if hasattr(callback, "facts"):
             facts |= callback.facts()
     return facts
+
+
+def _has_test(model: Any, datamodule: Any) -> bool:
+    """Can scripts/evaluate.py test the model on its data?"""
+    parts = ((model, "test_step"), (datamodule, "test_dataloader"))
+    are_lightning_s = isinstance(model, LightningModule) and isinstance(datamodule, LightningDataModule)
+    return are_lightning_s and getattr(datamodule, "has_test", True) and all(is_overridden(hook, part) for part, hook in parts)
 
 
 def _peak_memory(device: torch.device) -> int:

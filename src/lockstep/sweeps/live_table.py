@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from lockstep.console import first_of
+from lockstep.console import command_line, first_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING
 from lockstep.sweeps.view import JobView, SweepView, Views, seen
@@ -20,6 +20,7 @@ from lockstep.sweeps.view import JobView, SweepView, Views, seen
 COLUMNS = ("job", "overrides", "devices", "state", "epoch", "step", "done", "metric", "samples/s", "time", "left")
 _DISPENSABLE = ("devices", "step", "samples/s", "time", "epoch", "left", "done")  # the first first, where a terminal is narrow
 _STYLES = {RUNNING: "cyan", FINISHED: "green", FAILED: "bold red", INTERRUPTED: "yellow", WAITING: "dim"}
+ENDED = (FINISHED, FAILED)
 _FIRST = (RUNNING, FAILED, INTERRUPTED, FINISHED, WAITING)  # where there are more jobs than lines
 _READABLE = 16  # characters of the overrides that a column less is worth
 _REASONS = 5  # lines
@@ -31,13 +32,15 @@ class LiveTable:
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self._views, self._changes, self._screen, self._due = Views(), Changes(), Screen(), 0.0
+        self._note = f"From any terminal: {command_line('scripts/sweep.py', 'watch', manifest.directory)}"
+        self._has_begun = False
 
     def show(self) -> None:
         if not sys.stdout.isatty():
             self._say_changes()
         elif time.monotonic() > self._due:
             self._due = time.monotonic() + 1
-            self._screen.show(seen(self.manifest, self._views))
+            self._screen.show(seen(self.manifest, self._views), self._note)
 
     def close(self) -> None:
         """Takes the live table away; the last changes are said."""
@@ -47,7 +50,11 @@ class LiveTable:
 
     def _say_changes(self) -> None:
         if changed := self._changes.of({key: (job["status"], len(job["attempts"])) for key, job in self.manifest.jobs.items()}):
-            say_each(self._views.of(self.manifest, changed))
+            if not self._has_begun:
+                print(self._note, flush=True)
+            self._has_begun = True
+            ended = sum(job["status"] in ENDED for job in self.manifest.jobs.values())
+            say_each(self._views.of(self.manifest, changed), ended, total_of(seen(self.manifest, self._views)))
 
 
 class Changes:
@@ -63,12 +70,15 @@ class Changes:
         return changed
 
 
-def say_each(jobs: Sequence[JobView]) -> None:
-    """A line for each."""
+def say_each(jobs: Sequence[JobView], ended: int = 0, total: int = 0) -> None:
+    """A line for each; of a sweep in which now `ended` jobs of `total` have ended, also which of them each was."""
+    before = ended - sum(job.status in ENDED for job in jobs)
     for job in jobs:
+        before += job.status in ENDED
+        place = f"{before} of {total}  " if total and job.status in ENDED else ""
         metric = "" if job.metric is None or job.status != FINISHED else f"  {job.metric_name} {job.metric:.6g}"
         why = f"  {clause(job.reason)}" if job.reason else ""
-        print(f"{job.directory}: {job.status}{metric}{why}", flush=True)
+        print(f"{place}{job.directory}: {job.status}{metric}{why}", flush=True)
 
 
 class Screen:
@@ -99,7 +109,7 @@ class Screen:
 def fitted(found: SweepView, note: str = "", width: int = 80, height: int | None = None) -> Group:
     """Table, reasons and summary within so many columns, and lines; the most important of the rows where they are too many."""
     reasons = _reasons(found.jobs)
-    room = len(found.jobs) if height is None else max(3, height - len(reasons) - 7)
+    room = len(found.jobs) if height is None else max(3, height - len(reasons) - 7 - len(note) // width)
     ranked = sorted(found.jobs, key=lambda job: _FIRST.index(job.status))
     keys = {job.key for job in (ranked[: room - 1] if len(ranked) > room else ranked)}
     shown = [job for job in found.jobs if job.key in keys]
@@ -191,13 +201,17 @@ def span(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def total_of(found: SweepView) -> int:
+    """How many jobs there will be: of a search its trials."""
+    return max(found.trials or 0, len(found.jobs))
+
+
 def words_of(found: SweepView) -> str:
     """One line: how many jobs stand how, the best of them, and when the sweep will have ended."""
-    counts = found.counts
-    states = ", ".join(f"{counts[state]} {state}" for state in (RUNNING, WAITING, FINISHED, FAILED, INTERRUPTED) if counts[state])
-    many = f"{len(found.jobs)} job{'s' * (len(found.jobs) != 1)}"
-    many = f"{many} of {found.trials} trials" if found.trials and len(found.jobs) != found.trials else many
-    parts = [f"{many}: {states}" if found.jobs else "no jobs yet"]
+    counts, total = found.counts, total_of(found)
+    done = f"{counts[FINISHED]} of {total} {'trial' if found.trials else 'job'}{'s' * (total != 1)} finished"
+    states = [f"{counts[state]} {state}" for state in (RUNNING, WAITING, FAILED, INTERRUPTED) if counts[state]]
+    parts = [", ".join([done, *states]) if found.jobs else "no jobs yet"]
     if (best := found.best) is not None:
         parts.append(f"best {best.metric_name} {best.metric:.5g} (job {best.number})")
     if found.left is not None:

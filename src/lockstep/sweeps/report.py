@@ -1,11 +1,13 @@
 """What came of a sweep: its best jobs on the terminal, results.csv and results.md."""
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
 import shlex
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +18,10 @@ from lockstep.atomic_files import replace_text
 from lockstep.console import show_table, table
 from lockstep.sweeps.job_directory import RECORDED, cards, record_of
 from lockstep.sweeps.jobs import REPEATS, flat, varying
-from lockstep.sweeps.live_table import clause
+from lockstep.sweeps.live_table import clause, fitted
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FINISHED
+from lockstep.sweeps.view import Views, seen
 
 
 def report(manifest: Manifest, keys: Sequence[str]) -> None:
@@ -32,9 +35,22 @@ def report(manifest: Manifest, keys: Sequence[str]) -> None:
     replace_text(directory / "results.csv", _csv(names, results))
     tables = [_table(names[1:], results), *_repeats(results, [name for name in differing if name not in REPEATS])]
     replace_text(directory / "results.md", "\n".join(tables))
-    shown = ("directory", "status", *differing, "metric", "world_size", "samples_per_second", "reason")
-    show_table(_cells(shown, [result for result in results if result["key"] in keys]), shown)
+    if sys.stdout.isatty():
+        _show(manifest, [result["key"] for result in results if result["key"] in keys])
+    else:
+        shown = ("directory", "status", *differing, "metric", "world_size", "samples_per_second", "reason")
+        show_table(_cells(shown, [result for result in results if result["key"] in keys]), shown)
     print(f"\n{directory}/results.csv\ntensorboard --logdir {shlex.quote(str(directory))}", flush=True)
+
+
+def _show(manifest: Manifest, keys: Sequence[str]) -> None:
+    """On a terminal, in the order of `keys`: a line for each job, with the columns that fit."""
+    found, terminal = seen(manifest, Views(), is_held=False), Console()
+    jobs = {job.key: job for job in found.jobs}
+    found = dataclasses.replace(found, jobs=[jobs[key] for key in keys])
+    terminal.print(fitted(found, width=terminal.width))
+    if found.best is not None:
+        print(f"\nbest: {manifest.directory / found.best.directory}")
 
 
 def edits(manifest: Manifest) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from terminals import terminal
 
 from lockstep.callbacks.progress import Progress
 
@@ -71,3 +72,40 @@ def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Pa
         seen.append((content["epoch"], content["step"], content["share"], content["seconds_left"]))
     assert seen[:4] == [(0, 1, 0.125, None), (0, 2, 0.25, 30.0), (0, 2, 0.25, 30.0), (0, 4, 0.5, 20.0)]
     assert seen[4:] == [(1, 5, 0.5, pytest.approx(80 / 3))] * 2 + [(1, 7, 0.875, 5.0)] * 2
+
+
+def test_a_bar_moves_in_an_epoch_of_few_batches_and_shows_whole_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten batches of a second each, of which 50 are one redraw's; a terminal of 80 columns has room for one metric of six, the monitored one."""
+    clock = [100.0]
+    monkeypatch.setattr("lockstep.callbacks.progress.time.monotonic", lambda: clock[0])
+    model, trainer = SimpleNamespace(), stand_in(tmp_path, 0)
+    trainer.num_training_batches, trainer.checkpoint_callbacks = 10, [SimpleNamespace(monitor="val/acc")]
+    trainer.callback_metrics = {f"{split}/{name}": 0.123456 for split in ("train", "val") for name in ("loss", "acc", "top5")}
+    with terminal(80, 24) as (seen, stream):
+        monkeypatch.setattr("sys.stdout", stream)
+        progress = Progress(refresh_rate=50)
+        progress.setup(trainer, model, "fit")
+        progress.on_train_start(trainer, model)
+        progress.on_train_epoch_start(trainer, model)
+        for batch in range(10):
+            clock[0] += 1.0
+            progress.on_train_batch_end(trainer, model, None, None, batch)
+        drawn = [line for line in seen().split("\r") if line.strip()]
+    for batches in range(1, 11):
+        assert any(f"| {batches}/10 [" in line for line in drawn), drawn
+    assert all(len(line.rstrip("\n")) <= 80 for line in drawn)
+    assert drawn[-1].rstrip().endswith(", val/acc=0.1235]")
+
+
+def test_an_epoch_s_line_says_every_metric_and_breaks_between_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    progress, model, trainer = Progress(), SimpleNamespace(), stand_in(tmp_path, 0)
+    trainer.checkpoint_callbacks = []
+    progress.setup(trainer, model, "fit")
+    progress.on_train_start(trainer, model)
+    trainer.current_epoch, trainer.callback_metrics = 1, {f"val/metric_{i}": 0.5 for i in range(9)}
+    progress._say_epoch(trainer)
+    (record,) = caplog.records
+    metrics = [f"val/metric_{i} 0.5" for i in range(9)]
+    assert getattr(record, "cells") == ["epoch 1/9", "step 0", *metrics]  # noqa: B009
+    assert record.message == "  ".join(["epoch 1/9", "step 0", *metrics])

@@ -108,7 +108,7 @@ def test_the_table_is_that_of_the_terminal_and_a_directory_that_goes_is_told(tmp
     folder.mkdir()
     with served(made(folder)) as page:
         told = json.loads(asked(page, "/table.json")[1])
-        assert told["words"].startswith("3 jobs: 1 waiting, 1 finished, 1 failed · best val/acc 0.5 (job 0)")
+        assert told["words"].startswith("1 of 3 jobs finished, 1 waiting, 1 failed · best val/acc 0.5 (job 0)")
         assert told["note"].startswith("No sweep process. Try again what failed: python ")
         assert (told["has_ended"], told["report"], told["jobs"][1]["reason"]) == (True, True, MARKUP)
         charts = json.loads(asked(page, "/curves.json")[1])["charts"]

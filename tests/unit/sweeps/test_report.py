@@ -1,10 +1,12 @@
 """What is said of a sweep: which jobs are averaged, and in how many words they failed."""
 
 import csv
+import re
 from pathlib import Path
 
 import fake_sweep
 import pytest
+from terminals import terminal
 
 from lockstep.sweeps.live_table import clause, rows_of
 from lockstep.sweeps.manifest import Manifest
@@ -73,3 +75,29 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
     assert (tmp_path / "manifest.json").read_bytes() == before  # who only looks changes nothing
     with fake_sweep.held(tmp_path):
         assert [row[3] for row in rows_of(Views().of(as_it_stands(Manifest(tmp_path))))] == ["finished", "running"]
+
+
+def test_on_a_terminal_a_job_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns, best first; elsewhere the table is as wide as it is."""
+    jobs = [fake_sweep.job(tmp_path, i, seed=i) for i in range(4)]
+    manifest = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
+    for number, one in enumerate(jobs):
+        long = [f"model.optimizer.lr={10.0**-number}", f"datamodule.some_long_key={'x' * 40}{number}"]
+        manifest.update(one.key, metric=number / 8, overrides=long)
+    with terminal(80, 24) as (seen, stream):
+        monkeypatch.setattr("sys.stdout", stream)
+        monkeypatch.setenv("TERM", "xterm")
+        report(manifest, list(manifest.jobs))
+        text = re.sub(r"\x1b\[[0-9;]*m", "", seen())
+    rows = [line for line in text.splitlines() if line.startswith("│")]
+    assert [row.split("│")[1].strip() for row in rows] == [str(number) for number in order(manifest)]
+    assert len({len(row) for row in rows}) == 1
+    assert len(rows[0]) <= 80
+    assert "4 of 4 jobs finished" in text
+    assert f"best: {tmp_path}/" in text
+
+
+def order(manifest: Manifest) -> list[int]:
+    """Numbers of the jobs, the best first."""
+    sign = -1 if next(iter(manifest.jobs.values()))["optimized_mode"] == "max" else 1
+    return [job["number"] for job in sorted(manifest.jobs.values(), key=lambda job: sign * job["metric"])]

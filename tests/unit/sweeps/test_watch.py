@@ -107,12 +107,12 @@ def test_what_is_left_of_a_sweep_is_what_like_jobs_have_taken(tmp_path: Path) ->
     found = looked_at(tmp_path)
     assert found.left == pytest.approx(100.0, abs=1.0)
     assert words_of(found).startswith(
-        "6 jobs: 1 running, 2 waiting, 2 finished, 1 failed · best val/acc 0.5 (job 0) · about 1 min 40 s"
+        "2 of 6 jobs finished, 1 running, 2 waiting, 1 failed · best val/acc 0.5 (job 0) · about 1 min 40 s"
     )
     (tmp_path / "search.json").write_text('{"n_trials": 8}')  # two trials more
     found = looked_at(tmp_path)
     assert found.left == pytest.approx(180.0, abs=1.0)
-    assert words_of(found).startswith("6 jobs of 8 trials: ")
+    assert words_of(found).startswith("2 of 8 trials finished, 1 running, ")
     assert [span(seconds) for seconds in (None, 5.4, 65, 3600, 90000)] == ["", "5 s", "1 min 5 s", "1 h 0 min", "1 d 1 h"]
 
 
@@ -236,10 +236,15 @@ def test_a_sweep_s_own_look_at_its_jobs_costs_nothing_while_none_changes(
     manifest = made(tmp_path, *STATES)
     table = LiveTable(manifest)
     table.show()
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("From any terminal: python ")
+    assert first.endswith(f"scripts/sweep.py watch {tmp_path}")
+    assert [line.partition("  ")[0] for line in lines if ": running" not in line] == ["1 of 6", "2 of 6", "3 of 6"]
     monkeypatch.setattr(Views, "_view", None)
     table.show()
     monkeypatch.undo()
     manifest.update(f"{2:012x}", status="failed", reason="planted")
     table.show()
-    assert capsys.readouterr().out.endswith(": failed  planted\n")
+    said = capsys.readouterr().out
+    assert said.startswith("4 of 6  ")
+    assert said.endswith(": failed  planted\n")
