@@ -75,7 +75,7 @@ def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Pa
 
 
 def test_a_bar_moves_in_an_epoch_of_few_batches_and_shows_whole_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten batches of a second each, of which 50 are one redraw's; a terminal of 80 columns has room for one metric of six, the monitored one."""
+    """Ten batches of a second each, where a refresh is due after 50; beside the bar there is room for one metric of six."""
     clock = [100.0]
     monkeypatch.setattr("lockstep.callbacks.progress.time.monotonic", lambda: clock[0])
     model, trainer = SimpleNamespace(), stand_in(tmp_path, 0)
