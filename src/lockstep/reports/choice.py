@@ -4,18 +4,9 @@ import math
 
 from lockstep.reports.communication import Fit
 from lockstep.reports.measurements import Measurements
-from lockstep.reports.scaling import SINGLE, Point, Series, metric_change
+from lockstep.reports.scaling import BETTER, SINGLE, Point, Series, metric_change
 
 WORTH = 0.5  # the least log speed-up per log of devices for which more are taken: twice as many have to give 1.41x
-SAME = 0.01  # the part of the metric that may be lost where repeats don't say how much is chance
-
-
-def loss(point: Point, base: Point, maximize: bool) -> float:
-    """What of the metric is lost from `base` to `point`, beyond what may be chance; 0 where nothing is."""
-    change = metric_change(point, base)
-    lost = -change.mean if maximize else change.mean
-    low, high = change.bounds
-    return lost if lost > max(SAME * abs(base.metric.mean), (high - low) / 2) else 0.0
 
 
 def chosen(series: Series, maximize: bool) -> Point:
@@ -23,7 +14,7 @@ def chosen(series: Series, maximize: bool) -> Point:
     best = series.base
     for point in series.points[1:]:
         gain = math.log(point.speedup.mean / best.speedup.mean) / math.log(point.devices / best.devices)
-        if gain < WORTH or loss(point, series.base, maximize):
+        if gain < WORTH or metric_change(point, series, maximize).lost:
             break
         best = point
     return best
@@ -45,8 +36,7 @@ def answer(measured: Measurements, series: Series | None, fit: Fit | None) -> st
         begin = f"{at}: {value}, and more devices are not worth it"
     else:
         few = "one device" if base.devices == 1 else f"{base.devices} devices"
-        change = metric_change(best, base)
-        is_better = (change.mean > 0) == measured.maximize and abs(change.mean) > SAME * abs(base.metric.mean)
+        is_better = metric_change(best, series, measured.maximize).verdict == BETTER
         values = f"({best.metric.mean:.4g}, {few} {base.metric.mean:.4g})"
         begin = f"{at}: {best.speedup.mean:.2g}x {few} at {'a better' if is_better else 'the same'} {measured.metric} {values}"
     return f"{begin}{_beyond(best, series, fit, measured)}."
@@ -57,7 +47,7 @@ def _beyond(best: Point, series: Series, fit: Fit | None, measured: Measurements
     more = next((other for other in series.points if other.devices > best.devices), None)
     if more is not None:
         faster = more.speedup.mean / best.speedup.mean
-        lost = loss(more, series.base, measured.maximize)
+        lost = metric_change(more, series, measured.maximize).lost
         cost = f"cost {more.devices / best.devices / faster:.2g}x the device-hours"
         return f"; {more.devices} give {faster:.2g}x the speed and {f'lose {lost:.2g} of {measured.metric}' if lost else cost}"
     if fit is None:

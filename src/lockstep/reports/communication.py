@@ -8,6 +8,7 @@ arXiv 2006.15704).
 """
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -87,6 +88,13 @@ class Fit:
     candidates: tuple[Candidate, ...]
     counts: tuple[int, ...]
     noise: float
+    is_repeated: bool = False
+
+    @property
+    def reach(self) -> float:
+        """The most devices that anything is predicted of: twice the largest count, where neither repeats say how sure the times
+        are nor a third count which of latency and bandwidth there is."""
+        return math.inf if self.is_repeated or len(self.counts) > 2 else 2 * max(self.counts)
 
     @property
     def model(self) -> StepTime:
@@ -122,7 +130,11 @@ def fit(timings: Sequence[Timing], given: Mapping[str, float] | None = None) -> 
         if len(free) <= places and (candidate := _fitted(free, timings, noise, given or {})) is not None
     ]
     found.sort(key=lambda one: one.misfit)
-    return Fit(tuple(one for one in found if one.misfit <= found[0].misfit + _AS_GOOD), counts, noise) if found else None
+    return (
+        Fit(tuple(one for one in found if one.misfit <= found[0].misfit + _AS_GOOD), counts, noise, len(timings) > places)
+        if found
+        else None
+    )
 
 
 def _choices(timings: Sequence[Timing], given: Mapping[str, float]) -> Iterator[tuple[str, ...]]:

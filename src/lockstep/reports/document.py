@@ -75,22 +75,39 @@ def _markdown(block: Block) -> str:
 
 
 STYLE = """
-:root { color-scheme: light; --ink: #1a1a1a; --soft: #595959; --line: #d0d0d0; --accent: #0072b2; }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: #fff; max-width: 56rem; margin: auto; padding: 1rem; }
+:root { color-scheme: light dark; --ink: #1a1a1a; --soft: #595959; --line: #d0d0d0; --accent: #0072b2; --paper: #fff; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --soft: #a3a3a3; --line: #3a3a3a; --accent: #56b4e9; --paper: #1a1a1a; }
+  figure[role=img] > svg { filter: invert(.898) hue-rotate(180deg); } /* white becomes the paper's colour, blue stays blue */
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); }
+body { max-width: 76rem; margin: auto; padding: 1rem; }
+p, ul, h1, figure { max-width: 56rem; }
 h1 { font-size: 1rem; font-weight: 500; color: var(--soft); margin: 0; }
 h2 { font-size: 1.2rem; margin: 2.2rem 0 .5rem; }
+li, p { overflow-wrap: anywhere; }
 .answer { font-size: 1.5rem; line-height: 1.35; font-weight: 600; margin: .3rem 0 1rem; padding-left: .8rem; }
 .answer { border-left: .3rem solid var(--accent); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; margin: .6rem 0; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; overflow-wrap: anywhere; min-width: 5rem; }
 th { color: var(--soft); font-weight: 500; vertical-align: bottom; }
 td { vertical-align: top; }
-.interval { display: block; font-size: .85em; color: var(--soft); }
+.interval { display: block; font-size: .85em; color: var(--soft); white-space: nowrap; }
 figure { margin: 1rem 0; }
 svg { max-width: 100%; height: auto; }
 @media (max-width: 40rem) { .answer { font-size: 1.2rem; } body { padding: .8rem; } }
+@media screen and (max-width: 60rem) { /* a row is a card: its name, then a line for each column */
+  .cards, .cards tbody, .cards tr, .cards td { display: block; }
+  .cards thead { display: none; }
+  .cards tr { border-bottom: 1px solid var(--line); padding: .5rem 0; }
+  .cards td { display: flex; gap: .5rem; border: 0; padding: .1rem 0; }
+  .cards td:first-child { font-weight: 600; }
+  .cards td:empty { display: none; }
+  .cards td::before { content: attr(data-column); color: var(--soft); font-weight: 400; text-align: left; margin-right: auto; }
+  .cards .interval { display: inline; }
+}
 @media print {
   body { max-width: none; font-size: 11pt; }
   figure, tr { break-inside: avoid; }
@@ -121,6 +138,9 @@ def to_html(document: Document, pictures: Mapping[str, str]) -> str:
 """
 
 
+_FITS = 3  # columns that a phone has room for
+
+
 def _html(block: Block, pictures: Mapping[str, str]) -> Iterator[str]:
     match block:
         case Heading(text):
@@ -132,13 +152,16 @@ def _html(block: Block, pictures: Mapping[str, str]) -> Iterator[str]:
         case Picture(name, words, _):
             yield f'<figure role="img" aria-label="{html.escape(words)}">{pictures[name]}</figure>'
         case Table(columns, rows):
-            yield f'<div class="wide"><table><thead>{_row("th", columns)}</thead><tbody>'
-            yield from (_row("td", row) for row in rows)
+            kind = ' class="cards"' if len(columns) > _FITS else ""
+            yield f'<div class="wide"><table{kind}><thead>{_row("th", columns)}</thead><tbody>'
+            yield from (_row("td", row, columns) for row in rows)
             yield "</tbody></table></div>"
 
 
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{_cell(cell)}</{tag}>' for cell in cells)}</tr>"
+def _row(tag: str, cells: Sequence[str], columns: Sequence[str] = ()) -> str:
+    """`columns` are the cells' names, for where there is no room for a table."""
+    names = [f' data-column="{html.escape(name)}"' for name in columns] or [""] * len(cells)
+    return f"<tr>{''.join(f'<{tag}{name}>{_cell(cell)}</{tag}>' for name, cell in zip(names, cells, strict=True))}</tr>"
 
 
 def _cell(text: str) -> str:

@@ -72,6 +72,7 @@ class Measurements:
 
     is_of_steps: times are of training steps; otherwise of whole trainings, with validation and checkpoints.
     left_out: how many jobs there are of each other variant.
+    compared: the model, the data and the overrides that all rows have in common, a line each.
     """
 
     directory: Path
@@ -80,6 +81,7 @@ class Measurements:
     maximize: bool
     is_of_steps: bool = False
     left_out: dict[tuple[str, ...], int] = field(default_factory=dict)
+    compared: tuple[str, ...] = ()
 
     @property
     def finished(self) -> list[Measurement]:
@@ -115,7 +117,23 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
         maximize=first.get("optimized_mode") == "max",
         is_of_steps=is_of_steps,
         left_out={one: count for one, count in counts.items() if one != variant},
+        compared=_compared(manifest.directory, kept, [job["overrides"] for job in jobs.values()]),
     )
+
+
+def _compared(directory: Path, rows: Sequence[Measurement], overrides: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """What was trained on what. Jobs of one variant have one model and one data set, unless an edited config says otherwise."""
+    config = next((flat(card["config"]) for row in rows if (card := card_of(directory / row.job)) is not None), {})
+    record = next((row.record for row in rows if row.record), {})
+    net, task, data = (config.get(f"{key}._target_") for key in ("model.net", "model", "datamodule"))
+    model = " in ".join(str(one).rpartition(".")[2] for one in (net, task) if one)
+    parameters = f", {record['parameters']:,} parameters" if record.get("parameters") else ""
+    samples = record.get("samples") or {}
+    sizes = ", ".join(f"{value} {name}" for name, value in samples.items() if isinstance(value, int | str))
+    shared = [item for item in overrides[0] if all(item in one for one in overrides)]
+    facts = {"model": model and model + parameters, "data": str(data or "").rpartition(".")[2] + (f", {sizes}" if sizes else "")}
+    facts |= {"overrides of all jobs": " ".join(shared)}
+    return tuple(f"{name}: {value}" for name, value in facts.items() if value)
 
 
 def _row(directory: Path, job: dict[str, Any], names: Sequence[str], edited: dict[str, Any]) -> Measurement:

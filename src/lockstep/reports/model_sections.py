@@ -1,5 +1,6 @@
 """The parts of the page that go beyond what was measured: the model of communication and the gradient noise scale."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from statistics import fmean
@@ -26,13 +27,20 @@ def communication(found: Findings) -> Iterator[Block]:
         "T(n) = compute + max(0, 2(n-1)/n * bytes/bandwidth + 2(n-1) * latency - overlap), fitted to the times of the steps."
     )
     words = "Milliseconds of a step by number of devices: measured, and as the model has it, by its terms"
-    yield Picture("model", words, lambda: pictures.step_model(series, fit, max(16, 2 * fit.counts[-1])))
+    drawn = int(min(fit.reach, max(16, 2 * fit.counts[-1])))
+    yield Picture("model", words, lambda: pictures.step_model(series, fit, drawn))
     one, nodes = series.setting, _nodes(found, fit, series.setting)
     yield Table(("parameter", "value", "known"), list(_parameters(found, fit, one.per_device(series.base.devices))))
     most = series.base.global_batch if series.kind == STRONG else COUNTS[-1]  # a device has a sample at least
-    counts = [n for n in dict.fromkeys((*fit.counts, *COUNTS)) if n <= most]
+    asked = COUNTS if math.isinf(fit.reach) else (int(fit.reach),)
+    counts = [n for n in dict.fromkeys((*fit.counts, *asked)) if n <= most]
     yield Heading("Predicted efficiency")
     yield _predictions(found, fit, one, nodes, sorted(counts))
+    if math.isfinite(fit.reach):
+        yield Text(
+            f"Nothing is predicted beyond {fit.reach} devices, twice what was measured: that needs repeats (seed=0,1,2) or three "
+            "numbers of devices."
+        )
     yield Text(_assumptions(found.assumed, nodes))
     yield from _levers(fit, one, max(n for n in counts if n <= 64))
 

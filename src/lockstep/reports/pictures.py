@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 
 from lockstep.atomic_files import replace_text, replacing
 from lockstep.reports.communication import Fit, StepTime
-from lockstep.reports.estimates import Estimate, score
+from lockstep.reports.estimates import Estimate
 from lockstep.reports.measurements import DIVERGED, FAILED, MISSING, Measurements
-from lockstep.reports.rates import Cell
-from lockstep.reports.scaling import Series, metrics_of
+from lockstep.reports.rates import Cell, span_of
+from lockstep.reports.scaling import Change, Series
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
 GREY, PALE = "#6b6b6b", "#f0f0f0"
@@ -99,7 +99,9 @@ def rate_map(grid: Mapping[tuple[int, float], Cell], measured: Measurements, bes
     for (devices, lr), cell in grid.items():
         if cell.metric:
             image[counts.index(devices), rates.index(lr)] = cell.metric.mean
-    shown = axis.imshow(image, cmap="cividis" if measured.maximize else "cividis_r", aspect="auto", origin="lower")
+    low, high = span_of(grid.values())
+    colors = "cividis" if measured.maximize else "cividis_r"
+    shown = axis.imshow(image, cmap=colors, vmin=low, vmax=high, aspect="auto", origin="lower")
     for row, devices in enumerate(counts):
         for column, lr in enumerate(rates):
             _cell(axis, column, row, grid.get((devices, lr)), shown, is_best=best.get(devices) == lr)
@@ -131,14 +133,13 @@ def _cell(axis: Any, x: int, y: int, cell: Cell | None, shown: Any, is_best: boo
         axis.add_patch(matplotlib.patches.Rectangle(**inner, fill=False, edgecolor="white" if is_dark else "black", linewidth=2))
 
 
-def accuracy(series: Series, measured: Measurements) -> Figure:
-    """The final metric against devices, where only they differ, at the rate that is best on the fewest."""
+def accuracy(base: int, changes: Sequence[Change], metric: str) -> Figure:
+    """The change of the final metric from `base` devices to more."""
     figure, (axis,) = _axes(width=5, height=2.8)
-    alike = {point.devices: [row for row in point.rows if row.lr == series.base.lr] for point in series.points}
-    metrics = {devices: score(metrics_of(rows), measured.maximize) for devices, rows in alike.items() if rows}
-    _points(axis, [*metrics], [*metrics.values()])
-    axis.axhline(series.base.metric.mean, linestyle="--", color=GREY, linewidth=1)
-    _of_counts(axis, [*metrics], measured.metric)
+    counts = [base, *(change.devices for change in changes)]
+    _points(axis, counts, [Estimate(0.0), *(change.amount for change in changes)])
+    axis.axhline(0, linestyle="--", color=GREY, linewidth=1)
+    _of_counts(axis, counts, f"change of {metric}")
     return figure
 
 

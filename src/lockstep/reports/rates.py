@@ -13,6 +13,9 @@ from lockstep.reports.scaling import KEPT, Series, grouped
 
 RULES = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}  # exponents of the global batch (Krizhevsky 2014; Goyal et al. 2017)
 
+# The least that a range of colours spans: standard deviations of repeats; without repeats, a part of the metric.
+_DEVIATIONS, _UNREPEATED = 8.0, 0.1
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -21,6 +24,7 @@ class Cell:
     status: str
     metric: Estimate | None
     unfinished: int
+    metrics: tuple[float, ...] = ()
 
 
 def cells(rows: Iterable[Measurement]) -> dict[tuple[int, float], Cell]:
@@ -32,7 +36,27 @@ def cells(rows: Iterable[Measurement]) -> dict[tuple[int, float], Cell]:
 def _cell(rows: Sequence[Measurement]) -> Cell:
     metrics = [row.metric for row in rows if row.is_finished and row.metric is not None]
     status = min((row.status for row in rows), key=(FINISHED, DIVERGED, FAILED, MISSING).index)
-    return Cell(status, estimate(metrics) if metrics else None, len(rows) - len(metrics))
+    return Cell(status, estimate(metrics) if metrics else None, len(rows) - len(metrics), tuple(metrics))
+
+
+def span_of(cells: Iterable[Cell]) -> tuple[float, float]:
+    """The values that the ends of a range of colours stand for: the least and the largest mean, or further apart where repeats
+    differ so much, or where there are none and the means by no more than a tenth, so that chance does not look like a result."""
+    groups = [cell.metrics for cell in cells if cell.metrics]
+    if not groups:
+        return 0.0, 1.0
+    means = [statistics.fmean(group) for group in groups]
+    repeated = [group for group in groups if len(group) > 1]
+    low, high = min(means), max(means)
+    middle = (low + high) / 2
+    if repeated:
+        freedom = sum(len(group) - 1 for group in repeated)
+        variance = sum((len(group) - 1) * statistics.variance(group) for group in repeated) / freedom
+        least = _DEVIATIONS * math.sqrt(variance)
+    else:
+        least = _UNREPEATED * abs(middle)
+    half = max(high - low, least) / 2
+    return middle - half, middle + half
 
 
 def rows_of(series: Series, measured: Measurements) -> list[Measurement]:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.reports.estimates import Estimate, difference, positive, ratio, score
+from lockstep.reports.estimates import Estimate, difference, estimate, positive, ratio, score
 from lockstep.reports.measurements import Measurement, Measurements
 from lockstep.reports.prediction import Setting
 
 WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
+SAME = 0.01  # the part of the metric that a change has to have to matter
+EQUAL, CHANCE, SMALL, BETTER, WORSE = "equal", "not beyond chance", "less than 1%", "better", "worse"
 KEPT = {WEAK: "batch_per_device", STRONG: "global_batch"}  # of a job, over the counts of a series
 
 
@@ -110,9 +112,42 @@ def metrics_of(rows: Iterable[Measurement]) -> list[float]:
     return [row.metric for row in rows if row.metric is not None]
 
 
-def metric_change(point: Point, base: Point) -> Estimate:
-    """Of the final metric at each one's best rate, from `base` to `point`."""
-    return difference(metrics_of(point.at_best_rate), metrics_of(base.at_best_rate))
+@dataclass(frozen=True)
+class Change:
+    """Of the final metric from the fewest devices to others, and whether it is more than chance and enough to matter: what the
+    answer, the table and the picture say of it.
+
+    pairs: jobs of one rate and seed that were compared; 0 where means at each one's best rate were.
+    """
+
+    devices: int
+    amount: Estimate
+    pairs: int
+    verdict: str
+
+    @property
+    def lost(self) -> float:
+        """What is lost of the metric, 0 where nothing is."""
+        return abs(self.amount.mean) if self.verdict == WORSE else 0.0
+
+
+def metric_change(point: Point, series: Series, maximize: bool) -> Change:
+    """At one global batch between jobs of one rate and seed, which differ in devices only; otherwise at each one's best rate."""
+    base = series.base
+    pairs = paired_changes(point, base) if series.kind == STRONG else []
+    amount = estimate(pairs) if pairs else difference(metrics_of(point.at_best_rate), metrics_of(base.at_best_rate))
+    return Change(point.devices, amount, len(pairs), _verdict(amount, abs(base.metric.mean), maximize))
+
+
+def _verdict(amount: Estimate, size: float, maximize: bool) -> str:
+    low, high = amount.bounds
+    if low == high == 0:
+        return EQUAL
+    if amount.interval is not None and low <= 0 <= high:
+        return CHANCE
+    if abs(amount.mean) <= SAME * size:
+        return SMALL
+    return BETTER if (amount.mean > 0) == maximize else WORSE
 
 
 def paired_changes(point: Point, base: Point) -> list[float]:

@@ -1,17 +1,17 @@
 """The report's page: what was found, in the order in which a reader asks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import fmean
 
 from lockstep.reports import choice, pictures
-from lockstep.reports.document import Block, Document, Heading, Picture, Table, Text
-from lockstep.reports.estimates import Estimate, estimate
+from lockstep.reports.document import Block, Document, Heading, Items, Picture, Table, Text
+from lockstep.reports.estimates import Estimate
 from lockstep.reports.findings import Findings
 from lockstep.reports.measurements import Measurements
 from lockstep.reports.model_sections import batch, communication
 from lockstep.reports.origin import missing, origin
 from lockstep.reports.rates import cells, fitted_rule, rows_of
-from lockstep.reports.scaling import STRONG, Point, Series, arrivals, common_target, paired_changes
+from lockstep.reports.scaling import EQUAL, STRONG, Change, Point, Series, arrivals, common_target, metric_change
 
 
 def document(found: Findings) -> Document:
@@ -23,6 +23,8 @@ def document(found: Findings) -> Document:
 
 def scaling(found: Findings) -> Iterator[Block]:
     measured = found.measured
+    if measured.compared:
+        yield Items(measured.compared)
     ended = f"{len(measured.finished)} of {len(measured.rows)} jobs have finished: {_grid(measured)}"
     if len(measured.finished) < len(measured.rows):
         ended += "; the others stand under What is missing"
@@ -111,23 +113,18 @@ def same_batch(found: Findings) -> Iterator[Block]:
     if series is None:
         return
     yield Heading(f"The same global batch of {series.batch}: {found.measured.metric} against devices")
-    words = f"{found.measured.metric} by number of devices, at one global batch and one rate"
-    yield Picture("accuracy", words, lambda: pictures.accuracy(series, found.measured))
-    rows = []
-    for point in series.points[1:]:
-        if changes := paired_changes(point, series.base):
-            change = estimate(changes)
-            rows.append([str(point.devices), str(len(changes)), shown(change, "+.2g"), _verdict(change, changes)])
+    few = choice.count(series.base.devices, "device")
+    words = f"The change of {found.measured.metric} from {few} to more, at one global batch"
+    changes = [metric_change(point, series, found.measured.maximize) for point in series.points[1:]]
+    yield Picture("accuracy", words, lambda: pictures.accuracy(series.base.devices, changes, found.measured.metric))
+    rows = [[str(one.devices), str(one.pairs or "none"), shown(one.amount, "+.2g"), _verdict(one)] for one in changes]
     yield Table(("devices", "pairs of one rate and seed", f"change of {found.measured.metric}", "verdict"), rows)
     yield Text("Whether N processes give what one gives, step by step, is for scripts/parity.py to say.")
 
 
-def _verdict(change: Estimate, changes: Sequence[float]) -> str:
-    if not any(changes):
-        return "equal"
-    if change.interval is None:
-        return "one pair: may be chance"
-    return "not beyond chance" if change.interval[0] <= 0 <= change.interval[1] else "differs"
+def _verdict(change: Change) -> str:
+    is_repeated = change.amount.interval is not None or change.verdict == EQUAL
+    return change.verdict if is_repeated else f"{change.verdict}, from one run"
 
 
 def time(found: Findings) -> Iterator[Block]:

@@ -9,6 +9,7 @@ from measured import cell
 
 from lockstep.reports import measurements
 from lockstep.reports.findings import Assumed, Findings
+from lockstep.reports.scaling import metric_change
 
 IDEAL = {1: 0.0100, 2: 0.0102, 4: 0.0108}  # seconds of a step
 
@@ -43,6 +44,27 @@ def test_devices_that_cost_accuracy_are_not_taken(tmp_path: Path) -> None:
     assert answer(tmp_path, cells) == (
         "Take 1 device at lr 0.1: val/acc 0.95, and more devices are not worth it; 2 give 2x the speed and lose 0.1 of val/acc."
     )
+
+
+def test_the_answer_and_the_table_have_one_change_and_one_test_of_chance(tmp_path: Path) -> None:
+    """Two rates and two seeds at one global batch: the best rates differ by 0.02, jobs of one rate and seed by no more than
+    chance. What is said to be lost is what the table has."""
+    metrics = {(1, 0.1): (0.90, 0.90), (1, 0.2): (0.86, 0.88), (2, 0.1): (0.88, 0.86), (2, 0.2): (0.87, 0.89)}
+    cells = [
+        cell(n, lr, seed=seed, global_batch=64, step=0.01 / n, metric=metric)
+        for (n, lr), values in metrics.items()
+        for seed, metric in enumerate(values)
+    ]
+    findings = found(tmp_path / "chance", cells)
+    assert findings.series is not None
+    assert metric_change(findings.series.points[1], findings.series, maximize=True).verdict == "not beyond chance"
+    assert findings.answer.startswith("Take 2 devices at lr 0.2: 2x one device at the same val/acc")
+    worse = [one | {"metric": one["metric"] - 0.3 * (one["devices"] == 2)} for one in cells]
+    findings = found(tmp_path / "worse", worse)
+    assert findings.series is not None
+    change = metric_change(findings.series.points[1], findings.series, maximize=True)
+    assert (change.verdict, change.pairs, change.lost) == ("worse", 4, pytest.approx(0.31))
+    assert findings.answer.endswith("2 give 2x the speed and lose 0.31 of val/acc.")
 
 
 def test_less_of_a_loss_is_better(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def said_in(page: Any, url: str, name: str) -> list[str]:
     assert page.locator("tbody tr").count() == 3
     assert f"name='{MARKUP}1'" in page.locator("tbody tr").nth(1).inner_text()
     assert MARKUP in page.locator("tbody tr .why").inner_text()
-    assert page.title().startswith(f"{name}: 3 jobs")
+    assert page.title().startswith(f"{name}: 1 of 3 jobs")
     assert page.locator("#note code").inner_text().startswith("python ")
     page.locator("thead button", has_text="state").click()
     assert page.locator("tbody tr").first.get_attribute("class") == "failed"
