@@ -42,6 +42,8 @@ def main() -> None:
     except (OSError, ValueError, SafetensorError) as error:
         accepted = f"accepted is a folder with config.json and model.safetensors ({error})"
         raise config_error("FOLDER", arguments.folder, accepted) from error
+    if not isinstance(config, dict):
+        raise config_error("config.json", config, f"accepted is a group of values; that of {arguments.folder} is none")
     state, made_with = from_llama(tensors, config)
     spec = {"input_shape": made_with.pop("input_shape"), "num_outputs": made_with.pop("num_outputs"), "class_names": None}
     overrides = [f"model.net.{name}={'null' if value is None else value}" for name, value in made_with.items()]

@@ -97,6 +97,7 @@ def _tried(cfg: DictConfig, plan: Plan, size: int, folder: Path) -> float | None
     command = [sys.executable, str(Path(sys.argv[0]).absolute()), f"{FLAG}{file}"]
     outcome = supervise(command, plan.world_size, place / "train.log", fresh=cfg.fresh_processes, quiet=True)
     is_full = outcome.reason is not None and outcome.reason.endswith(FULL)
+    is_full = is_full or (outcome.is_silent and plan.accelerator == "cpu")  # without memory to say so
     if not outcome.code or is_full:
         most = (read_json(place / "tried.json") or {}).get("most")
         most = math.inf if most is None else most
@@ -144,6 +145,8 @@ def try_batch(file: Path) -> None:
         except EpochTooShort as error:
             most = error.most
         except Exception as error:
+            if run.plan.accelerator == "cpu":
+                _set_limit(-1)  # saying why takes memory too
             if _is_out_of_memory(error):
                 raise NamedFailure(FULL) from error
             raise
@@ -156,10 +159,8 @@ def _limit_memory(plan: Plan, limit: float | None) -> None:
     """Of this process: `limit` in GiB, beyond what a process on CPUs has when it begins; null leaves SPARE of a GPU."""
     if plan.accelerator == "cpu":
         assert limit is not None, "asked of the config when the search began"
-        import resource
-
         now = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData:"))
-        resource.setrlimit(resource.RLIMIT_DATA, (int(now.split()[1]) * 1024 + int(limit * 2**30), -1))
+        _set_limit(int(now.split()[1]) * 1024 + int(limit * 2**30))
         return
     import torch
 
@@ -168,6 +169,12 @@ def _limit_memory(plan: Plan, limit: float | None) -> None:
     device = plan.device_ids[local] if plan.device_ids else local
     part = 1 - SPARE if limit is None else min(1.0, limit * 2**30 / torch.cuda.get_device_properties(device).total_memory)
     torch.cuda.set_per_process_memory_fraction(part, device)
+
+
+def _set_limit(size: int) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_DATA, (size, -1))
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

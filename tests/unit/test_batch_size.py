@@ -126,6 +126,7 @@ def test_a_try_validates_whatever_the_interval_and_has_at_once_what_begins_later
     ("outcome", "error", "said"),
     [
         (Outcome(code=1, reason=f"rank 0: {FULL}"), ConfigError, "datamodule.batch_size=auto: not even one sample"),
+        (Outcome(code=1, reason="rank 0 ended", is_silent=True), ConfigError, "datamodule.batch_size=auto: not even one sample"),
         (Outcome(code=2, reason="datamodule=x: no such data"), ConfigError, "datamodule=x: no such data"),
         (
             Outcome(code=1, reason="rank 1: KeyError: 'x'"),

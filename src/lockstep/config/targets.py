@@ -16,6 +16,7 @@ _PACKAGE = __name__.partition(".")[0]
 # What a checkpoint, which may come from a stranger, can name: what models, their metrics and optimizers are made of.
 _OWN = (f"{_PACKAGE}.models", f"{_PACKAGE}.nets")
 _OF_LIBRARIES = ("torch.nn", "torch.optim", "torchvision.models", "torchmetrics.classification", "torchmetrics.regression")
+_EXPORTED = r"torchmetrics\.\w+"  # what torchmetrics has from its other modules: where it is defined counts
 IN_A_CHECKPOINT = (*_OWN, *_OF_LIBRARIES)
 
 
@@ -28,7 +29,8 @@ def resolve(key: str, path: Any, allow: Sequence[str] | None = None) -> Callable
     """
     if not isinstance(path, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", path):
         raise config_error(f"{key}._target_", path, "accepted is the full name of a class or function, lockstep.nets.CNN say")
-    if allow is not None and (not _is_below(path, allow) or any(part.startswith("_") for part in path.split("."))):
+    is_there = allow is None or _is_below(path, allow) or re.fullmatch(_EXPORTED, path)
+    if allow is not None and (not is_there or any(part.startswith("_") for part in path.split("."))):
         raise _not_allowed(key, path, allow)
     try:
         found: Any = instantiate({"_target_": path, "_partial_": True})

@@ -45,8 +45,9 @@ def decode(image: str | Path | bytes, shape: Sequence[int], name: str | None = N
         pixels = _pixels(image, "L" if channels == 1 else "RGB")
     except Exception as error:  # Pillow raises what it meets: OSError, SyntaxError, ValueError, DecompressionBombError, ...
         raise ConfigError(f"{name or image}: not a readable image ({error})") from error
-    scale = max(height / pixels.shape[1], width / pixels.shape[2])
-    size = [max(height, round(pixels.shape[1] * scale)), max(width, round(pixels.shape[2] * scale))]
+    tall, wide = pixels.shape[1:]
+    is_wide = height * wide >= width * tall  # the longer side is cut to an integer, as by torchvision's Resize
+    size = [height, int(height * wide / tall)] if is_wide else [int(width * tall / wide), width]
     return functional.center_crop(functional.resize(pixels, size, antialias=True), [height, width])
 
 
@@ -64,8 +65,15 @@ def _pixels(file: str | Path | bytes, mode: str) -> Tensor:
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """16-bit greys scaled to 8: PIL's own conversion would clip them at 255."""
-    return Image.fromarray((numpy.asarray(image) >> 8).astype(numpy.uint8)) if image.mode.startswith("I") else image
+    """16-bit greys scaled to 8: PIL's own conversion would clip them at 255, as it would larger ones of 32 bits."""
+    if not image.mode.startswith("I"):
+        return image
+    values = numpy.asarray(image)
+    if image.mode == "I" and image.format != "PNG":  # PNG has 16 bits at most; an older Pillow says I of those
+        if values.min() < 0 or values.max() > 255:
+            raise ValueError("its integers of 32 bits are beyond 0 to 255")
+        return Image.fromarray(values.astype(numpy.uint8))
+    return Image.fromarray((values >> 8).astype(numpy.uint8))
 
 
 def find_images(folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import may_go_on, rendezvous_id, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.runs.identity import FILE, Identity
+from lockstep.runs.identity import FILE, Identity, check_files
 from lockstep.runs.locks import Lock
 from lockstep.runs.mirror import check_mirror
 
@@ -156,7 +156,9 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
         return _earlier_life(directory, command, resumed) is not None
     if resumed and absolute(config.resume) != directory:
         raise config_error("resume", config.resume, f"accepted on the command line alone, as resume={config.resume}")
-    OWN_DIRECTORY.take(directory, "resume" if resumed else "hydra.run.dir")
+    key = "resume" if resumed else "hydra.run.dir"
+    check_files(directory, key)
+    OWN_DIRECTORY.take(directory, key)
     takes_global = "global_batch_size" in config.get("datamodule", {})
     ours = Identity.new(command, global_batch_size if takes_global else None)
     theirs = _earlier_life(directory, command, resumed)

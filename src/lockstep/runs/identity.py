@@ -70,6 +70,15 @@ def is_resumable(run_dir: Path) -> bool:
         return False
 
 
+def check_files(run_dir: Path, key: str) -> None:
+    """Raises ConfigError where something has the name of a run's file and is none: a folder would not be replaced, and a pipe
+    would be waited for."""
+    named = [run_dir / name for name in (FILE, "status.json", "metrics.json", "progress.json", "lock")]
+    for path in (*named, *run_dir.glob("train*.log"), *run_dir.glob("checkpoints/*.ckpt")):
+        if path.exists() and not path.is_file():
+            raise config_error(key, run_dir, f"{path.relative_to(run_dir)} there is not a file; accepted is where it is one")
+
+
 def how_else(run_dir: Path) -> str:
     """How to go on where a directory can't be continued in."""
     return f"accepted is a new run that goes on from ckpt_path={run_dir}/checkpoints/last.ckpt"

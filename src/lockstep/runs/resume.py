@@ -13,7 +13,7 @@ from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import absolute
 from lockstep.runs.fetch import bring, directory_for
-from lockstep.runs.identity import FILE, OF_ONE_START, Identity, how_else
+from lockstep.runs.identity import FILE, OF_ONE_START, Identity, check_files, how_else
 from lockstep.runs.locks import check_free
 from lockstep.runs.mirror import url_of
 from lockstep.runs.record import actual_status
@@ -45,6 +45,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     new = [item for item in overrides if key_of(item) not in OF_ONE_START and not _asks_for_a_search(item)]
     if any(key_of(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
+    check_files(run_dir, "resume")
     saved = _identity_of(run_dir, wanted)
     if rank is None or rank.global_rank == 0:
         check_free(run_dir, "resume")

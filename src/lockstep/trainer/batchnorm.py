@@ -113,6 +113,8 @@ def _normalised(
         group, size = dist.group.WORLD, dist.get_world_size()
         return TorchSyncBatchNorm.apply(kept, weight, bias, running_mean, running_var, eps, momentum, group, size)
     y, mean, variance, count = _Normalise.apply(x, weight, bias, eps)
+    if count[0] == 1:  # as torch does on one process
+        raise ValueError(f"Expected more than 1 value per channel when training, over all processes; here {tuple(x.shape)}")
     _update(running_mean, running_var, mean, variance, count, momentum)
     return y.to(input.dtype)
 

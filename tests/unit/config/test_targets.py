@@ -124,6 +124,7 @@ def test_a_module_of_one_s_own_is_allowed_by_name(tmp_path: Path, monkeypatch: p
     [
         *("lockstep.models.Classifier", "lockstep.nets.resnet", "lockstep.models.schedules.cosine", "torch.nn.Linear"),
         *("torch.optim.AdamW", "torch.optim.lr_scheduler.StepLR", "torchvision.models.resnet18", "torchvision.models.ResNet"),
+        *("torchmetrics.F1Score", "torchmetrics.classification.MulticlassF1Score"),
     ],
 )
 def test_what_models_are_made_of_is_allowed_in_a_checkpoint(path: str) -> None:
@@ -162,3 +163,9 @@ def test_a_checkpoint_of_another_optimizer_or_of_a_later_epoch_is_refused(shippe
     torch.save(state, shipped.ckpt_path)
     with pytest.raises(ConfigError, match=r"^trainer\.max_epochs=10: .* is of epoch 11; accepted is as many, or -1"):
         build(shipped, Plan.of(shipped))
+
+
+@pytest.mark.parametrize("path", ["torchmetrics.MetricCollection", "torchmetrics.image", "torchmetrics.utilities"])
+def test_what_torchmetrics_has_from_elsewhere_is_not(path: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^model.net._target_={path}: "):
+        resolve("model.net", path, IN_A_CHECKPOINT)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from image_files import write_image, write_noise
 from PIL import Image
+from torchvision.transforms import v2
 
 from lockstep.datamodules import images
 from lockstep.datamodules.images import decode
@@ -41,6 +42,24 @@ def test_a_16_bit_grey_image_keeps_its_greys(tmp_path: Path) -> None:
     Image.fromarray(levels).save(tmp_path / "image.png")
     row = decode(tmp_path / "image.png", (3, 8, 8))[0, 0].int()
     assert (row.diff() > 0).all()
+
+
+def test_integers_of_32_bits_are_what_they_are_or_refused(tmp_path: Path) -> None:
+    levels = numpy.tile(numpy.arange(0, 256, 32, dtype=numpy.int32), (8, 1))
+    Image.fromarray(levels).save(tmp_path / "image.tif")
+    assert decode(tmp_path / "image.tif", (1, 8, 8))[0, 0].tolist() == levels[0].tolist()
+    Image.fromarray(levels * 300).save(tmp_path / "larger.tif")
+    with pytest.raises(ConfigError, match=r"larger.tif: not a readable image \(its integers of 32 bits are beyond 0 to 255\)"):
+        decode(tmp_path / "larger.tif", (1, 8, 8))
+
+
+@pytest.mark.parametrize(("width", "height"), [(640, 480), (480, 640), (37, 90), (33, 32), (64, 64), (5, 7)])
+@pytest.mark.parametrize("size", [32, 33])
+def test_pixels_are_those_of_torchvision_s_resize_and_crop(width: int, height: int, size: int, tmp_path: Path) -> None:
+    pixels = numpy.random.default_rng(0).integers(256, size=(height, width, 3), dtype=numpy.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    plain = v2.Compose([v2.Resize(size, antialias=True), v2.CenterCrop(size)])
+    assert torch.equal(decode(tmp_path / "image.png", (3, size, size)), plain(torch.from_numpy(pixels).permute(2, 0, 1)))
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 20), (20, 40), (8, 9), (3, 50), (16, 16), (333, 17)])

@@ -20,6 +20,7 @@ from lockstep.runs import directory as directories
 from lockstep.runs.directory import OWN_DIRECTORY, folder_of, take_run_directory
 from lockstep.runs.identity import Identity, is_resumable
 from lockstep.runs.locks import Lock
+from lockstep.runs.resume import command_to_continue
 
 
 @pytest.fixture(autouse=True)
@@ -271,3 +272,20 @@ def test_half_an_identity_is_none(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=rf"^resume={run}: run.json is damaged .*ckpt_path={run}/checkpoints/last.ckpt$"):
             Identity.read(run)
         assert not is_resumable(run)  # a sweep begins its job anew
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "status.json", "metrics.json", "train.log", "train.rank1.log", "checkpoints/last.ckpt"]
+)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_has_the_name_of_a_run_s_file_and_is_none_is_named(make: Any, name: str, tmp_path: Path) -> None:
+    """To read a pipe would take for ever, and to replace a folder fails at the first save."""
+    path = tmp_path / "run" / name
+    path.parent.mkdir(parents=True)
+    make(path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=rf"^hydra.run.dir={tmp_path}/run: {name} there is not a file; accepted is where it is"):
+        begin(config(str(tmp_path / "run")), 64)
+    with pytest.raises(ConfigError, match=rf"^resume={tmp_path}/run: {name} there is not a file; accepted is where it is"):
+        command_to_continue([f"resume={tmp_path}/run"])
+    assert sorted(tmp_path.rglob("*")) == before
