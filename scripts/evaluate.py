@@ -58,7 +58,7 @@ def _evaluation_of(run_dir: Path, overrides: list[str]) -> DictConfig:
     cfg.logger, cfg.ckpt_path, cfg.init_without = {}, None, None
     cfg.mirror, cfg.mirror_wait = None, 0
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
-    if "global_batch_size" in cfg.datamodule:
+    if "global_batch_size" in (cfg.datamodule or ()):
         cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
     cfg.optimized_metric = re.sub(r"^(train|val|validation)(?=[/_.])", "test", cfg.optimized_metric)
     return cfg

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from lightning import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
@@ -21,6 +22,7 @@ from lockstep.callbacks import LastCheckpoint, PlainLightning, SteppedRate
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.arguments import Arguments
 from lockstep.config.construct import Factory, construct
+from lockstep.config.overrides import key_of
 from lockstep.config.plan import Plan
 from lockstep.config.targets import IN_A_CHECKPOINT
 from lockstep.datamodules.base import DataModule
@@ -34,15 +36,18 @@ from lockstep.trainer.epoch_loop import shorten_steps
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
 from lockstep.trainer.loggers import CSVLogger
 
-# Warnings of Lightning that are wrong about our loaders and metrics.
-_NOT_OURS = (
-    "Total length of `list` across ranks is zero",  # a split that is not there is an empty list of loaders
-    "The '.*_dataloader' does not have many workers",  # data in memory needs none
+# Warnings about what this package does on purpose.
+_OF_RUNS = (
     "Checkpoint directory .* exists and is not empty",  # that is how a run is continued
     "The `srun` command is available on your system but is not used",  # a job of one task is a plain machine to us
+    r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
+)
+# Warnings of Lightning that are wrong about the loaders of a DataModule and the metrics of a Task. Others get them all.
+_OF_TASKS = (
+    "Total length of `list` across ranks is zero",  # a split that is not there is an empty list of loaders
+    "The '.*_dataloader' does not have many workers",  # data in memory needs none
     r"It is recommended to use `self\.log",  # a SampleMean is summed over the ranks before it is logged
     "The number of training batches",  # logging less often than once an epoch is a choice
-    r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
 )
 
 log = logging.getLogger(__name__)
@@ -56,22 +61,25 @@ _NOT_A_TASK_S = (
 )
 
 
-def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule, LightningModule, Trainer]:
+def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule | None, LightningModule, Trainer]:
     """The three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
     _quieten_lightning()
-    datamodule = construct("datamodule", _plain(cfg, "datamodule"))
-    if not isinstance(datamodule, LightningDataModule):
+    datamodule = None if cfg.datamodule is None else construct("datamodule", _plain(cfg, "datamodule"))
+    if not isinstance(datamodule, LightningDataModule | None):
         raise config_error("datamodule._target_", cfg.datamodule._target_, "accepted is a LightningDataModule")
     seed_everything(cfg.seed, workers=True, verbose=False)
     model_config = {"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}
     if model_config["spec"] is None and is_task(model_config["model"]):
-        raise config_error("datamodule._target_", cfg.datamodule._target_, _WITHOUT_A_SPEC)
+        raise _lacks_spec(cfg)
     model = build_model(model_config, lr=plan.lr)
+    _check_loaders(model, datamodule)
     if cfg.test:
         _check_test(model, datamodule)
     step = None if cfg.ckpt_path is None else _step_of_continued(cfg, plan, model)
     trainer = build_trainer(cfg, plan, step)
-    if not (isinstance(model, Task) and isinstance(datamodule, DataModule)):
+    if isinstance(model, Task) and isinstance(datamodule, DataModule):
+        _ignore_warnings(_OF_TASKS)
+    else:
         trainer.callbacks.append(PlainLightning(cfg.seed))  # pyright: ignore[reportAttributeAccessIssue]
     trainer.callbacks.append(SteppedRate(trained_with(plan)))  # pyright: ignore[reportAttributeAccessIssue]
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
@@ -87,15 +95,39 @@ def _quieten_lightning() -> None:
     """Its running commentary; importing it has set the level. Warnings stay, but for those that are wrong about us."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for message in _NOT_OURS:
+    _ignore_warnings(_OF_RUNS)
+
+
+def _lacks_spec(cfg: DictConfig) -> ConfigError:
+    if cfg.datamodule is None:
+        return config_error("datamodule", "null", "a lockstep.models.Task has no data of its own; accepted is a datamodule")
+    return config_error("datamodule._target_", cfg.datamodule._target_, _WITHOUT_A_SPEC)
+
+
+def _ignore_warnings(messages: Sequence[str]) -> None:
+    for message in messages:
         warnings.filterwarnings("ignore", message=message)
 
 
-def _check_test(model: LightningModule, datamodule: LightningDataModule) -> None:
+def _check_loaders(model: LightningModule, datamodule: LightningDataModule | None) -> None:
+    """Raises ConfigError where nobody has training data, or where the module's own would be passed over for a default."""
+    has_own, name = is_overridden("train_dataloader", model), type(model).__name__
+    if datamodule is None and not has_own:
+        raise config_error("datamodule", "null", f"{name} has no train_dataloader of its own; accepted is a datamodule")
+    if datamodule is None or not has_own or not HydraConfig.initialized():
+        return
+    hydra = HydraConfig.get()
+    if not {"datamodule", "experiment"} & set(map(key_of, hydra.overrides.task)):
+        default = hydra.runtime.choices["datamodule"]
+        accepted = f"accepted is datamodule=null for these, or datamodule={default} for that data"
+        raise config_error("datamodule", default, f"is the default, and {name} has loaders of its own; {accepted}")
+
+
+def _check_test(model: LightningModule, datamodule: LightningDataModule | None) -> None:
     """Before training, which would end with it."""
     if not getattr(datamodule, "has_test", True):
         raise config_error("test", "true", "this data has no test split; accepted is test=false")
-    for part, hook in ((model, "test_step"), (datamodule, "test_dataloader")):
+    for part, hook in ((model, "test_step"), (datamodule or model, "test_dataloader")):
         if not is_overridden(hook, part):
             raise config_error("test", "true", f"{type(part).__name__} has no {hook}; accepted is test=false")
 

@@ -18,8 +18,8 @@ from lockstep.errors import config_error
 
 STAGES = ("train", "val", "test")
 VALIDATION = ("validation", "valid", "val", "dev")  # as folders and files of that split are called
-GROUPS = ("datamodule", "model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
-GROUPS_OR_NULL = ("datamodule.curriculum",)
+GROUPS = ("model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
+GROUPS_OR_NULL = ("datamodule", "datamodule.curriculum")
 GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
 # what the plan and the build read of the trainer, whichever it is
 IN_EVERY_TRAINER = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "accumulate_grad_batches"))
@@ -29,7 +29,7 @@ IN_EVERY_TRAINER += tuple(f"trainer.{name}" for name in ("checkpoint_io", "strat
 def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     """Raises ConfigError for the first thing that is wrong in the composed config. `chosen`: the groups whose options Hydra
     has composed."""
-    _check_missing(cfg, [key for key in (*RULES, *GROUPS) if "." not in key])
+    _check_missing(cfg, [key for key in (*RULES, *GROUPS, *GROUPS_OR_NULL) if "." not in key])
     _check_groups(cfg, chosen)
     _check_missing(cfg, IN_EVERY_TRAINER)
     for key in sorted(OmegaConf.missing_keys(cfg)):
@@ -182,7 +182,7 @@ def check_metric(cfg: DictConfig, key: str, metric: str) -> None:
 def _has_validation(cfg: DictConfig) -> bool:
     """A part of the training data, unless that is set to none; or a split of the data's own."""
     fraction, folds, folder = (OmegaConf.select(cfg, f"datamodule.{name}") for name in ("val_fraction", "folds", "data_dir"))
-    if fraction != 0 or folds or "val_length" in cfg.datamodule:
+    if fraction != 0 or folds or "val_length" in (cfg.datamodule or ()):
         return True
     # folders or files that are named for it, as an ImageFolder or the library `datasets` finds them
     pattern = rf"(?<![a-z])({'|'.join(VALIDATION)})(?![a-z])"

@@ -14,6 +14,7 @@ _OF_SWEEPS = ("hydra.sweep", "hydra.launcher", "hydra/launcher", "hydra/sweeper"
 _OF_ONE_COMMAND = ("hydra.run.", "hydra.mode", *_OF_SWEEPS)
 
 _MAY_BE_NULL = ("logger", "callbacks")  # groups of which none is a choice too
+_NO_DATA = "datamodule=none"  # an option, so that a run's name has a word for it
 
 
 def quote(value: str) -> str:
@@ -89,4 +90,5 @@ def null_groups_left_out(arguments: Sequence[str]) -> list[str]:
     last = {key_of(item): item for item in arguments if key_of(item) in _MAY_BE_NULL}
     left_out = sorted(key for key, item in last.items() if item == f"{key}=null")
     rest = [item for item in arguments if key_of(item) not in left_out and item not in [f"{key}=null" for key in _MAY_BE_NULL]]
+    rest = [_NO_DATA if item in ("datamodule=null", "~datamodule") else item for item in rest]
     return rest + [f"~{key}" for key in left_out]

@@ -41,8 +41,8 @@ class Plan:
     device_ids: tuple[int, ...] | None
     num_nodes: int
     world_size: int
-    batch_size: int
-    global_batch_size: int
+    batch_size: int | None  # None where the loaders alone know it, which a LightningModule or a LightningDataModule brings
+    global_batch_size: int | None
     accumulate_grad_batches: int
     lr: float | None
     strategy: str = "DDP"  # of several processes: the name of its class
@@ -64,7 +64,7 @@ class Plan:
         alike = _tensor_parallel_size(cfg, world_size)
         accumulate = cfg.trainer.accumulate_grad_batches
         batch_size = _batch_size(cfg, world_size // alike * accumulate)
-        global_batch_size = batch_size * (world_size // alike) * accumulate
+        global_batch_size = None if batch_size is None else batch_size * (world_size // alike) * accumulate
         return cls(
             accelerator=accelerator,
             devices=devices,
@@ -98,6 +98,8 @@ class Plan:
             alike = f", {self.tensor_parallel_size} with the same samples" if self.tensor_parallel_size > 1 else ""
             where = f"{self.world_size} {kind} processes{nodes}{alike}, {self.strategy} over {backend}"
         rate = "" if self.lr is None else f", learning rate {self.lr:g}"
+        if self.batch_size is None:
+            return f"{where}; batches as the loaders have them{rate}"
         parts = f"{self.batch_size} per process"
         if self.accumulate_grad_batches > 1:
             parts += f", {self.accumulate_grad_batches} accumulated"
@@ -175,25 +177,27 @@ def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
     return size
 
 
-def _batch_size(cfg: DictConfig, shares: int) -> int:
-    wanted = OmegaConf.select(cfg, "datamodule.global_batch_size")
-    if wanted is None and "batch_size" not in cfg.datamodule:
-        raise config_error("datamodule.batch_size", "???", "a value is required, in samples per process")
-    if OmegaConf.select(cfg, "datamodule.batch_size") == AUTO:
+def _batch_size(cfg: DictConfig, shares: int) -> int | None:
+    wanted, own = (OmegaConf.select(cfg, f"datamodule.{name}") for name in ("global_batch_size", "batch_size"))
+    if own == AUTO:
         raise config_error("datamodule.batch_size", AUTO, "is found by train.py alone; accepted here is a number")
     if wanted is None:
-        return cfg.datamodule.batch_size
+        return own
     if wanted % shares:
         why = f"does not divide by world size * trainer.accumulate_grad_batches = {shares}"
         raise config_error("datamodule.global_batch_size", wanted, f"{why}; accepted is a multiple of {shares}")
     return wanted // shares
 
 
-def _learning_rate(cfg: DictConfig, global_batch_size: int) -> float | None:
+def _learning_rate(cfg: DictConfig, global_batch_size: int | None) -> float | None:
     """Linear: Goyal et al. 2017, arXiv:1706.02677. Square root: Krizhevsky 2014, arXiv:1404.5997."""
     found = (OmegaConf.select(cfg, key) for key in RATES)
     lr = next((value for value in found if isinstance(value, int | float)), None)
     if lr is None:
         return None
+    if cfg.lr_scaling == "none":
+        return lr
+    if global_batch_size is None:
+        raise config_error("lr_scaling", cfg.lr_scaling, "needs datamodule.batch_size, the samples per process; accepted is none")
     ratio = global_batch_size / cfg.base_batch_size
-    return lr * {"none": 1.0, "linear": ratio, "sqrt": ratio**0.5}[cfg.lr_scaling]
+    return lr * {"linear": ratio, "sqrt": ratio**0.5}[cfg.lr_scaling]

@@ -39,16 +39,16 @@ def _is_merged(found: Comparison) -> bool:
 
 
 def _in_parts(found: Comparison, ranks: int) -> Switch:
-    plan = found.plan
+    plan, batch_size = found.plan, found.plan.batch_size or 1
     accumulated = plan.accumulate_grad_batches if _is_merged(found) else 1
-    return {"interventions.parts": [plan.batch_size * plan.data_parallel_size, accumulated, ranks]}
+    return {"interventions.parts": [batch_size * plan.data_parallel_size, accumulated, ranks]}
 
 
 def _equal_batches(found: Comparison) -> Switch:
     """A batch size, and numbers of batches, with which every batch of every process has as many samples as any other."""
     plan, lengths = found.plan, found.facts.get("length", {})
     stages = {"val": lengths.get("validation samples", 0), "test": lengths.get("test samples", 0)}
-    size = max(1, min([plan.batch_size, *(length // plan.data_parallel_size for length in stages.values() if length)]))
+    size = max(1, min([plan.batch_size or 1, *(length // plan.data_parallel_size for length in stages.values() if length)]))
     total = size * plan.data_parallel_size
     batches = {"datamodule.batch_size": size, "datamodule.global_batch_size": total, "trainer.accumulate_grad_batches": 1}
     return batches | {f"trainer.limit_{stage}_batches": length // total for stage, length in stages.items() if length}

@@ -109,6 +109,8 @@ class Sides:
 def as_one_process(cfg: DictConfig, parts: int | None = None) -> DictConfig:
     """The same training on one process: the same global batches, accumulated in so many parts, or in as many as they are."""
     plan, one = Plan.of(cfg), deepcopy(cfg)
+    if plan.global_batch_size is None:
+        raise config_error("datamodule.batch_size", "???", "one process is to take the batches of all: accepted is a number")
     parts = parts or plan.accumulate_grad_batches
     one.trainer.accumulate_grad_batches = parts
     one.trainer.devices, one.trainer.num_nodes = list(plan.device_ids[:1]) if plan.device_ids else 1, 1

@@ -141,7 +141,7 @@ def _writing(directory: Path, key: str) -> Iterator[None]:
         raise config_error(key, directory, words) from error
 
 
-def take_run_directory(config: DictConfig, command: CommandLine, global_batch_size: int) -> bool:
+def take_run_directory(config: DictConfig, command: CommandLine, global_batch_size: int | None) -> bool:
     """The directory of a run that is composed and checked, for the process that has it: not for a rank that another one
     answers for. Writes what the run is, or makes sure of it where the run goes on: True then, on every rank of torchrun's
     and srun's.
@@ -159,7 +159,7 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     key = "resume" if resumed else "hydra.run.dir"
     check_files(directory, key)
     OWN_DIRECTORY.take(directory, key)
-    takes_global = "global_batch_size" in config.get("datamodule", {})
+    takes_global = "global_batch_size" in (config.get("datamodule") or {})
     ours = Identity.new(command, global_batch_size if takes_global else None)
     theirs = _earlier_life(directory, command, resumed)
     if theirs is not None:

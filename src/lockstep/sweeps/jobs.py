@@ -55,7 +55,7 @@ def config_of(cfg: DictConfig) -> dict[str, Any]:
     content: Any = OmegaConf.to_container(cfg, resolve=False)
     for key in ("run_dir", "mirror", "mirror_wait", "fresh_processes"):
         content.pop(key, None)
-    content["datamodule"].pop("data_dir", None)
+    (content["datamodule"] or {}).pop("data_dir", None)
     return json.loads(json.dumps(content, default=str))
 
 

@@ -13,10 +13,8 @@ from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch.loops.fetchers import _PrefetchDataFetcher
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
-from lightning.pytorch.utilities.data import _update_dataloader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Sampler
 
 _OF_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 # A model that has one of these steps in its own way.
@@ -91,11 +89,6 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None]) -> None
         next(batches, None)
         before(batch)
     batches.fetched = 0  # the loop of the epoch adds them itself
-
-
-def with_sampler(loader: DataLoader[Any], sampler: Sampler[Any]) -> DataLoader[Any]:
-    """The same loader otherwise, as Lightning makes it when it gives a loader a DistributedSampler."""
-    return _update_dataloader(loader, sampler)
 
 
 def has_plain_steps(trainer: Any, data_fetcher: Any) -> bool:

@@ -1,0 +1,119 @@
+"""Loaders that know nothing of this package: the batches of one process, shared out over processes.
+
+Batch k of all ranks together is batch k of one process whose loader takes batch_size * world_size samples, and each sample is
+taken once. Lightning's own sampler repeats samples until ranks have equal numbers (torch's DistributedSampler; Lightning issue
+7929).
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import torch
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
+
+from lockstep.counter_rng import seed_of
+from lockstep.errors import config_error
+
+# The arguments of a DataLoader that say how its batches are loaded, not which ones.
+_LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
+_LOADING += ("prefetch_factor", "persistent_workers", "in_order")
+
+
+class SharedSampler(DistributedSampler[int]):
+    """Every world_size-th sample of the order in which one process draws them, from the rank-th on.
+
+    The order is drawn anew in each epoch by the loader's own sampler, with generators seeded from (seed, epoch): it is the same
+    on every rank, and after a resumption. With drop_last it ends with the last whole batch of all ranks. Where a batch of an
+    epoch of training has fewer samples than there are ranks, each of the others gets its last one as a dummy (see `samples_in`).
+    """
+
+    def __init__(self, sampler: Any, batch_size: int, share: tuple[int, int], seed: int, drop_last: bool, training: bool) -> None:
+        super().__init__(range(len(sampler)), *reversed(share), shuffle=False, seed=seed)  # pyright: ignore[reportArgumentType]
+        self.sampler, self.batch_size, self.training = sampler, batch_size, training
+        self.length = len(sampler)
+        self.tail = 0 if drop_last else self.length % self.global_batch_size
+        self.kept = self.length - self.length % self.global_batch_size + self.tail
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.batch_size * self.num_replicas
+
+    def samples_in(self, batch: int) -> tuple[int, int]:
+        """How many samples of a batch of the epoch this rank has, and all ranks have; 0 where it has a dummy."""
+        if batch < self.length // self.global_batch_size:
+            return self.batch_size, self.global_batch_size
+        return len(range(self.rank, self.tail, self.num_replicas)), self.tail
+
+    def __len__(self) -> int:
+        return len(range(self.rank, self.kept, self.num_replicas)) + self._has_dummy
+
+    def __iter__(self) -> Iterator[int]:
+        order = self._order()[: self.kept]
+        yield from order[self.rank :: self.num_replicas]
+        if self._has_dummy:
+            yield order[-1]
+
+    @property
+    def _has_dummy(self) -> bool:
+        return self.training and 0 < self.tail <= self.rank
+
+    def _order(self) -> list[int]:
+        seed = seed_of(self.seed, self.epoch)
+        with isolate_rng(include_cuda=False):
+            random.seed(seed)
+            numpy.random.seed(seed % 2**32)
+            torch.default_generator.manual_seed(seed)
+            if isinstance(generator := getattr(self.sampler, "generator", None), torch.Generator):
+                generator.manual_seed(seed)
+            return list(self.sampler)
+
+
+def is_stream(loader: Any) -> bool:
+    """Is there no number for each sample: an IterableDataset, or an iterable that is no DataLoader?"""
+    return not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
+
+
+def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, training: bool) -> DataLoader[Any] | None:
+    """The loader of one share, (number, of how many), of each batch; None where it draws batches in a way of its own.
+
+    Raises ConfigError for data that has fewer samples than there are shares.
+    """
+    sampler = _own_sampler(loader)
+    if sampler is None:
+        return None
+    batch_size = getattr(loader.batch_sampler, "batch_size", 1)
+    drop_last = getattr(loader.batch_sampler, "drop_last", False)
+    shared = SharedSampler(sampler, batch_size, share, seed, drop_last, training)
+    if 0 < shared.length < share[1]:
+        accepted = f"accepted is at least {share[1]}, one for each process, or fewer processes"
+        raise config_error("datamodule", f"{shared.length} sample(s)", accepted)
+    loading = {name: value for name in _LOADING if (value := getattr(loader, name, None)) is not None}
+    if loader.batch_sampler is None:
+        return DataLoader(loader.dataset, batch_size=None, sampler=shared, **loading)
+    size = batch_size if training else _evaluated_at_once(shared)
+    return DataLoader(loader.dataset, batch_size=size, sampler=shared, drop_last=drop_last, **loading)
+
+
+def _own_sampler(loader: DataLoader[Any]) -> Any | None:
+    """What draws single samples for torch's own loader; None where batches are drawn otherwise, or nobody knows how many."""
+    batches = loader.batch_sampler
+    if type(loader) is not DataLoader or not (batches is None or type(batches) is BatchSampler):
+        return None
+    sampler = loader.sampler if batches is None else batches.sampler
+    if type(sampler) is DistributedSampler:
+        data: Any = sampler.dataset
+        return RandomSampler(data) if sampler.shuffle else SequentialSampler(data)
+    return sampler if hasattr(sampler, "__len__") else None
+
+
+def _evaluated_at_once(shared: SharedSampler) -> int:
+    """The batch size with which all ranks have as many batches, so that collectives of a validation step meet: more than asked
+    for where the samples of some ranks would fill their batches, and the others have one sample left."""
+    each, left = divmod(shared.kept, shared.num_replicas)
+    size = shared.batch_size
+    while left and each % size == 0:
+        size += 1
+    return size

@@ -1,0 +1,118 @@
+"""Loaders of torch's own, shared out over ranks."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+
+from lockstep.datamodules.torch_loaders import SharedSampler, is_stream, shared_loader
+from lockstep.errors import ConfigError
+
+
+def ranks_of(loader: DataLoader[Any], world_size: int, epoch: int = 0, training: bool = True) -> list[list[list[int]]]:
+    """The samples of each batch of each rank."""
+    ranks = []
+    for rank in range(world_size):
+        shared = shared_loader(loader, (rank, world_size), 3, training)
+        assert shared is not None
+        assert isinstance(shared.sampler, SharedSampler)
+        shared.sampler.set_epoch(epoch)
+        ranks.append([batch.tolist() for batch in shared])
+    return ranks
+
+
+def together(ranks: list[list[list[int]]]) -> list[list[int]]:
+    return [sorted(sample for batch in batches for sample in batch) for batches in zip(*ranks, strict=True)]
+
+
+def numbers(batch_size: int, length: int = 13, **options: Any) -> DataLoader[Any]:
+    data: Any = range(length)
+    return DataLoader(data, batch_size, **options)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "in order": {},
+    "shuffled": {"shuffle": True},
+    "by a generator of its own": {"shuffle": True, "generator": torch.Generator()},
+    "some more often": {"sampler": WeightedRandomSampler([1.0] * 6 + [3.0] * 7, 13)},
+    "with replacement": {"sampler": RandomSampler(range(13), replacement=True, num_samples=13)},
+    "shared out already": {"sampler": DistributedSampler(range(13), num_replicas=2, rank=1)},  # pyright: ignore[reportArgumentType]
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_several_ranks_take_the_batches_of_one_each_sample_once(way: str, world_size: int) -> None:
+    torch.rand(3)  # what was drawn before does not matter
+    whole = [sorted(batch) for batch in ranks_of(numbers(6, **WAYS[way]), 1, epoch=2)[0]]
+    ranks = ranks_of(numbers(6 // world_size, **WAYS[way]), world_size, epoch=2)
+    *full, tail = together(ranks)
+    assert full == whole[:2]
+    assert set(tail) == set(whole[2])  # one sample, which the others take as a dummy
+    if way != "in order":
+        assert ranks_of(numbers(6, **WAYS[way]), 1, epoch=3)[0] != ranks_of(numbers(6, **WAYS[way]), 1, epoch=2)[0]
+
+
+def test_a_batch_sampler_of_torch_s_own_is_shared_out_too() -> None:
+    data: Any = range(8)
+    loader = DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(range(8)), 2, drop_last=True))
+    assert together(ranks_of(loader, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize(("length", "own"), [(13, [(1, 1), (0, 1), (0, 1)]), (14, [(1, 2), (1, 2), (0, 2)]), (12, None)])
+def test_the_share_of_a_tail_is_known(length: int, own: list[tuple[int, int]] | None) -> None:
+    for rank in range(3):
+        loader = shared_loader(numbers(2, length), (rank, 3), 0, training=True)
+        assert loader is not None
+        sampler: Any = loader.sampler
+        assert sampler.samples_in(1) == (2, 6)
+        assert own is None or sampler.samples_in(2) == own[rank]
+        assert len(list(loader)) == len(loader) == (2 if own is None else 3)
+
+
+def test_what_is_dropped_is_what_one_process_drops() -> None:
+    assert together(ranks_of(numbers(2, 13, drop_last=True), 3)) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize("length", range(3, 26))
+def test_an_evaluation_takes_each_sample_once_in_as_many_batches_on_every_rank(length: int) -> None:
+    ranks = ranks_of(numbers(3, length), 3, training=False)
+    assert sorted(sample for rank in ranks for batch in rank for sample in batch) == list(range(length))
+    assert len({len(rank) for rank in ranks}) == 1
+    assert all(batch for rank in ranks for batch in rank)
+
+
+def test_fewer_samples_than_ranks_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^datamodule=2 sample\(s\): accepted is at least 3, one for each process"):
+        shared_loader(numbers(2, 2), (0, 3), 0, training=False)
+
+
+def test_how_batches_are_loaded_stays_as_it_was() -> None:
+    loader = numbers(2, collate_fn=tuple, timeout=5.0, num_workers=1, prefetch_factor=3)
+    shared: Any = shared_loader(loader, (0, 1), 0, training=True)
+    assert (shared.collate_fn, shared.timeout, shared.num_workers, shared.prefetch_factor) == (tuple, 5.0, 1, 3)
+    assert shared.dataset is loader.dataset
+    whole: Any = shared_loader(DataLoader(range(4), None), (1, 2), 0, training=True)  # pyright: ignore[reportArgumentType]
+    assert (whole.batch_size, list(whole)) == (None, [1, 3])
+
+
+class Loader(DataLoader[Any]):
+    """One of the user's own."""
+
+
+class Batches(BatchSampler):
+    """And a way of its own to make batches."""
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        Loader(range(8)),  # pyright: ignore[reportArgumentType]
+        DataLoader(range(8), batch_sampler=Batches(SequentialSampler(range(8)), 2, False)),  # pyright: ignore[reportArgumentType]
+    ],
+    ids=["a loader of one's own", "batches of one's own"],
+)
+def test_another_way_to_make_batches_is_left_as_it_is(loader: Any) -> None:
+    assert shared_loader(loader, (0, 2), 0, training=True) is None
+    assert not is_stream(loader)
