@@ -240,6 +240,8 @@ def test_what_hydra_leaves_unsaid(
         (["logger=csv", "logger=null", "callbacks=null"], ["~callbacks", "~logger"]),
         (["logger=null", "logger=csv"], ["logger=csv"]),
         (["logger.csv=null"], ["logger.csv=null"]),
+        (["datamodule=null", "~datamodule.augment"], ["datamodule=none", "~datamodule.augment"]),
+        (["~datamodule"], ["datamodule=none"]),
     ],
 )
 def test_no_logger_is_a_choice_too(given: list[str], meant: list[str]) -> None:

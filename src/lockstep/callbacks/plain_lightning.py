@@ -8,17 +8,19 @@ from contextlib import ExitStack
 from functools import wraps
 from typing import Any
 
+import torch.distributed as dist
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from lightning_utilities.core.apply_func import apply_to_collection
 from omegaconf import OmegaConf
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torchmetrics import Metric
 
-from lockstep.callbacks.randomness import CounterBasedRandomness
+from lockstep.callbacks.randomness import CounterBasedRandomness, generator_states
 from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
+from lockstep.datamodules.streams import Positioned, is_stateful, is_stream, share_stream
 from lockstep.datamodules.torch_loaders import SharedSampler, shared_loader
 from lockstep.models.task import Task
 from lockstep.runs.shares import share_of_batch
@@ -30,7 +32,9 @@ log = logging.getLogger(__name__)
 
 _LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
 _SAME = "Each sample is taken once, gradients are those of the whole batch, and what is logged over an epoch is of all processes."
-_NOT_KNOWN = "random numbers that the code draws, losses that are no means over a batch, state that it keeps between batches"
+NOT_KNOWN = (
+    "losses and metrics that are no means over a batch, state between batches, random numbers drawn outside of a training step"
+)
 _WITHIN = "Resumed within an epoch, its metrics are of its rest, and random augmentation in the process itself is another."
 
 
@@ -56,10 +60,14 @@ class PlainLightning(Callback):
         self._is_first_epoch = True
         self._has_said: set[str] = set()
         self._shared: list[Any] = []  # whose loaders are shared out already
-        self._samplers: list[SharedSampler | None] = []  # of the training loaders
+        self._samplers: list[Any] = []  # of the training loaders
+        self._positioned: list[Positioned] = []
+        self._positions: dict[str, Any] = {}  # of the checkpoint that a run goes on from
+        self._accumulated = 1
         self._weight = 1.0  # of this rank's gradient in the step
         self._is_dummy = False  # has this rank another's sample, since the batch has none for it?
         self._around_batch = ExitStack()
+        self._drawn: tuple[bytes, ...] = ()  # the states of the generators before a step
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         source = trainer.datamodule or pl_module
@@ -75,21 +83,35 @@ class PlainLightning(Callback):
         """The method of a datamodule, or of the module, that makes loaders, with those of this rank's share."""
         training = name == _LOADERS[0]
 
-        def share(loader: DataLoader[Any]) -> DataLoader[Any]:
-            shared = shared_loader(loader, share_of_batch(trainer), self.seed, training)
-            if training:
-                self._samplers.append(None if shared is None else shared.sampler)  # pyright: ignore[reportArgumentType]
-            if shared is None and trainer.world_size > 1:
-                self._warn(f"{name} draws batches in its own way, which Lightning shares out")
-            return loader if shared is None else shared
-
         @wraps(make)
         def shared_out(*arguments: Any) -> Any:
+            made = make(*arguments)
+            loaders = made if isinstance(made, CombinedLoader) else CombinedLoader(made)
+            loaders.flattened = [self._share(trainer, loader, name, training) for loader in loaders.flattened]
             if training:
-                self._samplers = []
-            return apply_to_collection(make(*arguments), DataLoader, share)
+                self._samplers = [getattr(loader, "sampler", None) for loader in loaders.flattened]
+                self._positioned = [loader for loader in loaders.flattened if isinstance(loader, Positioned)]
+            return made if isinstance(made, CombinedLoader) else loaders.iterables
 
         return shared_out
+
+    def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
+        share = share_of_batch(trainer)
+        if is_stream(loader):
+            share_stream(loader, share, name)
+        elif (shared := shared_loader(loader, share, self.seed, training)) is not None:
+            self._check_dummies(trainer, shared.sampler, training)
+            return shared
+        elif share[1] > 1:
+            self._warn(f"{name} draws batches in its own way, which Lightning shares out")
+        return Positioned(loader) if training and is_stateful(loader) else loader
+
+    def _check_dummies(self, trainer: Any, sampler: Any, training: bool) -> None:
+        """A torchmetrics.Metric can't be told to count a sample as none."""
+        modules = trainer.lightning_module.modules()
+        if training and 0 < sampler.tail < sampler.num_replicas and any(isinstance(module, Metric) for module in modules):
+            few = f"an epoch's last batch has {sampler.tail} sample(s) for {sampler.num_replicas} processes"
+            self._warn(f"{few}: the others repeat one, which torchmetrics count that training updates, but for drop_last=True")
 
     def _warn(self, line: str) -> None:
         if line not in self.causes:
@@ -99,10 +121,11 @@ class PlainLightning(Callback):
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None and not isinstance(part, Task | DataModule)]
         names = " and ".join(type(part).__name__ for part in parts)
-        several = f" {_SAME} Not known: {_NOT_KNOWN}; scripts/parity.py finds them." if trainer.world_size > 1 else ""
+        several = f" {_SAME} Not known: {NOT_KNOWN}; scripts/parity.py finds them." if trainer.world_size > 1 else ""
         log.info(f"{names}: plain Lightning.{several} {_WITHIN}")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
         self._is_first_epoch = True
         if batches_passed(trainer):
@@ -118,16 +141,31 @@ class PlainLightning(Callback):
         if not isinstance(trainer.datamodule, DataModule):
             warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch ended")
             counter = next((one for one in trainer.callbacks if isinstance(one, CounterBasedRandomness)), None)
-            begin_batches_again(trainer, (lambda _: None) if counter is None else lambda batch: counter.count(trainer, batch))
+            before = (lambda _: None) if counter is None else lambda batch: counter.count(trainer, batch)
+            begin_batches_again(trainer, before, self._go_to_position(trainer))
+
+    def _go_to_position(self, trainer: Any) -> bool:
+        """Whether the training loaders have gone by themselves to where the checkpoint was written."""
+        (number, shares), positions = share_of_batch(trainer), self._positions
+        self._positions = {}
+        if not batches_passed(trainer) or len(positions.get("ranks", ())) != shares:
+            return False
+        for loader, state in zip(self._positioned, positions["ranks"][number], strict=True):
+            loader.resume(positions["batches"], state)
+        return True
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        sampler = self._samplers[0] if len(self._samplers) == 1 else None
+        only = self._samplers[0] if len(self._samplers) == 1 else None
+        sampler = only if isinstance(only, SharedSampler) else None
         own, whole = (1, 1) if sampler is None else sampler.samples_in(batch_idx)
         self._weight = 1.0 if sampler is None else own * sampler.num_replicas / whole
         self._is_dummy = own == 0
         if self._is_dummy:
             log_batch_as(trainer, 0)
             self._around_batch.enter_context(uncounted())
+
+        if batch_idx == 0 and trainer.world_size > 1:
+            self._drawn = generator_states(pl_module.device)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         if self._weight != 1.0 and loss.requires_grad:
@@ -136,13 +174,42 @@ class PlainLightning(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._around_batch.close()
+        if batch_idx == 0 and trainer.world_size > 1 and self._drawn != generator_states(pl_module.device):
+            self._warn("random numbers are drawn in a training step, by each process its own")
         self.samples_trained += 0 if self._is_dummy else samples_in(batch) or 0
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
         self.results = {name: float(value) for name, value in trainer.callback_metrics.items()}  # a test forgets them
 
+    def facts(self) -> dict[str, int]:
+        """The sizes of training batches, which a config need not say."""
+        samplers = [sampler for sampler in self._samplers if isinstance(sampler, SharedSampler)]
+        if len(samplers) != 1:
+            return {}
+        return {"batch_size": samplers[0].batch_size, "global_batch_size": samplers[0].global_batch_size * self._accumulated}
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self._positioned and trainer.state.fn == "fit":
+            self._save_positions(trainer, checkpoint)
+        self._leave_out_objects(checkpoint)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._positions = checkpoint.get("loader_positions", {})
+
+    def _save_positions(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
+        """Of every rank; a collective. Nothing where some loader can't say it in plain values: batches are then passed over."""
+        batches = batches_passed(trainer)
+        own = [loader.states.get(batches) for loader in self._positioned]
+        ranks: list[Any] = [own]
+        if trainer.world_size > 1:
+            ranks = [None] * trainer.world_size
+            dist.all_gather_object(ranks, own)
+        shares = ranks[:: len(ranks) // share_of_batch(trainer)[1]]
+        if len(self._positioned) == len(self._samplers) and all(s is not None and _is_plain(s) for rank in shares for s in rank):
+            checkpoint["loader_positions"] = {"batches": batches, "ranks": shares}
+
+    def _leave_out_objects(self, checkpoint: dict[str, Any]) -> None:
         """Of `save_hyperparameters`, which keeps a network or a function that was an argument too."""
         for key in (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
             values: Any = checkpoint.get(key)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from lockstep.counter_rng import seed_of
 from lockstep.errors import config_error
@@ -69,11 +69,6 @@ class SharedSampler(DistributedSampler[int]):
             if isinstance(generator := getattr(self.sampler, "generator", None), torch.Generator):
                 generator.manual_seed(seed)
             return list(self.sampler)
-
-
-def is_stream(loader: Any) -> bool:
-    """Is there no number for each sample: an IterableDataset, or an iterable that is no DataLoader?"""
-    return not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
 
 
 def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, training: bool) -> DataLoader[Any] | None:

@@ -72,8 +72,8 @@ def batches_passed(trainer: Trainer) -> int:
     return loop.epoch_loop.batch_progress.current.completed if epoch.started > epoch.completed else 0
 
 
-def begin_batches_again(trainer: Trainer, before: Callable[[int], None]) -> None:
-    """Loads the epoch's batches from the first on, and passes over those that were trained on.
+def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:
+    """Loads the epoch's batches from the first on, and passes over those that were trained on, unless the loaders have done so.
 
     The fit loop makes the iterator before it knows the epoch, and goes on with it in the first epoch after a resumption: data
     workers have begun to load another epoch by then (Lightning issue 21938), and what was trained on is trained on again (19764).
@@ -86,7 +86,8 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None]) -> None
     before(-1)
     batches = iter(loop._data_fetcher)
     for batch in range(passed):
-        next(batches, None)
+        if not are_passed:
+            next(batches, None)
         before(batch)
     batches.fetched = 0  # the loop of the epoch adds them itself
 
@@ -139,3 +140,9 @@ def _is_plain_precision(precision: Any) -> bool:
     if type(precision) is MixedPrecision:
         return precision.scaler is None
     return all(getattr(type(precision), name) is getattr(Precision, name) for name in _OF_PRECISION)
+
+
+def log_batch_as(trainer: Trainer, samples: int) -> None:
+    """What is logged in this batch's step counts as of so many samples in an epoch's mean; Lightning takes the batch's length."""
+    results: Any = trainer._results
+    results.batch_size = samples

@@ -9,7 +9,9 @@ import pytest
 import torch
 from fits import SMALL, KeepAll, composed, last
 from plain_lightning import DigitsData, LitClassifier
+from sklearn.datasets import load_digits
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.build import build, load_model
 from lockstep.callbacks.plain_lightning import PlainLightning
@@ -90,7 +92,7 @@ def test_on_several_processes_what_is_known_and_what_is_not_is_in_that_line(capl
     with caplog.at_level(logging.INFO):
         plain.on_fit_start(trainer, LitClassifier())
     assert plain.causes == []
-    assert "what is logged over an epoch is of all processes. Not known: random numbers that the code draws" in caplog.text
+    assert "what is logged over an epoch is of all processes. Not known: losses and metrics that are no means" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore:Attribute 'net' is an instance of")
@@ -129,3 +131,46 @@ def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:
         build(cfg, Plan.of(cfg))
     assert not hasattr(DigitsData(), "spec")
     assert isinstance(LitClassifier().net, nn.Sequential)
+
+
+class Counting(DataLoader[Any]):
+    """A loader that says where it is, as torchdata's StatefulDataLoader does."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.first, self.loaded, self.loads = 0, 0, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"loaded": self.loaded}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.first = state["loaded"]
+
+    def __iter__(self) -> Any:
+        self.loaded, self.first, first = self.first, 0, self.first
+        for number, batch in enumerate(super().__iter__()):
+            if number >= first:
+                self.loads += 1
+                self.loaded = number + 1
+                yield batch
+
+
+class Images(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        images, labels = load_digits(return_X_y=True)
+        yield from ((torch.tensor(images[i] / 16, dtype=torch.float32), int(labels[i])) for i in range(700))
+
+
+class StreamedDigits(DigitsData):
+    def train_dataloader(self) -> DataLoader[Any]:
+        self.loader = Counting(Images(), self.hparams["batch_size"])
+        return self.loader
+
+
+def test_a_loader_that_says_where_it_is_goes_on_from_there(tmp_path: Path) -> None:
+    data = ("datamodule._target_=test_plain_lightning.StreamedDigits", "guards.checkpoint.every_n_steps=1")
+    fitted(tmp_path / "whole", *data, keep=tmp_path)  # seven batches an epoch
+    trainer = fitted(tmp_path / "run", *data, f"ckpt_path={quote(str(tmp_path / '11.ckpt'))}")
+    ours, theirs = last(tmp_path / "run"), last(tmp_path / "whole")
+    assert all(torch.equal(ours["state_dict"][name], tensor) for name, tensor in theirs["state_dict"].items())
+    assert trainer.datamodule.loader.loads < 7  # and one that was loaded before the position was known

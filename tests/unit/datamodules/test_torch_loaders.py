@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from lockstep.datamodules.torch_loaders import SharedSampler, is_stream, shared_loader
+from lockstep.datamodules.torch_loaders import SharedSampler, shared_loader
 from lockstep.errors import ConfigError
 
 
@@ -115,4 +115,3 @@ class Batches(BatchSampler):
 )
 def test_another_way_to_make_batches_is_left_as_it_is(loader: Any) -> None:
     assert shared_loader(loader, (0, 2), 0, training=True) is None
-    assert not is_stream(loader)

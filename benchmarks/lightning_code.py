@@ -1,0 +1,208 @@
+"""The table of docs/your-lightning-code.md: Lightning code as it is, on 2 and 3 processes against one, here and by Lightning.
+
+    python benchmarks/lightning_code.py > benchmarks/lightning_code.md
+
+Each kind of lightning_modules.py trains for two epochs in float64, with one global batch. The gradients of every step, the
+weights at the end and the logged metrics of every epoch are compared with those of one process.
+"""
+
+import logging
+import os
+import platform
+import tempfile
+import traceback
+import warnings
+from collections.abc import Mapping
+from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hardware import processor
+from lightning import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.strategies import DDPStrategy
+from lightning_modules import KINDS
+
+from lockstep.build import build
+from lockstep.callbacks.plain_lightning import NOT_KNOWN
+from lockstep.config.plan import Plan
+from lockstep.launchers.environment import PARENT_PIPE, this_rank
+from lockstep.runs.composition import compose
+
+WORLD_SIZES = (1, 2, 3)
+BATCH = 12  # samples, of all processes
+TOLERANCE = 1e-12
+TIMEOUT = 300  # seconds
+QUANTITIES = ("gradients", "weights", "metrics")
+OVERRIDES = (
+    "trainer=cpu",
+    "trainer.precision=64-true",
+    "trainer.max_epochs=2",
+    "trainer.enable_progress_bar=false",
+    "test=false",
+)
+OVERRIDES += (
+    "trainer.strategy.find_unused_parameters=true",
+    "guards.watchdog=null",
+    "guards.preemption=null",
+    "~callbacks",
+    "~logger",
+)
+WAYS = {"here": "trained", "stock": "trained_by_stock"}
+
+
+class Recorder(Callback):
+    """What a training computes, on this rank: tensors by quantity and name."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, torch.Tensor]] = {quantity: {} for quantity in QUANTITIES}
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        step = trainer.global_step
+        for name, parameter in pl_module.named_parameters():
+            if parameter.grad is not None:
+                self.values["gradients"][f"{step}.{name}"] = parameter.grad.clone()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._metrics(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.values["weights"] = {name: tensor.clone() for name, tensor in pl_module.state_dict().items()}
+        self._metrics(trainer)
+
+    def _metrics(self, trainer: Trainer) -> None:
+        of_epochs = {name: value for name, value in trainer.callback_metrics.items() if not name.endswith("_step")}
+        self.values["metrics"] |= {f"{trainer.current_epoch}.{name}": value.double() for name, value in of_epochs.items()}
+
+
+def trained(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[str]]:
+    """By this package, on one of several ranks: what was computed, and the lines that say what is not as on one process."""
+    module, data = KINDS[kind]
+    cfg: Any = compose(*OVERRIDES, f"trainer.devices={world_size}", "optimized_metric=val_loss")
+    size = {"batch_size": BATCH // world_size}
+    cfg.model = {"_target_": f"lightning_modules.{module.__name__}"} | (size if data is None else {})
+    cfg.datamodule = None if data is None else {"_target_": f"lightning_modules.{data.__name__}"} | size
+    cfg.run_dir = str(folder)
+    datamodule, model, trainer = build(cfg, Plan.of(cfg))
+    recorder = Recorder()
+    callbacks: Any = trainer
+    callbacks.callbacks.append(recorder)
+    trainer.fit(model, datamodule)
+    return recorder, [cause for callback in callbacks.callbacks for cause in getattr(callback, "causes", ())]
+
+
+def trained_by_stock(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[str]]:
+    """By Lightning alone."""
+    module, data = KINDS[kind]
+    seed_everything(0, verbose=False)
+    options = {"batch_size": BATCH // world_size}
+    model: Any = module(**(options if data is None else {}))
+    recorder = Recorder()
+    strategy = DDPStrategy(process_group_backend="gloo", find_unused_parameters=True) if world_size > 1 else "auto"
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=world_size,
+        strategy=strategy,
+        precision="64-true",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[recorder],
+        default_root_dir=folder,
+    )
+    trainer.fit(model, None if data is None else data(**options))
+    return recorder, []
+
+
+def difference(values: Mapping[str, torch.Tensor], reference: Mapping[str, torch.Tensor]) -> float:
+    """The largest max|a - b| / max|b| over all tensors; infinite where there are others, or of another shape."""
+    if values.keys() != reference.keys() or any(values[name].shape != reference[name].shape for name in values):
+        return float("inf")
+    largest = [((values[name] - b).abs().max() / b.abs().max().clamp(min=1e-30)).item() for name, b in reference.items()]
+    return max(largest, default=0.0)
+
+
+def compared(kinds: Mapping[str, Any] = KINDS, ways: Mapping[str, str] = WAYS) -> dict[tuple[str, str], dict[str, Any]]:
+    """By (kind, way): the largest difference of each quantity on several processes from one, and the lines that were said."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = {size: in_processes(size, list(kinds), dict(ways), Path(folder, str(size))) for size in WORLD_SIZES}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for key, (reference, _) in results[1].items():
+        several = [results[size][key] for size in WORLD_SIZES[1:]]
+        row: dict[str, Any] = {q: max(difference(values[q], reference[q]) for values, _ in several) for q in QUANTITIES}
+        rows[key] = row | {"said": list(dict.fromkeys(line for _, said in several for line in said))}
+    return rows
+
+
+def in_processes(world_size: int, kinds: list[str], ways: dict[str, str], folder: Path) -> dict[tuple[str, str], Any]:
+    """What rank zero of a group of gloo processes has recorded of each kind, by (kind, way)."""
+    folder.mkdir()
+    context = mp.get_context("forkserver")
+    processes = [context.Process(target=_rank, args=(rank, world_size, kinds, ways, folder)) for rank in range(world_size)]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join(TIMEOUT)
+        failures = [path.read_text() for path in sorted(folder.glob("failed*"))]
+        if failures or any(process.exitcode for process in processes):
+            raise RuntimeError("\n".join(failures) or "a process was killed, or did not end")
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    return torch.load(folder / "results.pt")
+
+
+def _rank(rank: int, world_size: int, kinds: list[str], ways: dict[str, str], folder: Path) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    os.environ[PARENT_PIPE] = "-1"  # it is a rank, which its parent watches
+    this_rank.cache_clear()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    try:
+        store = dist.FileStore(str(folder / "store"), world_size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=TIMEOUT))
+        results = {}
+        for number, (kind, way) in enumerate((kind, way) for kind in kinds for way in ways):
+            recorder, said = globals()[ways[way]](kind, world_size, folder / str(number))
+            results[kind, way] = recorder.values, said
+        if rank == 0:
+            torch.save(results, folder / "results.pt")
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        (folder / f"failed{rank}").write_text(traceback.format_exc())
+        os._exit(1)
+
+
+def main() -> None:
+    print(f"`python benchmarks/lightning_code.py`; torch {version('torch')}, lightning {version('lightning')},")
+    print(f"Python {platform.python_version()}, {platform.machine()}, on two cores of {processor()}.\n")
+    print(
+        "The largest difference of 2 and of 3 processes from one, relative to the largest entry of each tensor: gradients of each"
+    )
+    print(
+        "step, weights after two epochs, metrics of each epoch; = is at most 1e-12. Stock Lightning has the same code and data.\n"
+    )
+    heads = [f"{quantity}, {way}" for way in WAYS for quantity in QUANTITIES]
+    print(f"| code | {' | '.join(heads)} | what is said |\n|---|{'---|' * (len(heads) + 1)}")
+    rows = compared()
+    for kind in KINDS:
+        cells = [_cell(rows[kind, way][quantity]) for way in WAYS for quantity in QUANTITIES]
+        said = rows[kind, "here"]["said"] or ([] if {*cells[: len(QUANTITIES)]} == {"="} else [f"not known: {NOT_KNOWN}"])
+        print(f"| {kind} | {' | '.join(cells)} | {'; '.join(said)} |")
+
+
+def _cell(value: float) -> str:
+    return "=" if value <= TOLERANCE else "others" if value == float("inf") else f"{value:.0e}"
+
+
+if __name__ == "__main__":
+    main()

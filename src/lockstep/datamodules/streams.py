@@ -1,0 +1,107 @@
+"""Data without a number for each sample: IterableDatasets, and loaders that are no DataLoader of torch's.
+
+Lightning gives each process the whole of a stream. Here a stream says how it is divided, or is refused on several processes.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from lockstep.errors import config_error
+
+_MARK = "is_sharded"
+_KEPT = 4  # states: loading is at most two batches ahead of training, and a checkpoint one behind
+
+
+class Shard(IterableDataset[Any]):
+    """A stream of which each process, and each of its data workers, takes its share, each sample once.
+
+    Sample i goes to process i % world_size, so that the batches of all processes together are those of one process whose loader
+    takes batch_size * world_size samples. Every process reads the whole stream: it has to be the same on each, and each time.
+
+    Args:
+        stream: the samples, an iterable that can be iterated anew in each epoch.
+        batch_size: of the loader, where it has several data workers: each then prepares whole batches.
+        drop_last: leave out the last samples where there is not one for each process, so that all processes take as many steps.
+            Without it a step of validation must not communicate with other processes.
+    """
+
+    def __init__(self, stream: Iterable[Any], batch_size: int = 1, drop_last: bool = True) -> None:
+        self.stream, self.batch_size, self.drop_last = stream, batch_size, drop_last
+        self.share = (0, 1)  # (number, of how many) processes; set before training
+
+    def __iter__(self) -> Iterator[Any]:
+        rank, ranks = self.share
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        samples = iter(self.stream)
+        place = 0
+        while together := list(islice(samples, ranks)):
+            is_whole = len(together) == ranks or not self.drop_last
+            if is_whole and rank < len(together) and place // self.batch_size % workers == number:
+                yield together[rank]
+            place += 1
+
+
+def sharded(stream: Any) -> Any:
+    """Says of a stream, or of a loader such as torchdata.nodes.Loader, that it yields the samples of its own process alone."""
+    setattr(stream, _MARK, True)
+    return stream
+
+
+def is_stream(loader: Any) -> bool:
+    return not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
+
+
+def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
+    """Raises ConfigError for a stream that several processes would each read whole. `name` is the hook that made the loader."""
+    dataset = getattr(loader, "dataset", loader)
+    if isinstance(dataset, Shard):
+        dataset.share = share
+        return
+    by_node = getattr(dataset, "_distributed", None)  # what datasets.distributed.split_dataset_by_node leaves on its result
+    is_divided = by_node is not None and (by_node.rank, by_node.world_size) == share
+    if share[1] == 1 or is_divided or getattr(loader, _MARK, False) or getattr(dataset, _MARK, False):
+        return
+    kind, ways = type(dataset).__name__, "datasets.distributed.split_dataset_by_node, lockstep.datamodules.Shard(STREAM)"
+    why = f"each process would read the whole {kind} of {name}; accepted is {ways}, sharded(STREAM) if it is divided, or 1"
+    raise config_error("trainer.devices", share[1], why)
+
+
+class Positioned:
+    """A training loader with `state_dict` and `load_state_dict`, torchdata's StatefulDataLoader say, and where it was after each
+    of its last batches. Loading is ahead of training, so that a resumption from the loader's present state would skip batches.
+
+    It hides these two methods: Lightning would save rank zero's state for all ranks.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.states: dict[int, Any] = {}  # by the number of batches of the epoch that have been loaded
+        self._next_states: dict[int, Any] = {}
+
+    def resume(self, batches: int, state: Any) -> None:
+        """Goes on after so many batches of the epoch, the next time that it is iterated."""
+        self._next_states = {batches: state}
+        self.loader.load_state_dict(state)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.states, self._next_states = self._next_states, {}
+        for batches, batch in enumerate(self.loader, start=1 + max(self.states, default=0)):
+            self.states[batches] = self.loader.state_dict()
+            self.states.pop(batches - _KEPT, None)
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("loader", "state_dict", "load_state_dict"):
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+
+def is_stateful(loader: Any) -> bool:
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

@@ -1,0 +1,73 @@
+"""Streams: who takes which sample, and what is refused."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+
+from lockstep.datamodules import Shard, sharded
+from lockstep.datamodules.streams import Positioned, is_stream, share_stream
+from lockstep.errors import ConfigError
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(26)
+
+
+def batches_of(rank: int, ranks: int, workers: int = 0, **options: Any) -> list[list[int]]:
+    stream = Shard(Numbers(), 4, **options)
+    stream.share = (rank, ranks)
+    return [batch.tolist() for batch in DataLoader(stream, 4, num_workers=workers)]
+
+
+def test_the_batches_of_all_ranks_are_those_of_one_process() -> None:
+    assert batches_of(0, 1)[-1] == [24, 25]
+    assert batches_of(0, 3)[0] == [0, 3, 6, 9]
+    whole = [
+        sorted(sample for batch in batches for sample in batch)
+        for batches in zip(*(batches_of(rank, 3) for rank in range(3)), strict=True)
+    ]
+    assert whole == [list(range(12)), list(range(12, 24))]  # there is no third sample for 24 and 25
+    assert [batches_of(rank, 3, drop_last=False)[2:] for rank in range(3)] == [[[24]], [[25]], []]
+
+
+def test_several_data_workers_prepare_the_same_batches() -> None:
+    assert [batches_of(rank, 2, workers=2) for rank in range(2)] == [batches_of(rank, 2) for rank in range(2)]
+
+
+def test_a_stream_that_each_process_would_read_whole_is_refused() -> None:
+    loader = DataLoader(Numbers(), 4)
+    assert is_stream(loader)
+    share_stream(loader, (0, 1), "train_dataloader")
+    with pytest.raises(ConfigError, match=r"^trainer\.devices=2: each process would read the whole Numbers of train_dataloader"):
+        share_stream(loader, (1, 2), "train_dataloader")
+    with pytest.raises(ConfigError, match="the whole generator of val_dataloader"):
+        share_stream((batch for batch in ()), (1, 2), "val_dataloader")
+
+
+def test_a_stream_says_that_it_is_divided() -> None:
+    shard = Shard(Numbers())
+    share_stream(DataLoader(shard, 4), (1, 2), "train_dataloader")
+    assert shard.share == (1, 2)
+    share_stream(sharded(DataLoader(Numbers(), 4)), (1, 2), "train_dataloader")
+    by_node: Any = Numbers()
+    by_node._distributed = SimpleNamespace(rank=1, world_size=2)  # as datasets.distributed.split_dataset_by_node leaves it
+    share_stream(DataLoader(by_node, 4), (1, 2), "train_dataloader")
+    with pytest.raises(ConfigError):
+        share_stream(DataLoader(by_node, 4), (0, 2), "train_dataloader")
+
+
+def test_the_library_datasets_says_so_as_is_expected_here() -> None:
+    datasets = pytest.importorskip("datasets")
+    distributed = pytest.importorskip("datasets.distributed")
+    stream = datasets.Dataset.from_dict({"x": [1, 2, 3, 4]}).to_iterable_dataset(num_shards=2)
+    share_stream(DataLoader(distributed.split_dataset_by_node(stream, rank=1, world_size=2)), (1, 2), "train_dataloader")
+
+
+def test_a_position_hides_the_loader_s_own_state() -> None:
+    positioned = Positioned(SimpleNamespace(state_dict=dict, load_state_dict=print, batch_size=3))
+    assert positioned.batch_size == 3
+    assert not hasattr(positioned, "state_dict")

@@ -1,0 +1,50 @@
+"""What is made of the values that ranks have logged under one name."""
+
+import math
+
+import pytest
+
+from lockstep.trainer.reduced_logs import Logged, _combined, _inexact
+
+
+def logged(value: float, weight: float = 1.0, reduction: str = "mean", hook: str = "validation_step") -> Logged:
+    return Logged(hook, ("val_loss",), reduction, value, weight)
+
+
+@pytest.mark.parametrize(
+    ("parts", "combined"),
+    [
+        ([logged(6.0, 4), logged(1.0, 1)], 7.0 / 5),  # values are sums over samples
+        ([logged(6.0, 4), logged(0.0, 0)], 1.5),  # a rank whose only sample is a dummy
+        ([logged(3.0, reduction="sum"), logged(4.0, reduction="sum")], 7.0),
+        ([logged(3.0, reduction="max"), logged(4.0, reduction="max")], 4.0),
+        ([logged(3.0, reduction="min"), logged(4.0, reduction="min")], 3.0),
+        ([logged(3.0, reduction="custom"), logged(4.0, reduction="custom")], None),
+    ],
+)
+def test_values_are_combined_as_on_one_process(parts: list[Logged], combined: float | None) -> None:
+    assert _combined(parts) == combined
+
+
+def test_a_mean_over_no_sample_is_no_number() -> None:
+    assert math.isnan(_combined([logged(0.0, 0), logged(0.0, 0)]) or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        ([logged(1.0)], "val_loss is logged by 1 of 2 processes alone"),
+        ([logged(1.0), logged(2.0)], None),
+        ([logged(1.0, hook="on_train_batch_end.0"), logged(2.0)], None),
+        ([logged(1.0, hook="on_validation_epoch_end"), logged(1.0)], None),
+        (
+            [logged(1.0, hook="on_validation_epoch_end"), logged(2.0)],
+            "val_loss, logged in on_validation_epoch_end, differs between",
+        ),
+        ([logged(1.0, reduction="custom"), logged(2.0, reduction="custom")], "val_loss has a reduce_fx of its own"),
+    ],
+)
+def test_a_name_that_can_not_be_the_same_is_said(parts: list[Logged], line: str | None) -> None:
+    lines = _inexact(parts, 2)
+    assert len(lines) == (line is not None)
+    assert all(said.startswith(str(line)) for said in lines)
