@@ -55,7 +55,7 @@ class SeveralValidations(Vectors):
 
 class Rows(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
-        yield from vectors(48, 0)
+        yield from list(vectors(48, 0))  # pyright: ignore
 
 
 class Stream(Vectors):

@@ -64,9 +64,7 @@ _NOT_A_TASK_S = (
 def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule | None, LightningModule, Trainer]:
     """The three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
     _quieten_lightning()
-    datamodule = None if cfg.datamodule is None else construct("datamodule", _plain(cfg, "datamodule"))
-    if not isinstance(datamodule, LightningDataModule | None):
-        raise config_error("datamodule._target_", cfg.datamodule._target_, "accepted is a LightningDataModule")
+    datamodule = _build_datamodule(cfg)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model_config = {"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}
     if model_config["spec"] is None and is_task(model_config["model"]):
@@ -96,6 +94,15 @@ def _quieten_lightning() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     _ignore_warnings(_OF_RUNS)
+
+
+def _build_datamodule(cfg: DictConfig) -> LightningDataModule | None:
+    if cfg.datamodule is None:
+        return None
+    datamodule = construct("datamodule", _plain(cfg, "datamodule"))
+    if not isinstance(datamodule, LightningDataModule):
+        raise config_error("datamodule._target_", cfg.datamodule._target_, "accepted is a LightningDataModule")
+    return datamodule
 
 
 def _lacks_spec(cfg: DictConfig) -> ConfigError:

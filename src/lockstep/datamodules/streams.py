@@ -30,7 +30,7 @@ class Shard(IterableDataset[Any]):
 
     def __init__(self, stream: Iterable[Any], batch_size: int = 1, drop_last: bool = True) -> None:
         self.stream, self.batch_size, self.drop_last = stream, batch_size, drop_last
-        self.share = (0, 1)  # (number, of how many) processes; set before training
+        self.share: tuple[int, int] = (0, 1)  # (number, of how many) processes; set before training
 
     def __iter__(self) -> Iterator[Any]:
         rank, ranks = self.share

@@ -43,7 +43,7 @@ def is_task(model: Mapping[str, Any], allow: Sequence[str] | None = None) -> boo
     return issubclass(callee, Task) if isinstance(callee, type) else "net" in model
 
 
-def plain_spec(datamodule: LightningDataModule) -> dict[str, Any] | None:
+def plain_spec(datamodule: LightningDataModule | None) -> dict[str, Any] | None:
     """The fields of its DataSpec in plain containers; None where it has none."""
     spec = getattr(datamodule, "spec", None)
     if not isinstance(spec, DataSpec):
