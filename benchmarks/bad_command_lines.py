@@ -1,5 +1,5 @@
-"""Command lines that are wrong, or look so, made from the composed config: of every key of every group, and what people have
-typed."""
+"""Command lines that are wrong, or look so, made from the composed config: of every key of every group; those of scripts, in odd
+environments, of keys that do not go together, and what people have typed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from typed_command_lines import ENVIRONMENT, SCRIPTS, SIZES, TOGETHER, TYPED
 
 from lockstep.runs.composition import compose
 
@@ -54,115 +55,33 @@ FREE_TEXT += ("logger.*.version", "logger.*.run_dir")
 # Where the refusal rightly names another key: the one that no longer fits, or has no logger to be given to.
 ELSEWHERE = {"model.metrics=[nonsense]": "optimized_metric", "logger.mlflow.tracking_uri=null": "logger.mlflow"}
 
-# What has been seen to end in a traceback, or to train: the key that must be named, then the overrides.
-TYPED = """
-trainer.max_epochs              trainer.max_epochs=0
-trainer.max_steps               trainer.max_steps=0
-trainer.limit_train_batches     trainer.limit_train_batches=0
-trainer.limit_train_batches     trainer.limit_train_batches=0.0001
-trainer.val_check_interval      trainer.val_check_interval=0
-trainer.val_check_interval      trainer.val_check_interval=100000
-trainer.check_val_every_n_epoch trainer.check_val_every_n_epoch=3
-trainer.accelerator             trainer.accelerator=mps
-trainer.strategy.process_group_backend  trainer.devices=2 trainer.strategy.process_group_backend=nccl
-trainer.devices                 trainer.devices=999999
-trainer.devices                 trainer.devices=[0
-trainer.devices                 trainer.devices=1,2
-trainer.divices                 trainer.divices=2
-trainer.num_nodes               trainer.num_nodes=2
-trainer.num_sanity_val_steps    trainer.num_sanity_val_steps=x
-trainer.checkpoint_io           trainer.checkpoint_io=null
-trainer.checkpoint_io           trainer.checkpoint_io._target_=os.system
-trainer.strategy                trainer.strategy=ddp
-trainer.no_such_argument        +trainer.no_such_argument=1
-trainer.profiler                +trainer.profiler=nope
-trainer.callbacks               +trainer.callbacks=5
-trainer.logger                  +trainer.logger=x
-trainer.plugins                 +trainer.plugins=5
-trainer.barebones               +trainer.barebones=true
-trainer.max_time                trainer.max_time=1h
-trainer.precision               trainer.precision=8
-model.net                       model.net=null
-model.net.hidden                model=mlp model.net.hidden=x
-model.net.hidden                model=mlp model.net.hidden=-5
-model.net.hidden                model=mlp model.net.hidden=[-5]
-model.net.hidden                model=mlp model.net.hidden.foo=3
-model.net._target_              model.net._target_=nope
-model.net._target_              model.net._target_=lockstep.nets.Nope
-model.net._target_              model.net._target_=os.system
-model.net.depth                 model=resnet18 model.net.depth=19
-model.net.num_outputs           +model.net.num_outputs=3
-model.optimizer                 model.optimizer=adam
-model.lr_scheduler              model.lr_scheduler=cosine
-model/optimizer                 model/optimizer=lion
-model/optimizer                 model/optimizer=null
-model.optimizer.foo             +model.optimizer.foo=1
-model.optimizer.lrr             model.optimizer.lrr=1
-model.optimizer.betas           model.optimizer.betas=[2,2]
-model.optimizer.eps             +model.optimizer.eps=-1
-model.optimizer.line_search_fn  trainer.devices=2 +model.optimizer.line_search_fn=strong_wolfe
-model                           model=5
-model                           model=perceptron
-model                           model=null
-model.metrics                   model.metrics=[loss,acc,f1]
-datamodule                      datamodule=random_regression model=mlp
-model.net._target_              datamodule=random_regression
-datamodule.data_dir             datamodule=image_folder
-datamodule.data_dir             datamodule=image_folder datamodule.data_dir=logs
-datamodule.data_dir             datamodule=image_folder datamodule.data_dir=nowhere
-datamodule.seed                 datamodule.seed=x
-datamodule.shape                datamodule=synthetic_images datamodule.shape=5
-datamodule.shape                datamodule=synthetic_images datamodule.shape=[-1,4,4]
-datamodule.shape                datamodule=synthetic_images datamodule.shape=[0,1,1]
-datamodule.augment.crop         datamodule=synthetic_images datamodule.augment.crop=4
-datamodule.augment              +datamodule.augment.zoom=2
-datamodule.global_batch_size    datamodule.global_batch_size=49 trainer.devices=2
-datamodule.batch_size           datamodule.batch_size=5000
-datamodule.batch_size           datamodule.batch_size=auto
-datamodule.batch_size           datamodule.batch_size=most
-datamodule.global_batch_size    datamodule.batch_size=auto datamodule.global_batch_size=64
-datamodule.fold                 datamodule.folds=3 datamodule.fold=3
-datamodule._target_             datamodule._target_=lightning.LightningDataModule
-callbacks.best_checkpoint.mode  callbacks.best_checkpoint.mode=up
-callbacks.best_checkpoint.save_top_k  callbacks.best_checkpoint.save_top_k=x
-callbacks.early_stopping.min_delta    callbacks=[default,early_stopping] callbacks.early_stopping.min_delta=x
-callbacks.nope                  +callbacks.nope=5
-callbacks.nope._target_         +callbacks.nope._target_=nope.Nope
-guards.checkpoint               guards.checkpoint=5
-guards                          guards=null
-logger                          logger=mlflow
-logger                          logger=wandb
-ckpt_path                       ckpt_path=nowhere.ckpt
-ckpt_path                       ckpt_path=pictures/a/0.png
-init_from                       init_from=pictures
-trainer.max_epochs              ckpt_path=later.ckpt
-model.optimizer._target_        ckpt_path=sgd.ckpt trainer.max_epochs=9
-ckpt_path                       ckpt_path=later.ckpt model.net.width=7 trainer.max_epochs=99
-resume                          resume=nowhere
-optimized_metric                optimized_metric=val/f1
-optimized_metric                optimized_metric=test/acc test=false
-seed                            ~seed
-seed                            +seed=3
-seed                            seed=[
-seed                            seed=${nope}
-seed                            seed=${oc.env:NO_SUCH_VARIABLE}
-seed                            seed.foo=3
-nope                            ~nope
-nope                            nope@model=3
-hydra.launcher.jobs             hydra.launcher.jobs=x
-"""
-
 
 @dataclass(frozen=True)
 class Line:
-    """What is wrong with a command line, its overrides, and the key that its refusal must name; None where it must train."""
+    """What is wrong with a command line, its overrides, and the key that its refusal must name; None where it must train.
+
+    is_fresh: in an interpreter of its own, which imports torch anew.
+    may_train: it is right all the same where it is not refused.
+    """
 
     kind: str
     overrides: tuple[str, ...]
     key: str | None
+    script: str = "train.py"
+    environment: tuple[str, ...] = ()
+    is_fresh: bool = False
+    may_train: bool = False
 
     def __str__(self) -> str:
-        return " ".join(self.overrides)
+        return " ".join([*self.environment, *([self.script] if self.script != "train.py" else ()), *self.overrides])
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of the script, flags first."""
+        if self.script != "train.py":
+            return [*self.overrides]
+        flags = [item for item in self.overrides if item.startswith("-")]
+        return [*flags, *SHORT, *(item for item in self.overrides if item not in flags)]
 
 
 def lines() -> Iterator[Line]:
@@ -172,8 +91,20 @@ def lines() -> Iterator[Line]:
             if key not in seen and key != "run_dir":
                 yield from (Line(kind, (*base, override), key) for kind, override, key in _variants(key, value))
             seen.add(key)
-    for name, _, text in (line.partition(" ") for line in TYPED.strip().splitlines()):
-        yield Line("typed", tuple(text.split()), name)
+    for name, *typed in _words(TYPED):
+        yield Line("typed", tuple(typed), name)
+    for name, *overrides in _words(TOGETHER):
+        yield Line("keys that meet each other", tuple(overrides), name, is_fresh=True)
+    for name, *overrides in _words(SIZES):
+        yield Line("data sizes", tuple(overrides), name)
+    for name, *variables in _words(ENVIRONMENT):
+        yield Line("environment leftovers", (), name, environment=tuple(variables), is_fresh=True, may_train=True)
+    for script, name, *arguments in _words(SCRIPTS):
+        yield Line("scripts' own arguments", tuple(arguments), name, script=f"scripts/{script}")
+
+
+def _words(table: str) -> Iterator[list[str]]:
+    return (line.split() for line in table.strip().splitlines())
 
 
 def _walk(cfg: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
