@@ -1,5 +1,6 @@
 """The command line: Hydra's errors as one line, exit codes, and validation before any directory exists."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -42,6 +43,7 @@ def start(main: Callable[[], Any]) -> None:
     try:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
         console.survive_lost_output()
+        _check_working_directory()
         follow_parent()
         if len(sys.argv) == 2 and sys.argv[1].startswith(FLAG):
             try_batch(Path(sys.argv[1].removeprefix(FLAG)))
@@ -56,7 +58,10 @@ def start(main: Callable[[], Any]) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        line, code = _explained(STOP_SIGNALS.raised or error)
+        reason = STOP_SIGNALS.raised or error
+        if (code := _told(reason)) is not None:
+            sys.exit(code)
+        line, code = _explained(reason)
         if line is None:
             raise
     else:
@@ -68,12 +73,26 @@ def start(main: Callable[[], Any]) -> None:
     sys.exit(code)
 
 
+def _check_working_directory() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise ConfigError(f"The working directory is gone ({error.strerror}); accepted is one that is there") from error
+
+
+def _told(error: BaseException) -> int | None:
+    """The exit code of a rank that has told its parent why; None where there is no parent to be told."""
+    with contextlib.suppress(ConfigError, OSError, KeyError):  # an environment that is none of a rank's
+        if (rank := this_rank()) is not None:
+            outcome = outcome_of(error, rank.global_rank)
+            return outcome.code if tell_parent(outcome) else None
+    return None
+
+
 def _explained(error: BaseException) -> tuple[str | None, int]:
     """What is said of what has ended this process, and with which code. A run or a sweep that has begun sees itself to being
     asked to stop."""
     if isinstance(error, Preempted):
-        rank = this_rank()
-        tell_parent(outcome_of(error, rank.global_rank if rank else 0))
         after = f"Continue it in {OWN_DIRECTORY.path}" if OWN_DIRECTORY.has_begun else "The same command starts it"
         return f"Stopped by {signal.Signals(error.number).name}. {after}.", ExitCode.PREEMPTED
     if isinstance(error, KeyboardInterrupt):

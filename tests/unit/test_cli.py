@@ -1,6 +1,7 @@
 """The command line's words for what Hydra could not apply, and quoting for Hydra's grammar."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from omegaconf import DictConfig
 from lockstep.cli import explain, start
 from lockstep.config.overrides import null_groups_left_out, quote
 from lockstep.errors import config_error
+from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, this_rank
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs.directory import OWN_DIRECTORY
 
@@ -175,6 +177,53 @@ def test_what_has_begun_stays_when_it_is_stopped(
         OWN_DIRECTORY.leave()
     assert (ended.value.code, capsys.readouterr().err) == (75, f"Stopped by SIGTERM. Continue it in {tmp_path}/run.\n")
     assert (tmp_path / "run" / "lock").is_file()
+
+
+@pytest.mark.usefixtures("_full_errors")
+def test_a_working_directory_that_is_gone_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SystemExit) as ended:
+        start(lambda: None)
+    line = "The working directory is gone (No such file or directory); accepted is one that is there\n"
+    assert (ended.value.code, capsys.readouterr().err) == (2, line)
+
+
+@pytest.mark.usefixtures("_full_errors")
+@pytest.mark.parametrize("name", ["LOCKSTEP_PARENT_PIPE", "LOCKSTEP_SWEEP_PIPE"])
+@pytest.mark.parametrize("value", ["x", "-1", "77777", "99999999999999999999", "FILE"])
+def test_what_an_ended_run_has_left_in_the_environment_is_named(
+    name: str, value: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(os.devnull) as file:  # noqa: PTH123  no pipe
+        value = str(file.fileno()) if value == "FILE" else value
+        monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as ended:
+            start(lambda: None)
+    line = f"{name}={value}: is left over from a run that has ended; accepted is an environment without it\n"
+    assert (ended.value.code, capsys.readouterr().err) == (2, line)
+
+
+@pytest.mark.usefixtures("_full_errors")
+def test_a_rank_that_fails_before_its_run_tells_its_parent_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in {PARENT_PIPE: "5", ERROR_DIR: tmp_path, "RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(variable, str(value))
+    monkeypatch.setattr("lockstep.cli.follow_parent", lambda: None)
+    this_rank.cache_clear()
+
+    def main() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    try:
+        with pytest.raises(SystemExit) as ended:
+            start(main)
+    finally:
+        this_rank.cache_clear()
+    assert ended.value.code == 1
+    assert json.loads((tmp_path / "rank1.json").read_text())["reason"] == "rank 1: OSError: [Errno 24] Too many open files"
 
 
 def test_a_request_to_stop_before_the_program_has_its_modules_ends_it_at_once() -> None:

@@ -82,14 +82,14 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
             global_rank=_integer(env, "SLURM_PROCID"),
             local_rank=_integer(env, "SLURM_LOCALID"),
             world_size=_integer(env, "SLURM_NTASKS"),
-            num_nodes=_integer(env, "SLURM_NNODES", 1),
+            num_nodes=_integer(env, "SLURM_NNODES", 1, least=1),
         )
     return None
 
 
 def _from_torch_variables(env: Mapping[str, str], started_by: Literal["parent", "torchrun"]) -> Rank:
-    world_size = _integer(env, "WORLD_SIZE")
-    here = _integer(env, "LOCAL_WORLD_SIZE", world_size)
+    world_size = _integer(env, "WORLD_SIZE", least=1)
+    here = _integer(env, "LOCAL_WORLD_SIZE", world_size, least=1)
     num_nodes = world_size // here
     if started_by == "torchrun" and (nodes := _integer(env, "GROUP_WORLD_SIZE", num_nodes)) * here != world_size:
         raise ConfigError(
@@ -98,15 +98,19 @@ def _from_torch_variables(env: Mapping[str, str], started_by: Literal["parent", 
     return Rank(started_by, _integer(env, "RANK"), _integer(env, "LOCAL_RANK"), world_size, num_nodes)
 
 
-def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+def _integer(env: Mapping[str, str], name: str, default: int | None = None, least: int = 0) -> int:
     """A variable that torchrun or srun sets. Raises ConfigError where another program has left only some of them."""
     value = env.get(name, default)
     try:
-        return int(value)  # pyright: ignore[reportArgumentType]
+        number = int(value)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
-        launcher = "srun" if name.startswith("SLURM_") else "torchrun"
         found = " is not set" if value is None else f"={value}: is not a number"
-        raise ConfigError(f"{name}{found}; accepted is the environment of {launcher}, all of it or nothing of it") from None
+    else:
+        if number >= least:
+            return number
+        found = f"={value}: is less than {least}"
+    launcher = "srun" if name.startswith("SLURM_") else "torchrun"
+    raise ConfigError(f"{name}{found}; accepted is the environment of {launcher}, all of it or nothing of it")
 
 
 def is_rank_zero() -> bool:

@@ -1,5 +1,6 @@
 """How a rank or a run has ended, and what that means for its exit code."""
 
+import os
 import re
 import signal
 import traceback
@@ -12,6 +13,8 @@ from lockstep.launchers.stop_signals import Preempted
 # of gloo, NCCL, torch's store
 _TIMED_OUT = re.compile("Timed out waiting|timeout caused pair closure|collective operation timeout")
 _LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe|Connection timed out")
+_SHARED_MEMORY = "/dev/shm"
+_NO_ROOM = re.compile("No space left|shared memory")
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ def outcome_of(error: BaseException, rank: int, has_saved: bool = False) -> Outc
     if isinstance(error, KeyboardInterrupt):
         return Outcome(code=ExitCode.PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
     if isinstance(error, SystemExit):
-        return Outcome(code=ExitCode.FAILED, reason="interrupted", rank=rank)
+        return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {_left_at(error)}", rank=rank)
     if isinstance(error, NamedFailure):
         return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
@@ -52,7 +55,38 @@ def outcome_of(error: BaseException, rank: int, has_saved: bool = False) -> Outc
         return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
     text = "".join(traceback.format_exception(error))
     reason = f"rank {rank}: {type(error).__name__}: {error}"
+    if _NO_ROOM.search(reason):
+        reason += no_shared_memory()
     if isinstance(error, RuntimeError) and _TIMED_OUT.search(str(error)):
         reason = f"rank {rank} has waited for another one as long as trainer.strategy.timeout allows: that one hangs, or the "
         reason += "connection to it is cut; the logs of the others may say why"
     return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, traceback=text)
+
+
+def _left_at(error: SystemExit) -> str:
+    """Code of the user's own, or a library, has called sys.exit."""
+    *_, place = traceback.extract_tb(error.__traceback__) or [None]
+    where = "" if place is None else f" in {place.filename}, line {place.lineno}"
+    return f"sys.exit({'' if error.code is None else repr(error.code)}) was called{where}"
+
+
+def first_of(error: BaseException) -> BaseException:
+    """What Lightning was ending a stage for, where that has raised another error: a loader that could not start its workers is
+    then asked for its length, say."""
+    first = error.__context__
+    if first is None or first.__traceback__ is None:
+        return error
+    caught_in = first.__traceback__.tb_frame.f_globals.get("__name__")
+    return first if caught_in == "lightning.pytorch.trainer.call" else error
+
+
+def no_shared_memory() -> str:
+    """Words for a reason, where that may be it; nothing where there is room."""
+    try:
+        room = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return ""
+    if room.f_bavail * room.f_frsize > 2**20:
+        return ""
+    accepted = "a larger one (docker run --shm-size), or datamodule.num_workers=0"
+    return f"; {_SHARED_MEMORY}, through which data workers hand over their batches, is full: accepted is {accepted}"

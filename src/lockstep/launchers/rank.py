@@ -1,16 +1,19 @@
 """The other side of the parent: a rank whose life is tied to it, and who tells it what went wrong."""
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
 import select
 import signal
+import stat
 import sys
 import threading
 import time
 from pathlib import Path
 
 from lockstep.atomic_files import write_json
+from lockstep.errors import ConfigError
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, note_life, this_rank
 from lockstep.launchers.outcome import Outcome
 
@@ -18,11 +21,23 @@ from lockstep.launchers.outcome import Outcome
 def follow_parent() -> None:
     """Kills this process group when the one that started it is gone, kill -9 included: a rank follows its parent or
     torchrun, a sweep's job the sweep. Does nothing in a process that a person has started."""
+    own, swept = (_lifeline(name) for name in (PARENT_PIPE, SWEEP_PIPE))
+    os.environ.pop(SWEEP_PIPE, None)  # what a job starts can't read it
     note_life()
-    given = os.environ.get(PARENT_PIPE) or os.environ.pop(SWEEP_PIPE, None)  # what a job starts can't read it
-    descriptor = _torchrun() if given is None else int(given)
+    descriptor = next((one for one in (own, swept, _torchrun()) if one is not None), None)
     if descriptor is not None:
         threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
+
+
+def _lifeline(name: str) -> int | None:
+    """The pipe that a variable names. Raises ConfigError where there is none: the variable is another program's then."""
+    given = os.environ.get(name)
+    if given is None:
+        return None
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        if stat.S_ISFIFO(os.fstat(int(given)).st_mode):
+            return int(given)
+    raise ConfigError(f"{name}={given}: is left over from a run that has ended; accepted is an environment without it")
 
 
 def _torchrun() -> int | None:

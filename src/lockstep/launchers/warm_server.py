@@ -46,7 +46,6 @@ PRELOADED = (
     "torch.utils.tensorboard",
 )
 LONGEST = 2**20  # bytes of a request
-_OUT_OF_THE_WAY = 64  # descriptors from here on are nobody's yet
 
 
 @dataclass(frozen=True)
@@ -210,13 +209,11 @@ def _become(request: Request, imports: Imports, given: list[int], connection: so
         os.setsid()
         if connection.recv(8) != b"go":
             os._exit(0)  # who asked for it has gone, or has given up
-        output, errors, lifeline = (fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for descriptor in given)
+        for number, descriptor in enumerate(given[:2], 1):  # first: what goes wrong from here on is seen
+            os.dup2(descriptor, number)
+        lifeline = fcntl.fcntl(given[2], fcntl.F_DUPFD_CLOEXEC, 3)
         for descriptor in (*given, *ours):
             os.close(descriptor)
-        os.dup2(output, 1)
-        os.dup2(errors, 2)
-        os.close(output)
-        os.close(errors)
         os.sched_setaffinity(0, request.cores)
         os.chdir(request.cwd)
         os.environ.clear()

@@ -19,7 +19,7 @@ from lockstep.config.construct import refused_by_lightning
 from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.environment import rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
-from lockstep.launchers.outcome import Outcome, outcome_of
+from lockstep.launchers.outcome import Outcome, first_of, no_shared_memory, outcome_of
 from lockstep.launchers.rank import end_workers, leave_process_group, tell_parent
 from lockstep.launchers.slurm_job import requeue_when_warned
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
@@ -92,7 +92,8 @@ class Run:
         self._leave_stuck(outcome_of(error, self._global_rank))
 
     def _give_up(self, reason: str) -> None:
-        self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=f"rank {self._global_rank}: {reason}", rank=self._global_rank))
+        reason = f"rank {self._global_rank}: {reason}{no_shared_memory()}"
+        self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=reason, rank=self._global_rank))
 
     def _leave_stuck(self, outcome: Outcome) -> None:
         """In another thread than the main one: leaves without it, and waits for nobody."""
@@ -200,7 +201,7 @@ class Run:
         STOP_SIGNALS.leave()
         try:
             if error is not None and self._code is None:
-                error = STOP_SIGNALS.raised or error  # which what breaks on the way out has come of
+                error = STOP_SIGNALS.raised or first_of(error)  # what breaks on the way out has come of it
                 error = refused_by_lightning(error, self.cfg.trainer) or error
                 has_saved = bool(stamps_of_checkpoints(self.directory).items() - self._checkpoints_before.items())
                 self._end(self._explained(outcome_of(error, self._global_rank, has_saved)))

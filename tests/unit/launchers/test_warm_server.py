@@ -219,6 +219,14 @@ def test_all_end_with_a_parent_that_is_killed(temporary: Path) -> None:
     assert not list(temporary.iterdir())
 
 
+def test_few_open_files_are_enough_to_start_what_is_asked_for() -> None:
+    command = ["bash", "-c", 'ulimit -n 40; exec "$@"', "bash", sys.executable, "-c", CLIENT, "60"]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "up\n"
+        client.kill()
+
+
 def test_a_server_that_still_imports_ends_too(folder: Path, temporary: Path) -> None:
     (folder / "torch.py").write_text("import time, pathlib; pathlib.Path('importing').touch(); time.sleep(60)")
     mark = uuid.uuid4().hex

@@ -1,12 +1,17 @@
 """How the end of a run is judged."""
 
+import contextlib
 import errno
+import inspect
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json, write_json
@@ -14,8 +19,9 @@ from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.checkpointing import write_checkpoint
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
+from lockstep.launchers import outcome
 from lockstep.launchers.environment import RESTARTS
-from lockstep.launchers.outcome import Outcome, outcome_of
+from lockstep.launchers.outcome import Outcome, first_of, outcome_of
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs import record
 from lockstep.runs.identity import Identity
@@ -51,8 +57,49 @@ def test_what_was_saved_since_it_was_continued_is_what_counts(
     assert left.value.code == code
 
 
-def test_an_exit_on_the_way_is_a_failure_without_a_traceback() -> None:
-    assert outcome_of(SystemExit(0), 0) == Outcome(code=1, reason="interrupted", rank=0)
+def test_an_exit_on_the_way_is_a_failure_that_says_where() -> None:
+    with pytest.raises(SystemExit) as left:
+        sys.exit(2)
+    line = inspect.currentframe().f_lineno - 1
+    expected = Outcome(code=1, reason=f"rank 3: sys.exit(2) was called in {__file__}, line {line}", rank=3)
+    assert outcome_of(left.value, 3) == expected
+    assert outcome_of(SystemExit(), 0).reason == "rank 0: sys.exit() was called"
+
+
+class FailsToo(Callback):
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        raise KeyError("its length")
+
+
+def test_what_goes_wrong_while_lightning_ends_is_not_the_reason() -> None:
+    trainer = Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, callbacks=[FailsToo()])
+    with pytest.raises(KeyError) as raised:
+        trainer.fit(LightningModule())
+    assert "training_step" in str(first_of(raised.value))
+
+
+def test_an_error_that_says_more_than_the_first_is_the_reason() -> None:
+    def look_up() -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(int, "no such name")
+            raise KeyError
+
+    with pytest.raises(ValueError, match="no such name") as raised:
+        look_up()
+    assert isinstance(raised.value.__context__, KeyError)
+    assert first_of(raised.value) is raised.value
+
+
+def test_full_shared_memory_is_said_where_it_may_be_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(outcome, "_SHARED_MEMORY", str(tmp_path))
+    said = "rank 0: OSError: [Errno 28] No space left on device"
+    assert outcome_of(error, 0).reason == said
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
+    words = f"; {tmp_path}, through which data workers hand over their batches, is full: "
+    words += "accepted is a larger one (docker run --shm-size), or datamodule.num_workers=0"
+    assert outcome_of(error, 0).reason == said + words
+    assert outcome_of(ValueError("x"), 0).reason == "rank 0: ValueError: x"
 
 
 @pytest.mark.parametrize(
