@@ -128,7 +128,9 @@ def served_in(folder: Path) -> list[int]:
     have forked has the server's environment in /proc, and their parents may be gone."""
 
     def is_meant(process: Path) -> bool:
-        return SERVE in (process / "cmdline").read_bytes() and (process / "cwd").readlink().is_relative_to(folder.resolve())
+        command = (process / "cmdline").read_bytes()
+        is_ours = command.startswith(b"lockstep ") or SERVE in command or b"train.py" in command
+        return is_ours and (process / "cwd").readlink().is_relative_to(folder.resolve())
 
     return living(is_meant)
 

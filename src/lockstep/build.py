@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lockstep.callbacks import LastCheckpoint, PlainLightning, SteppedRate
+from lockstep.callbacks import LastCheckpoint, PlainLightning, Ranks, SteppedRate
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.arguments import Arguments
 from lockstep.config.construct import Factory, construct
@@ -164,6 +164,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
         "default_root_dir": cfg.run_dir,
     }
     trainer = construct("trainer", settings, objects)
+    trainer.callbacks.append(Ranks())  # pyright: ignore[reportAttributeAccessIssue]
     shorten_steps(trainer)
     disable_sigterm_handling(trainer)
     return trainer

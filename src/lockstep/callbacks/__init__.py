@@ -15,6 +15,7 @@ from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness
+from lockstep.callbacks.ranks import Ranks
 from lockstep.callbacks.step_time import StepTime
 from lockstep.callbacks.tf32 import TF32
 from lockstep.callbacks.token_throughput import TokenThroughput

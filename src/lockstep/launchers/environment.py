@@ -19,6 +19,7 @@ from lockstep.errors import ConfigError
 
 PARENT_PIPE = "LOCKSTEP_PARENT_PIPE"  # a file descriptor that closes when the parent dies
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # the same for a job and its sweep
+JOB_MARK = "LOCKSTEP_JOB"  # by which what a sweep's job has started is known, wherever it has gone
 SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # those in which the jobs of a sweep may differ, for one of them
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 HANDED_CONFIG = "LOCKSTEP_HANDED_CONFIG"  # what this process would compose
@@ -28,7 +29,9 @@ ERROR_DIR = "LOCKSTEP_ERROR_DIR"  # where a rank leaves its traceback for the pa
 # Set by other launchers; a rank of our own parent must not take itself for one of theirs.
 FOREIGN = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS_PER_NODE", "GROUP_RANK")
 # In which processes that are started from here may differ although they have imported the same.
-OF_EACH_PROCESS = frozenset({*RANK_VARIABLES, *FOREIGN, PARENT_PIPE, SWEEP_PIPE, SWEPT_KEYS, WARM_SERVER, RESTARTS, ERROR_DIR})
+OF_EACH_PROCESS = frozenset(
+    {*RANK_VARIABLES, *FOREIGN, PARENT_PIPE, SWEEP_PIPE, JOB_MARK, SWEPT_KEYS, WARM_SERVER, RESTARTS, ERROR_DIR}
+)
 OF_EACH_PROCESS |= {HANDED_CONFIG, "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"}
 
 

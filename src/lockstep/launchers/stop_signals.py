@@ -49,6 +49,7 @@ class StopSignals:
         self._may_raise = True
         self._exit_code: int | None = None
         self._process = 0
+        self._overdue: Callable[[Preempted], None] | None = None
         self._previous: dict[int, Any] = {}  # the handlers there were
         self._wakeup: int | None = None
 
@@ -76,6 +77,7 @@ class StopSignals:
         """
         self._handle(signals)
         self.deferred, self._may_raise, self._exit_code = False, True, None
+        self._overdue = overdue
         if overdue is not None:
             self._forget_deadline()
             reader, self._wakeup = os.pipe()
@@ -91,7 +93,7 @@ class StopSignals:
         self._forget_deadline()
         atexit.unregister(self._ignore)
         self._release(list(self._previous))
-        self.deferred, self.received, self.raised, self._may_raise = False, [], None, True
+        self.deferred, self.received, self.raised, self._may_raise, self._overdue = False, [], None, True, None
         self._exit_code, self._process = None, 0
 
     def _handle(self, signals: Collection[int]) -> list[int]:
@@ -150,13 +152,17 @@ class StopSignals:
         """All is said and done but for leaving: a request now makes that happen at once, with the same code."""
         self._exit_code = code
 
-    def _receive(self, number: int, _: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
             return
         self.received.append(number)
         if self._exit_code is not None:
             os._exit(self._exit_code)
         if self._may_raise and (not self.deferred or self.insists):
+            if self._overdue is not None and _imports(frame):  # where code in C++ that imports, torch's, aborts if it raises
+                self._may_raise = False
+                self._overdue(Preempted(number))
+                return
             self._raise(number, "asked for twice" if self.deferred else None)
 
     def _raise(self, number: int, unsaved: str | None = None) -> NoReturn:
@@ -177,6 +183,12 @@ class StopSignals:
         """In a process that was forked: what it receives is not meant for us."""
         if self._wakeup is not None:
             signal.set_wakeup_fd(-1)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _wait(

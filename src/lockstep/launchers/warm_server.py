@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -29,6 +30,7 @@ from lockstep.atomic_files import stamp_of
 from lockstep.imports import importing_much
 from lockstep.launchers.environment import OF_EACH_PROCESS, this_rank
 from lockstep.launchers.main_script import run_as_main, show_uncaught
+from lockstep.launchers.process_title import set_title
 
 # What a process that trains imports until its end. Rooms can be taken out; and what can't be imported is a matter of those who
 # need it.
@@ -115,6 +117,7 @@ def _file_of(module: ModuleType) -> Path | None:
 def serve(listening: int, lifeline: int) -> NoReturn:
     """Until the process at the other end of `lifeline` has gone, or, once the code has changed, until all that was forked
     has ended."""
+    set_title("lockstep import server")
     _continue_with_parent()
     listener = socket.socket(fileno=listening)
     folder = Path(listener.getsockname()).parent
@@ -216,6 +219,7 @@ def _become(request: Request, imports: Imports, given: list[int], connection: so
             os.close(descriptor)
         os.sched_setaffinity(0, request.cores)
         os.chdir(request.cwd)
+        set_title(shlex.join([sys.executable, *request.arguments]))
         os.environ.clear()
         os.environ.update(imports.environment(request.environment) | {request.lifeline: str(lifeline)})
         _as_if_imported_here()

@@ -17,9 +17,10 @@ from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
 from lockstep.errors import ExitCode, NamedFailure, config_error
-from lockstep.launchers.environment import rank_log, restarts, this_rank
+from lockstep.launchers.environment import SWEPT_KEYS, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, first_of, no_shared_memory, outcome_of
+from lockstep.launchers.process_title import set_title
 from lockstep.launchers.rank import end_workers, leave_process_group, tell_parent
 from lockstep.launchers.slurm_job import requeue_when_warned
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
@@ -70,6 +71,8 @@ class Run:
         if self.is_owner:
             OWN_DIRECTORY.take(self.directory, "run_dir")  # a run that Hydra has composed has it already
             self._mirror = Mirror.of(self.cfg, self.directory)
+        if (title := self._title()) is not None:
+            set_title(title)
         try:
             self._watch()
             self._begin()
@@ -77,6 +80,12 @@ class Run:
             self.__exit__(*sys.exc_info())
             raise
         return self
+
+    def _title(self) -> str | None:
+        """What this process is called; one that a person has started keeps its command line."""
+        if self.rank is not None:
+            return f"lockstep rank {self.rank.global_rank}/{self.rank.world_size} {self.directory.name}"
+        return f"lockstep job {self.directory.name}" if SWEPT_KEYS in os.environ else None
 
     def _watch(self) -> None:
         """Whatever the main thread is stuck in, from here to the end: the parent looks after itself and its ranks."""

@@ -4,14 +4,16 @@ import contextlib
 import os
 import signal
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan, cores
 from lockstep.errors import config_error
-from lockstep.launchers.environment import PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
+from lockstep.launchers.environment import JOB_MARK, PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
 from lockstep.launchers.processes import PROCESSES, Process
 from lockstep.launchers.supervisor import kill_group, pipe
 from lockstep.sweeps.executor import Attempt, Begin, Executor
@@ -59,10 +61,10 @@ class Pool:
 
 
 class LocalAttempt(Attempt):
-    """A process, and the slots that it has."""
+    """A process, the slots that it has, and the mark of what it starts."""
 
-    def __init__(self, process: Process, pool: Pool, slots: tuple[str, ...]) -> None:
-        self._process, self._pool, self._slots = process, pool, slots
+    def __init__(self, process: Process, pool: Pool, slots: tuple[str, ...], mark: str) -> None:
+        self._process, self._pool, self._slots, self._mark = process, pool, slots, mark
         self._began = time.monotonic()
 
     @property
@@ -73,6 +75,7 @@ class LocalAttempt(Attempt):
         if self._process.poll() is None:
             return None
         self.kill()
+        kill_marked(self._mark)
         self._pool.give_back(self._slots)
         return End(self._process.returncode)
 
@@ -127,10 +130,22 @@ class LocalExecutor(Executor):
         slots = pool.take(job.width)
         command = begin(job, devices=list(slots))
         kept = _cores_of(pool, slots)
-        environment, lifeline = _environment(job, slots, len(kept)), (SWEEP_PIPE, self._lifeline)
+        mark = uuid.uuid4().hex
+        environment = _environment(job, slots, len(kept)) | {JOB_MARK: mark}
+        lifeline = (SWEEP_PIPE, self._lifeline)
         with (job.directory / OUTPUT).open("ab") as output:
             process = PROCESSES.start(command, environment, lifeline, output, output, cores_kept=kept, fresh=job.fresh)
-        return LocalAttempt(process, pool, slots)
+        return LocalAttempt(process, pool, slots, mark)
+
+
+def kill_marked(mark: str) -> None:
+    """What a job's own code has started in a session of its own: it would keep its GPU from the next job. By the environment that
+    a program was started with, where there is a /proc to read it in: see proc(5)."""
+    wanted = f"{JOB_MARK}={mark}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
 
 
 def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:

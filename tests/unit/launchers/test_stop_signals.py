@@ -2,12 +2,14 @@
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from waiting import wait_for
@@ -107,6 +109,19 @@ def test_within_noted_nothing_is_raised(requests: StopSignals) -> None:
         ask(signal.SIGTERM)
     assert received == [signal.SIGTERM]
     assert not fresh.is_listening
+
+
+def test_a_request_in_an_import_raises_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code in C++ that imports, torch's, would abort."""
+    (tmp_path / "asked_in_an_import.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\nDONE = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    requests, heard = StopSignals(), list[Preempted]()
+    requests.listen(60, heard.append)
+    try:
+        assert importlib.import_module("asked_in_an_import").DONE
+    finally:
+        requests.stop_listening()
+    assert [error.number for error in heard] == [signal.SIGTERM]
 
 
 def test_who_holds_it_is_not_broken_off(requests: StopSignals) -> None:

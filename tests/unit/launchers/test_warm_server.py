@@ -12,13 +12,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import MARK, environment, processes_marked
 from waiting import wait_for
-from warm import SERVE
 
 from lockstep.launchers import processes as launchers
 from lockstep.launchers.environment import SWEEP_PIPE, WARM_SERVER
@@ -219,6 +219,19 @@ def test_all_end_with_a_parent_that_is_killed(temporary: Path) -> None:
     assert not list(temporary.iterdir())
 
 
+CALLED = "import os; print(*(open(f'/proc/{pid}/cmdline').read().rstrip(chr(0)) for pid in (os.getppid(), os.getpid())), sep='|')"
+
+
+@pytest.mark.skipif(find_spec("setproctitle") is None, reason="without setproctitle processes keep their names")
+def test_processes_say_what_they_are(start: Start) -> None:
+    """A fork is its command until it says that it is a rank or a job; /proc/PID/environ is as it was."""
+    server, own = end_of(start(CALLED, "a=1", "b c", **{MARK: "one"}))[1].strip().split("|")
+    assert (server, own) == ("lockstep import server", f"{sys.executable} script.py a=1 'b c'")
+    text = "from lockstep.launchers.process_title import set_title; import os; set_title('lockstep rank 1/4 RUN'); " + CALLED
+    text += f"; print('{MARK}=one' in open('/proc/self/environ').read(), 'SPT_NOENV' in os.environ)"
+    assert end_of(start(text, **{MARK: "one"}))[1].endswith("|lockstep rank 1/4 RUN\nTrue False\n")
+
+
 def test_few_open_files_are_enough_to_start_what_is_asked_for() -> None:
     command = ["bash", "-c", 'ulimit -n 40; exec "$@"', "bash", sys.executable, "-c", CLIENT, "60"]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as client:
@@ -339,8 +352,7 @@ def test_a_stopped_server_ends_with_its_parent(temporary: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", CLIENT, "60"], env=env, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "up\n"
-        forked = [pid for pid in processes_marked(mark) if SERVE in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        stopped(next(pid for pid in forked if parent_of(pid) == client.pid))
+        stopped(next(pid for pid in processes_marked(mark) if parent_of(pid) == client.pid))
         client.kill()
         wait_for(lambda: not processes_marked(mark), seconds=20)
     assert not list(temporary.iterdir())

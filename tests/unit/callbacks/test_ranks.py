@@ -1,0 +1,44 @@
+"""status.json says where every rank is, while the run is running."""
+
+import json
+import os
+import platform
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ranks import in_ranks
+
+from lockstep.callbacks import Ranks
+from lockstep.runs.record import write_status
+
+
+def note(rank: int, world_size: int, run: Path, stage: str = "fit") -> int:
+    trainer: Any = SimpleNamespace(world_size=world_size, is_global_zero=rank == 0, default_root_dir=str(run))
+    Ranks().setup(trainer, None, stage)
+    return os.getpid()
+
+
+def status(run: Path) -> dict[str, Any]:
+    return json.loads((run / "status.json").read_text())
+
+
+def test_every_rank_s_host_and_process_are_recorded_while_it_runs(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_status(run, "running", is_first=True)
+    pids = in_ranks(2, partial(note, run=run), tmp_path)
+    assert status(run)["ranks"] == [{"rank": k, "host": platform.node(), "pid": pid} for k, pid in enumerate(pids)]
+    assert status(run)["status"] == "running"
+    write_status(run, "failed", "rank 1 was killed by SIGKILL", 1)
+    note(0, 1, run)  # too late
+    assert "ranks" not in status(run)
+
+
+def test_one_process_is_a_rank_too(tmp_path: Path) -> None:
+    write_status(tmp_path, "running", is_first=True)
+    note(0, 1, tmp_path, stage="test")
+    assert "ranks" not in status(tmp_path)
+    note(0, 1, tmp_path)
+    assert [rank["pid"] for rank in status(tmp_path)["ranks"]] == [os.getpid()]
