@@ -31,6 +31,18 @@ EQUAL_BUT = {  # with what is said beside it
     "averaged weights, a cycle": (odd("equal.OneCycle", *SWA), ""),
 }
 
+SHARED = "running statistics of each process"
+ALONE = "a net or a loss that sees the batch of its process alone"
+ACCUMULATED = "trainer.accumulate_grad_batches=2"
+EQUAL_BUT |= {
+    "state that moves in each forward, accumulated": (odd("equal.SpectralNorm", ACCUMULATED, steps=1), ""),
+    "a mean of all in each forward, accumulated": (odd("equal.SharedMean", ACCUMULATED, steps=1), ""),
+    "a bias before a norm": (
+        odd("equal.BiasBeforeNorm"),
+        "gradients are rounding alone, as those of a bias before a norm (layer.0.b",
+    ),
+}
+
 UNEQUAL = {  # what differs first, and why
     "running statistics": (
         odd("unequal.InstanceNorm"),
@@ -54,9 +66,37 @@ UNEQUAL = {  # what differs first, and why
         "none of the",
     ),
     "imaginary": (odd("unequal.Imaginary", "parity.precision=run"), "in step 0: gradients of phase", "none of the causes known"),
+    "after the step": (odd("unequal.Centre", steps=1), "in step 0: buffers of centre", SHARED),
+    "after the epoch": (odd("unequal.Prototypes", steps=1), "in step 0: buffers of centre", SHARED),
+    "after the validation": (odd("unequal.Threshold", steps=1), "in step 0: buffers of centre", SHARED),
+    "beside a large entry": (odd("unequal.SmallBesideLarge", steps=1), "in step 0: buffers of mean", SHARED),
+    "of the batch's shape": (odd("unequal.StatefulGRU"), "in step 0: buffers of hidden, by inf", SHARED),
+    "a sum": (odd("unequal.SumLoss", steps=1), "in step 0: gradients", "a loss that is a sum over the batch"),
+    "a sum, accumulated": (
+        odd("unequal.SumLoss", ACCUMULATED, steps=1),
+        "in step 0: gradients",
+        "a loss that is a sum over the batch",
+    ),
+    "samples as time": (odd("unequal.TimeForSamples", steps=1), "in step 0: gradients", "samples taken for time"),
+    "coupled": (odd("unequal.Coupled", steps=1), "in step 0: gradients", ALONE),
+    "a norm by a function": (
+        odd("unequal.FunctionalNorm", steps=1),
+        "in step 0: gradients",
+        "batch_norm called by no BatchNorm layer",
+    ),
+    "a norm of one's own": (odd("unequal.OwnNorm", steps=1), "in step 0: gradients", "a BatchNorm with a forward of its own"),
+    "bytes": (
+        odd("equal.Plain", "trainer/communication=fp16", steps=1),
+        "in step 0: gradients",
+        "gradients that are sent in fewer bytes",
+    ),
+    "RReLU": (odd("unequal.NoiseOfRReLU", steps=1), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "Gumbel": (odd("unequal.NoiseOfGumbel", steps=1), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "in gradients": (odd("unequal.NoiseInGradients", steps=1), "after step 0: weights", "noise drawn per rank, by torch"),
+    "in the optimizer": (odd("unequal.NoiseInOptimizer", steps=1), "after step 0: weights", "noise drawn per rank, by torch"),
     "decay": (odd("unequal.TimeMajorDecay", data="TimeFirst"), "after step 1: weights of", "none of the causes known here"),
     "tokens": (odd("unequal.TokenMean", data="Sentences"), "in step 0: gradients", "a mean over the tokens of each process"),
-    "negatives": (odd("unequal.Contrastive"), "in step 0: gradients", "a loss that sees the batch of its process alone"),
+    "negatives": (odd("unequal.Contrastive"), "in step 0: gradients", ALONE),
     "merged": (odd("unequal.Gathered", "trainer.accumulate_grad_batches=2"), "in step 0: gradients", "and accumulated batches"),
     "padding": (
         odd("equal.Plain", data="PaddedValidation"),

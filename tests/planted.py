@@ -85,27 +85,12 @@ class Nondeterministic(MLP):
         return super().forward(x) * (1 + noise)
 
 
-class BiasBeforeNorm(nn.Module):
-    """A bias that the mean of the normalisation takes away again: the sum of a batch's gradients to it rounds to nearly zero."""
-
-    def __init__(self, input_shape: Sequence[int], num_outputs: int, **_: Any) -> None:
-        super().__init__()
-        width = math.prod(input_shape)
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(width, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, num_outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
-
-
 class Kink(MLP):
-    """A unit whose input lies within float32's rounding of zero, where that rounds to another side on several processes.
-
-    Beside it in its tensor stands a large weight, compared with which the step that it takes or not is nothing.
-    """
+    """A unit whose input lies within float32's rounding of zero, where that rounds to another side on several processes."""
 
     def __init__(self, **net: Any) -> None:
         super().__init__(**net)
-        self.bias = nn.Parameter(torch.tensor([0.0, 1e6]))
+        self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
         side = -1 if dist.is_initialized() else 1

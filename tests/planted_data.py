@@ -24,9 +24,14 @@ class Rows(LightningDataModule):
 
     def __init__(self, batch_size: int, global_batch_size: int | None = None, **_: Any) -> None:
         super().__init__()
-        self.size = batch_size if global_batch_size is None else global_batch_size // world()[1]
+        self.batch_size, self.global_batch_size = batch_size, global_batch_size
         rows = torch.randn(28, 6, generator=torch.Generator().manual_seed(0))
         self.train, self.val = (TensorDataset(part[:, :4], part[:, 4:]) for part in (rows[:16], rows[16:]))
+
+    @property
+    def size(self) -> int:
+        accumulated = getattr(self.trainer, "accumulate_grad_batches", 1)
+        return self.batch_size if self.global_batch_size is None else self.global_batch_size // world()[1] // accumulated
 
     def loader(self, dataset: Any, **options: Any) -> Any:
         rank, size = world()

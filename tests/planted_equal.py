@@ -5,6 +5,7 @@ something of its own.
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning import LightningModule
 from planted_data import world
 from torch import Tensor, nn
@@ -142,6 +143,43 @@ class OneCycle(Plain):
         steps = (self.trainer.max_epochs or 0) * 2
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class SpectralNorm(Plain):
+    """A step of its power iteration in each forward."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.layer = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 2))
+
+
+class SharedMean(Plain):
+    """A running mean of all processes' inputs, in each forward."""
+
+    mean: Tensor
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            mean = x.detach().mean(dim=0)
+            if dist.is_initialized():
+                dist.all_reduce(mean)
+            self.mean.lerp_(mean / world()[1], 0.1)
+        return super().forward(x - self.mean)
+
+
+class BiasBeforeNorm(Plain):
+    """torch's default: a bias that the mean of the normalisation takes away again. Its gradients sum up to nearly zero."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
 class Stops(Plain):

@@ -32,6 +32,119 @@ class RunningMean(Plain):
         return super().forward(x if self.training else x - self.mean)
 
 
+class Centre(Plain):
+    """As DINO's: a mean of its process's outputs, in the module's own hook after the step, which Lightning calls last."""
+
+    hook = "on_train_batch_end"
+    centre: Tensor
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(2))
+        setattr(self, self.hook, self.moves)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = super().forward(x)
+        self.seen = outputs.detach()
+        return outputs
+
+    def moves(self, *_: Any) -> None:
+        self.centre.lerp_(self.seen.mean(dim=0), 0.1)
+
+
+class Prototypes(Centre):
+    hook = "on_train_epoch_end"
+
+
+class Threshold(Centre):
+    """From the scores of its process's part of the validation."""
+
+    hook = "on_validation_epoch_end"
+
+
+class SmallBesideLarge(RunningMean):
+    """A mean beside an entry of 1e12."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean[0] = 1e12
+        return Plain.forward(self, x) if not self.training else super().forward(x)
+
+
+class StatefulGRU(Plain):
+    """Its state is a buffer, as long as the batch of its process."""
+
+    hidden: Tensor
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, 4, batch_first=True)
+        self.register_buffer("hidden", torch.zeros(1, 1, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.hidden if self.hidden.shape[1] == len(x) else self.hidden.new_zeros(1, len(x), 4)
+        outputs, hidden = self.gru(x[:, None], before.to(x))
+        if self.training:
+            self.hidden = hidden.detach()
+        return super().forward(outputs[:, 0])
+
+
+class SumLoss(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return functional.mse_loss(self(batch[0]), batch[1], reduction="sum")
+
+
+class TimeForSamples(Plain):
+    """Attention between the samples of a batch, by torch's default of the axes."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.attention = nn.TransformerEncoderLayer(4, 2, dim_feedforward=8, dropout=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.attention(x[:, None] * torch.arange(1, 4).to(x)[:, None]).mean(dim=1))
+
+
+class Coupled(Plain):
+    """Takes the mean of its batch off, in evaluation too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(dim=0))
+
+
+class FunctionalNorm(Plain):
+    """torch's function with buffers of one's own."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("variance", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = (torch.as_tensor(buffer) for buffer in (self.mean, self.variance))
+        return super().forward(functional.batch_norm(x, mean, variance, training=self.training))
+
+
+class CentredNorm(nn.BatchNorm1d):
+    """A subclass that computes its statistics itself."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(input)
+        mean, variance = input.mean(dim=0), input.var(dim=0)
+        assert self.running_mean is not None
+        self.running_mean.lerp_(mean.detach(), 0.1)
+        return (input - mean) / (variance + self.eps).sqrt()
+
+
+class OwnNorm(Plain):
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.norm = CentredNorm(4, affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.norm(x))
+
+
 class InstanceNorm(Plain):
     """Running statistics of each process's own samples."""
 
@@ -152,6 +265,41 @@ class NoiseOfDepth(Plain):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x + self.depth(x))
+
+
+class NoiseOfRReLU(Noisy):
+    def noise(self, x: Tensor) -> Tensor:
+        return functional.rrelu(x, training=True)
+
+
+class NoiseOfGumbel(Noisy):
+    def noise(self, x: Tensor) -> Tensor:
+        return functional.gumbel_softmax(x)
+
+
+class NoiseInGradients(Plain):
+    """Noise that each process adds to the gradients after they have been averaged."""
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad += 0.01 * torch.randn_like(parameter)
+
+
+class Langevin(torch.optim.SGD):
+    """Noise in the weights."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            parameter += 0.01 * torch.randn_like(parameter)
+        return loss
+
+
+class NoiseInOptimizer(Plain):
+    def configure_optimizers(self) -> Any:
+        return Langevin(self.parameters(), lr=0.1)
 
 
 class NoiseOfNumpy(Noisy):

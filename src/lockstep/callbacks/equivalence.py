@@ -13,7 +13,7 @@ from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import share_of_batch
-from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
+from lockstep.trainer.batchnorm import Synchronised, is_batchnorm, takes_own_statistics
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,10 @@ def _of_norms(model: nn.Module) -> Iterator[str]:
     alone = [name for name, layer in model.named_modules() if is_batchnorm(layer) and not isinstance(layer, shared)]
     if alone:
         yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {first_of(alone)}"
+    synchronised = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, shared)]
+    own = [f"{name} ({type(layer).__name__})" for name, layer in synchronised if takes_own_statistics(layer)]
+    if own:
+        yield f"BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in {first_of(own)}"
     others = [
         f"{name} ({type(layer).__name__})"
         for name, layer in model.named_modules()

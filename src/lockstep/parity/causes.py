@@ -6,20 +6,24 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from lockstep.config.plan import Plan
 from lockstep.parity.comparison import Comparison
+from lockstep.parity.sides import AT_THE_END
 
 Switch = dict[str, Any]  # values of both configs; interventions.py says what those under `interventions` do
 
 
 @dataclass(frozen=True)
 class Cause:
-    """`composes`: may it be switched off together with others?"""
+    """`composes`: may it be switched off together with others? `is_general`: it may be another one's effect, too, which is then
+    named instead."""
 
     name: str
     is_suspected: Callable[[Comparison], bool]
     remedy: str
     switch: Switch | Callable[[Comparison], Switch]
     composes: bool = True
+    is_general: bool = False
 
     def switched_off(self, comparison: Comparison) -> Switch:
         return self.switch(comparison) if callable(self.switch) else self.switch
@@ -70,26 +74,65 @@ def _is_scaled(found: Comparison) -> bool:
     return any(ratios and all(abs(ratio / power - 1) < 1e-6 for ratio in ratios) for power in powers)
 
 
+def _is_summed(found: Comparison) -> bool:
+    """Is each gradient of the first step that differs the reference's over the number of processes and accumulated batches?"""
+    first, parts = found.first, _parts_of(found.plan) / _parts_of(found.reference_plan)
+    if first is None or first.quantity != "gradients" or parts <= 1:
+        return False
+    gradients = [d for d in found.other.differences if d.quantity == "gradients" and d.step == first.step]
+    return all(abs(d.value - (1 - 1 / parts)) < 1e-2 for d in gradients if d.size and d.name not in found.rounding_alone)
+
+
+def _parts_of(plan: Plan) -> int:
+    return plan.data_parallel_size * plan.accumulate_grad_batches
+
+
 def _noise(library: str) -> Cause:
     def is_suspected(found: Comparison) -> bool:
         if found.differs("samples"):
             return True  # by the data, which draws before a step and in workers, where it is not seen
-        return library in found.facts.get("draws", ()) and found.differs("gradients", "loss", "buffers")
+        return library in found.facts.get("draws", ()) and found.differs("gradients", "loss", "buffers", *AT_THE_END)
 
     return Cause(
         f"noise drawn per rank, by {library}",
         is_suspected,
         "what a sample gets depends on its process; draw it from (seed, epoch, id) by lockstep.counter_rng.random_bits",
         {f"interventions.constant.{library}": True},
+        is_general=True,
     )
 
 
 CAUSES = (
     Cause(
+        "gradients that are sent in fewer bytes, or not at every step",
+        lambda c: _configured(c, "trainer.strategy.communication") is not None,
+        "what is sent is not the gradient of all; leave trainer/communication at null",
+        {"trainer.strategy.communication": None},
+    ),
+    Cause(
+        "a loss that is a sum over the batch",
+        _is_summed,
+        "gradients are averaged over processes and accumulated batches, so that they are as many times smaller; return a mean, "
+        "or with this package's batches (losses.sum() * batch.loss_weight)",
+        {"interventions.summed": True},
+    ),
+    Cause(
         "BatchNorm without synchronisation",
         lambda c: c.plan.world_size > 1 and c.facts.get("batchnorm", False) and not _configured(c, "trainer.sync_batchnorm"),
         "each process normalises by its own samples; set trainer.sync_batchnorm=true",
         {"trainer.sync_batchnorm": True},
+    ),
+    Cause(
+        "batch_norm called by no BatchNorm layer",
+        lambda c: c.plan.world_size > 1 and c.facts.get("batch_norm", False) and bool(_configured(c, "trainer.sync_batchnorm")),
+        "torch's layers and their subclasses alone are synchronised; make what calls torch.nn.functional.batch_norm one of them",
+        {"interventions.norms": True},
+    ),
+    Cause(
+        "a BatchNorm with a forward of its own",
+        lambda c: c.plan.world_size > 1 and bool(c.facts.get("own batchnorm")) and c.differs("gradients", "loss", "buffers"),
+        "it normalises by each process's own samples; let it call torch.nn.functional.batch_norm, which is synchronised",
+        lambda c: _in_parts(c, ranks=c.plan.data_parallel_size) | {"interventions.still": True},
     ),
     Cause(
         "a loss that averages over an uneven tail",
@@ -153,17 +196,17 @@ CAUSES = (
     ),
     *(_noise(library) for library in ("torch", "numpy", "Python")),
     Cause(
-        "gradients of rounding alone",
-        lambda c: c.differs("gradients") and bool(c.rounding_alone),
-        "they change with the order of the samples too: parameters without effect, as a bias before a norm is; leave them out",
-        lambda c: {"interventions.frozen": sorted(c.rounding_alone)},
-    ),
-    Cause(
         "a mean over the tokens of each process",
         lambda c: c.plan.world_size > 1 and not _is_merged(c) and c.facts.get("tokens", False) and _differs_within_a_step(c),
         "processes with fewer tokens count as much; sum, and divide by the mean number of tokens over all processes",
         {"interventions.tokens": True},
         composes=False,
+    ),
+    Cause(
+        "samples taken for time",
+        lambda c: c.facts.get("time first", False) and _differs_within_a_step(c),
+        "a recurrent or attention layer takes the first axis for time, so that samples see each other; set batch_first=True",
+        {"interventions.batch_first": True},
     ),
     Cause(
         "a loss that sees a whole batch, and accumulated batches",
@@ -172,9 +215,10 @@ CAUSES = (
         lambda c: _in_parts(c, ranks=1),
     ),
     Cause(
-        "a loss that sees the batch of its process alone",
+        "a net or a loss that sees the batch of its process alone",
         lambda c: c.reference_plan.world_size == 1 < c.plan.world_size and _differs_within_a_step(c),
-        "it is no sum over samples (a mean over a process's tokens, in-batch negatives): gather what it needs from all",
+        "samples see each other (statistics or attention over the batch, in-batch negatives, a mean over tokens): gather what "
+        "they need from all processes, or let each stand for itself",
         lambda c: _in_parts(c, ranks=c.plan.data_parallel_size),
     ),
 )

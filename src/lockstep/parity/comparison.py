@@ -11,17 +11,20 @@ from lockstep.config.plan import Plan
 from lockstep.console import aligned
 from lockstep.errors import NamedFailure
 from lockstep.parity.groups import Groups, SideFailed
-from lockstep.parity.sides import Difference, Findings, Role, Sides, as_one_process, for_steps
+from lockstep.parity.sides import AT_THE_END, Difference, Findings, Role, Sides, as_one_process, for_steps
 
 Parts = dict[str, tuple[Role, dict[str, Any]]]  # what each group does, and what is done to its training alone
 
-# Of one step from identical state, as max|a-b| / max|a|. Calibrated by the control, a permuted batch: over the models of
-# benchmarks/parity.md its gradients differ by up to 4e-14 in float64, and by 1e-5 in float32 where no unit is at its kink.
+# Of one step from identical state, as max|a-b| / max|a|, of buffers entry by entry. Calibrated by the control, a permuted
+# batch: over the models of benchmarks/parity.md its gradients differ by up to 4e-14 in float64, and by 1e-5 in float32 where
+# no unit is at its kink.
 ONE_STEP = {64: 1e-10, 32: 1e-3, 16: 1e-1}
 # What a single step of the control may excuse, as ten times its own difference: rounding, but amplified by the model.
 AMPLIFIED = {64: 1e-8, 32: 1e-3, 16: 1e-1}
 # A number that is held in fewer bits than its training computes in, as Lightning's and torchmetrics' metrics are.
 HELD = {32: 1e-5, 16: 1e-1}
+# A gradient of rounding alone is at most so large, beside the largest of its step.
+NOTHING_BESIDE = {64: 1e-10, 32: 1e-5, 16: 1e-2}
 # Where the control's loss differs by more within a single step it is another training, and tells nothing.
 ANOTHER_TRAINING = {64: 1e-6, 32: 1e-4, 16: 1e-1}
 ROUNDING = {64: 2.0**-52, 32: 2.0**-23, 16: 2.0**-8}  # of one operation: what a control that rounds alike is taken for
@@ -39,7 +42,7 @@ QUANTITIES = (
     "validation metrics",
     "test samples",
     "test metrics",
-    "weights",
+    *AT_THE_END,
 )
 
 
@@ -55,6 +58,11 @@ class Row:
     @property
     def equal(self) -> bool:
         return self.difference <= self.tolerance
+
+    @property
+    def beyond(self) -> float:
+        """How many times the tolerance; what may differ by any amount is not beyond it."""
+        return 0.0 if self.equal and math.isinf(self.tolerance) else self.difference / self.tolerance
 
 
 @dataclass(frozen=True)
@@ -88,29 +96,44 @@ class Comparison:
 
     @cached_property
     def rows(self) -> list[Row]:
-        found = [[d for d in self.other.differences if d.quantity == quantity] for quantity in QUANTITIES]
-        return [max(map(self._row, of_one), key=lambda row: row.difference / row.tolerance) for of_one in found if of_one]
+        found = [[d for d in self._compared if d.quantity == quantity] for quantity in QUANTITIES]
+        return [max(map(self._row, of_one), key=lambda row: row.beyond) for of_one in found if of_one]
 
     def _row(self, difference: Difference) -> Row:
         bits, quantity, control = self.sides.bits, difference.quantity, self._controls.get(_key(difference), math.nan)
         if quantity == "learning rate" or (quantity.endswith("samples") and self.sides.is_same_precision):
             tolerance = ONE_STEP[64]  # no step has rounded these
         elif quantity == "weights":
-            tolerance = CONTROLS * max(control, ROUNDING[bits])
-            if bits == 64 and self.facts["sgd"]:
-                tolerance = min(tolerance, SGD_64)
+            tolerance = self._drift
+        elif quantity in AT_THE_END:
+            tolerance = max(self._drift, CONTROLS * control)
         else:
             held = HELD[difference.bits] if difference.bits < bits else 0.0
             tolerance = max(ONE_STEP[bits], held, min(CONTROLS * control, AMPLIFIED[bits]))
         return Row(quantity, difference.value, control, tolerance)
 
+    @property
+    def _drift(self) -> float:
+        """How far weights may have come to lie from each other."""
+        bits = self.sides.bits
+        drift = CONTROLS * max(self._controls.get(("weights", ""), math.nan), ROUNDING[bits])
+        return min(drift, SGD_64) if bits == 64 and self.facts["sgd"] else drift
+
     @cached_property
     def _controls(self) -> dict[tuple[str, str], float]:
-        """The control's largest difference of each tensor."""
+        """The control's largest difference of each tensor that counts."""
         largest: dict[tuple[str, str], float] = {}
-        for difference in self.control.differences:
+        for difference in filter(self._counts, self.control.differences):
             largest[_key(difference)] = max(largest.get(_key(difference), 0.0), difference.value)
         return largest
+
+    @cached_property
+    def _compared(self) -> list[Difference]:
+        return list(filter(self._counts, self.other.differences))
+
+    def _counts(self, difference: Difference) -> bool:
+        """Not so the gradients of rounding alone, nor what an optimizer makes of them."""
+        return difference.quantity not in ("gradients", "weights") or difference.name not in self.rounding_alone
 
     @property
     def equal(self) -> bool:
@@ -122,7 +145,7 @@ class Comparison:
     @cached_property
     def beyond(self) -> list[Difference]:
         """What is not tolerated."""
-        return [difference for difference in self.other.differences if not self._row(difference).equal]
+        return [difference for difference in self._compared if not self._row(difference).equal]
 
     @property
     def first(self) -> Difference | None:
@@ -131,30 +154,35 @@ class Comparison:
 
     @cached_property
     def rounding_alone(self) -> set[str]:
-        """The parameters whose gradient is another one for each order of the samples, but not those where all are."""
-        gradients = [d for d in self.control.differences if d.quantity == "gradients"]
-        names = {d.name for d in gradients if not d.value <= AMPLIFIED[self.sides.bits]}
-        return names if names < {d.name for d in gradients} else set()
+        """The parameters without effect, as a bias before a norm is: whose gradient is another one for each order of the
+        samples, and on both sides, in every step, nothing beside the largest of all."""
+        gradients = [[d for d in side.differences if d.quantity == "gradients"] for side in (self.other, self.control)]
+        largest: dict[int, float] = {}
+        for d in (*gradients[0], *gradients[1]):
+            largest[d.step] = max(largest.get(d.step, 0.0), d.size)
+        sizable = {d.name for side in gradients for d in side if not d.size <= NOTHING_BESIDE[self.sides.bits] * largest[d.step]}
+        return {d.name for d in gradients[1] if not d.value <= AMPLIFIED[self.sides.bits]} - sizable
 
     @property
-    def only_weights_differ(self) -> bool:
-        return {difference.quantity for difference in self.beyond} == {"weights"}
+    def only_the_end_differs(self) -> bool:
+        """Are all single steps equal, and is what they lead to not?"""
+        return bool(self.beyond) and {difference.quantity for difference in self.beyond} <= {*AT_THE_END}
 
     @property
     def is_drift_of_the_control(self) -> bool:
-        """Is all that differs the weights, and these no more than they do in another order of the samples?"""
-        weights = self.rows[-1:]  # of QUANTITIES the last
-        return self.only_weights_differ and all(row.difference <= CONTROLS * row.control for row in weights)
+        """Is all that differs what training leads to, and that no more than in another order of the samples?"""
+        rows = [row for row in self.rows if row.quantity in AT_THE_END]
+        return self.only_the_end_differs and all(row.difference <= CONTROLS * row.control for row in rows if not row.equal)
 
     @property
     def steps_needed(self) -> int:
-        """To see what differs: the weights differ only in the end."""
-        return self.sides.steps if self.first is None or self.only_weights_differ else self.first.step + 1
+        """To see what differs."""
+        return self.sides.steps if self.first is None or self.only_the_end_differs else self.first.step + 1
 
     def table(self) -> str:
         cells = [("quantity", "difference", "control", "tolerance", "")]
         for row in self.rows:
-            name = f"weights after {self.sides.steps} steps" if row.quantity == "weights" else row.quantity
+            name = f"{row.quantity.split()[0]} after {self.sides.steps} steps" if row.quantity in AT_THE_END else row.quantity
             verdict = "equal" if row.equal else "equal but at kinks" if self.at_kinks else "NOT EQUAL"
             cells.append((name, _number(row.difference), _number(row.control), _number(row.tolerance), verdict))
         return aligned(cells, right=True)
@@ -225,12 +253,12 @@ def repeats(sides: Sides, processes: Groups) -> bool:
 
 
 def in_larger_batches(sides: Sides, processes: Groups) -> Sides:
-    """Accumulated batches are compared with one larger batch on one process, where no BatchNorm makes that another thing."""
+    """Accumulated batches are compared with one larger batch on one process, where nothing makes that another thing: BatchNorm,
+    or any state that changes with each batch."""
     one = sides.reference.trainer
     if one.accumulate_grad_batches == 1 or processes.groups["control"].world_size > 1:
         return sides
-    built = for_steps(sides.reference, sides.steps, processes.folder)
-    if processes.run({"control": ("builds_batchnorm", built)})["control"]:
+    if processes.run({"control": ("counts_batches", for_steps(sides.reference, 1, processes.folder))})["control"]:
         return sides
     return replace(sides, reference=as_one_process(sides.reference, parts=1))
 

@@ -30,8 +30,8 @@ def explained(comparison: Comparison, processes: Groups) -> list[Explanation]:
 
 
 def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Groups) -> Comparison | None:
-    """Over all steps: causes are confirmed up to the first step that differs, and by its weights only where nothing else does."""
-    if comparison.only_weights_differ:
+    """Over all steps: causes are confirmed up to the first step that differs, and by the end only where nothing else differs."""
+    if comparison.only_the_end_differs:
         return None
     processes.doing = "what is behind it"
     rest = compare(_without(causes, comparison, comparison.sides.steps), processes)
@@ -48,9 +48,21 @@ def _causes_of(comparison: Comparison, possible: Sequence[Cause], processes: Gro
 
 
 def _confirmed(suspects: Sequence[Cause], comparison: Comparison, processes: Groups) -> list[Cause]:
-    for suspect in suspects:
-        if _equal_without([suspect], comparison, processes):
-            return [suspect]
+    """One of them, or as few as are needed together; what explains more than itself is taken only where nothing else does."""
+    particular, general = ([cause for cause in suspects if cause.is_general == kind] for kind in (False, True))
+    return (
+        _alone(particular, comparison, processes)
+        or _together(particular, comparison, processes)
+        or _alone(general, comparison, processes)
+        or (_together(suspects, comparison, processes) if general else [])
+    )
+
+
+def _alone(suspects: Sequence[Cause], comparison: Comparison, processes: Groups) -> list[Cause]:
+    return next(([suspect] for suspect in suspects if _equal_without([suspect], comparison, processes)), [])
+
+
+def _together(suspects: Sequence[Cause], comparison: Comparison, processes: Groups) -> list[Cause]:
     needed = [suspect for suspect in suspects if suspect.composes]
     if len(needed) < 2 or not _equal_without(needed, comparison, processes):
         return []
@@ -65,7 +77,7 @@ def _equal_without(causes: Sequence[Cause], comparison: Comparison, processes: G
     processes.doing = f"without {' and '.join(cause.name for cause in causes)}"
     try:
         sides = _without(causes, comparison, comparison.steps_needed)
-        return compare(sides, processes, freely=comparison.only_weights_differ).equal
+        return compare(sides, processes, freely=comparison.only_the_end_differs).equal
     except (ConfigError, TooFewSteps):  # it can't be switched off here
         return False
 

@@ -52,46 +52,71 @@ def _as_float64(tensor: Tensor) -> Tensor:
 
 @dataclass
 class Differences:
-    """Collects differences, each as max|a-b| over the largest |a| that this tensor has had in any step so far.
+    """Collects differences, each relative to the largest |a| that this tensor has had in any step so far.
 
     As training converges a gradient becomes small, and what rounding leaves of it then is no difference.
     """
 
     found: list[Difference] = field(default_factory=list)
-    _largest: dict[tuple[str, str], float] = field(default_factory=dict)
+    _scales: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
-    def add(self, step: int, quantity: str, ours: Tensors, theirs: Tensors, absent_is_zero: bool = False) -> None:
-        """Of each tensor of a quantity. One that a side lacks is infinitely far, or counts as zero: as a gradient does."""
+    def add(
+        self, step: int, quantity: str, ours: Tensors, theirs: Tensors, absent_is_zero: bool = False, by_entry: bool = False
+    ) -> None:
+        """Of each tensor of a quantity: max|a-b| / max|a|, or `by_entry` the largest |a-b| / |a| (see `entry_scale`). One that a
+        side lacks is infinitely far, or counts as zero: as a gradient does."""
         for name in [*ours, *(name for name in theirs if name not in ours)]:
             a, b = ours.get(name), theirs.get(name)
             if absent_is_zero:
                 a, b = (torch.zeros_like(b) if a is None else a), (torch.zeros_like(a) if b is None else b)  # pyright: ignore
-            largest = max(self._largest.get((quantity, name), 0.0), 0.0 if a is None else magnitude(a))
-            self._largest[quantity, name] = largest
-            value = math.inf if a is None or b is None else difference(a, b, largest)
-            bits = min(_bits(tensor) for tensor in (a, b) if tensor is not None)
-            self.found.append(Difference(step, quantity, name, value, bits))
+            tensors = [tensor for tensor in (a, b) if tensor is not None]
+            value = math.inf
+            if a is not None:
+                scale = self._largest_so_far((quantity, name), entry_scale(a) if by_entry else magnitude(a))
+                value = math.inf if b is None else difference(a, b, scale)
+            size = max(magnitude(tensor).item() for tensor in tensors)
+            self.found.append(Difference(step, quantity, name, value, min(map(_bits, tensors)), size))
+
+    def _largest_so_far(self, key: tuple[str, str], scale: Tensor) -> Tensor:
+        known = self._scales.get(key)
+        self._scales[key] = scale if known is None or known.shape != scale.shape else torch.maximum(known, scale)
+        return self._scales[key]
 
 
-def magnitude(tensor: Tensor) -> float:
-    """The largest absolute value; 0 where there is none, or none that is finite."""
-    values = _as_float64(tensor).abs()
-    return torch.cat([values[values.isfinite()], values.new_zeros(1)]).max().item()
+def _sizes(tensor: Tensor) -> Tensor:
+    """Absolute values in float64; 0 in the place of what is not finite."""
+    return (tensor.resolve_conj().to(torch.complex128) if tensor.is_complex() else tensor.double()).abs().nan_to_num(0, 0, 0)
 
 
-def difference(a: Tensor, b: Tensor, largest: float | None = None) -> float:
-    """max|a-b| over `largest`, or max|a|; 0 where both are zero or empty, infinite where a alone is, where
-    shapes or NaNs differ, or integers."""
+def magnitude(tensor: Tensor) -> Tensor:
+    """The largest absolute value, float64 (); 0 where there is none, or none that is finite."""
+    sizes = _sizes(tensor).flatten()
+    return torch.cat([sizes, sizes.new_zeros(1)]).max()
+
+
+def entry_scale(tensor: Tensor) -> Tensor:
+    """What each entry's difference is measured by: its absolute value, or the median of those that are not zero, the larger. So
+    a large entry hides nothing in the others, and one that is nearly zero by chance does not make a difference large."""
+    sizes = _sizes(tensor)
+    known = sizes[sizes > 0]
+    return sizes.clamp(min=known.median().item()) if known.numel() else sizes
+
+
+def difference(a: Tensor, b: Tensor, scale: Tensor | None = None) -> float:
+    """The largest |a-b| / scale, which is max|a| where none is given; 0 where both are zero or empty, infinite where a alone
+    is, where shapes or NaNs differ, or integers."""
     if a.shape != b.shape:
         return math.inf
     dtype = torch.promote_types(a.dtype, b.dtype)  # complex if one is
-    x, y = _as_float64(a.to(dtype)), _as_float64(b.to(dtype))
-    if torch.allclose(x, y, rtol=0, atol=0, equal_nan=True):
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    x, y = a.to(wide), b.to(wide)
+    same = x.isclose(y, rtol=0, atol=0, equal_nan=True)
+    if same.all():
         return 0.0
     if not (dtype.is_floating_point or dtype.is_complex):
         return math.inf  # what is counted is the same or not
-    distance, scale = (x - y).abs().max().item(), magnitude(a) if largest is None else largest
-    return distance / scale if scale > 0 and math.isfinite(distance) else math.inf
+    ratios = ((x - y).abs() / (magnitude(a) if scale is None else scale)).masked_fill(same, 0.0)
+    return ratios.nan_to_num(math.inf, math.inf).max().item()
 
 
 def _bits(tensor: Tensor) -> int:

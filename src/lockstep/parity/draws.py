@@ -11,13 +11,15 @@ from unittest.mock import patch
 import numpy
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 _SEED = 0
 _DRAW_NOTHING = {"seed", "getstate", "setstate", "get_state", "set_state", "default_rng"}  # nor do classes
 _WHOLE = {"choice", "permutation", "shuffle", "dirichlet", "multinomial", "multivariate_normal"}  # these belong together
+_TORCH_WHOLE = {"randperm", "multinomial"}
 _TORCH = {"rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "normal", "normal_", "uniform_"} | {
-    *("exponential_", "random_", "log_normal_", "cauchy_", "geometric_", "bernoulli", "bernoulli_")
+    *("exponential_", "random_", "log_normal_", "cauchy_", "geometric_", "bernoulli", "bernoulli_", "poisson", "_standard_gamma"),
+    *("rrelu_with_noise", "rrelu_with_noise_"),
 }
 
 
@@ -62,22 +64,33 @@ def _constant(module: Any, name: str) -> Callable[..., Any]:
     return drawn
 
 
-class _Constant(TorchFunctionMode):
-    """bernoulli keeps, with a probability of one half at least; any other draw fills its tensor with one number."""
+class _Constant(TorchDispatchMode):
+    """What torch's operators draw, whichever of its functions calls them: bernoulli keeps, with a probability of one half at
+    least; RReLU takes its mean slope; any other draw fills its tensor with one number, but for what belongs together.
+    """
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        if name not in _TORCH or kwargs.get("generator") is not None:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs, name = kwargs or {}, func.overloadpacket.__name__
+        if name not in _TORCH | _TORCH_WHOLE or any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
             return func(*args, **kwargs)
         if name.startswith("bernoulli"):
             return _kept(name, *args, **kwargs)
+        if name.startswith("rrelu"):
+            return _mean_slope(name, *args, **kwargs)
         torch.manual_seed(_SEED)
         drawn = func(*args, **kwargs)
-        with torch.no_grad():
-            return drawn.fill_(drawn.flatten()[0]) if drawn.numel() else drawn
+        return drawn.fill_(drawn.flatten()[0]) if drawn.numel() and name in _TORCH else drawn
 
 
 def _kept(name: str, tensor: Tensor, p: Any = None, **_: Any) -> Tensor:
     if name == "bernoulli":
         return (tensor >= 0.5).to(tensor.dtype) if p is None else torch.full_like(tensor, float(p >= 0.5))
     return tensor.copy_(torch.as_tensor(0.5 if p is None else p).ge(0.5))
+
+
+def _mean_slope(name: str, x: Tensor, noise: Tensor, lower: float, upper: float, training: bool = False, *_: Any) -> Tensor:
+    """`noise` is what the gradient is multiplied by."""
+    slope = torch.where(x <= 0, (lower + upper) / 2, 1.0).to(x.dtype)
+    if training:
+        noise.copy_(slope)
+    return x.mul_(slope) if name.endswith("_") else x * slope

@@ -21,8 +21,10 @@ from lockstep.datamodules.batches import Batch, leaves, samples_in
 from lockstep.nets import Dropout
 from lockstep.parity.differences import of_all_ranks
 from lockstep.parity.draws import constant_draws
+from lockstep.trainer.batchnorm import OverAllProcesses
 
 ROUNDING_OF_A_SUM = 64  # units in the last place: gradients in other orders of the samples differ by up to about as many
+_CHANGING = ("training_step", "on_train_batch_end", "on_train_epoch_end", "on_validation_epoch_end")  # may change buffers
 IGNORED = -100  # torch's ignore_index: a target that counts for no loss
 
 
@@ -30,9 +32,11 @@ IGNORED = -100  # torch's ignore_index: a target that counts for no loss
 def applied(interventions: Mapping[Any, Any], model: LightningModule) -> Iterator[None]:
     """While the model trains. To both sides, to switch a cause off:
 
-        frozen      names of parameters that are left as they are drawn
-        parts       [samples, accumulated, ranks]: one process's batches in the parts that several have
+        parts       [samples, accumulated, ranks]: one process's batches in the parts that several have, in evaluation too
         still       buffers are left as they are
+        summed      losses are multiplied by the number of processes and accumulated batches, over which they are averaged
+        batch_first layers that take time as the first axis take the samples as it
+        norms       torch's batch_norm is that of all processes' samples, whoever calls it
         reduced     logged metrics are reduced over processes
         tokens      losses are weighted by the tokens of each process
         no_dropout  nothing is dropped
@@ -44,17 +48,25 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule) -> Iterato
         permuted    each batch in another order: the rounding of sums changes, nothing else
         noise       rounding imitated, in the gradients (by the recorder)
     """
-    for name, parameter in model.named_parameters():
-        if name in interventions.get("frozen", ()):
-            parameter.requires_grad_(False)
     if "permuted" in interventions:
         generator = torch.Generator().manual_seed(seed_of(interventions["permuted"]))
         _wrap(model, functools.partial(_in_parts, model, lambda n: [torch.randperm(n, generator=generator)], 1))
     if "parts" in interventions and not dist.is_initialized():
         size, accumulated, ranks = interventions["parts"]
-        _wrap(model, functools.partial(_in_parts, model, lambda n: _parts(n, size, ranks), accumulated * ranks))
+        parts = functools.partial(_parts, size=size, ranks=ranks)
+        _wrap(model, functools.partial(_in_parts, model, parts, accumulated * ranks))
+        for step in ("validation_step", "test_step"):
+            _wrap(model, functools.partial(_evaluated_in_parts, model, parts), step)
     if "still" in interventions:
-        _wrap(model, functools.partial(_still, model))
+        for step in _CHANGING:
+            _wrap(model, functools.partial(_still, model), step)
+    if "summed" in interventions:
+        _wrap(model, functools.partial(_times_parts, model))
+    if "batch_first" in interventions:
+        for layer in time_first(model):
+            layer.batch_first = True  # pyright: ignore[reportArgumentType]
+    if "norms" in interventions and dist.is_initialized():
+        _wrap(model, _synchronised)
     if "reduced" in interventions:
         model.log = functools.partial(model.log, sync_dist=True)  # pyright: ignore[reportAttributeAccessIssue]
     if "tokens" in interventions and dist.is_initialized():
@@ -66,10 +78,10 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule) -> Iterato
         yield
 
 
-def _wrap(model: LightningModule, around: Callable[..., Any]) -> None:
-    """`around(step, batch, *rest)` in place of the training step."""
-    step = model.training_step
-    model.training_step = functools.wraps(step)(functools.partial(around, step))
+def _wrap(model: LightningModule, around: Callable[..., Any], name: str = "training_step") -> None:
+    """`around(step, *arguments)` in place of one of the module's steps or hooks."""
+    step = getattr(model, name)
+    setattr(model, name, functools.wraps(step)(functools.partial(around, step)))
 
 
 def taken(batch: Any, order: Tensor) -> Any:
@@ -95,7 +107,7 @@ def _parts(n: int, size: int, ranks: int) -> list[Tensor]:
     return [chunk[rank::ranks] for chunk in chunks for rank in range(min(ranks, len(chunk)))]
 
 
-def _in_parts(
+def _each_part(
     model: nn.Module,
     parts: Callable[[int], list[Tensor]],
     number: int,
@@ -103,8 +115,8 @@ def _in_parts(
     batch: Any,
     *rest: Any,
     **named: Any,
-) -> Any:
-    """The mean of what the step returns for this number of parts, as processes and accumulated batches average it."""
+) -> list[Any]:
+    """What the step returns for each of so many parts."""
     outputs = []
     for order in parts(samples_in(batch) or 0):
         part = taken(batch, order)
@@ -112,6 +124,14 @@ def _in_parts(
             part = part._replace(loss_weight=part.loss_weight * number)
         with counted(model, order):
             outputs.append(step(part, *rest, **named))
+    return outputs
+
+
+def _in_parts(
+    model: nn.Module, parts: Callable[[int], list[Tensor]], number: int, step: Callable[..., Any], *batch: Any, **named: Any
+) -> Any:
+    """The mean of what the step returns for this number of parts, as processes and accumulated batches average it."""
+    outputs = _each_part(model, parts, number, step, *batch, **named)
     losses: list[Any] = [output.get("loss") if isinstance(output, dict) else output for output in outputs]
     if not losses or any(loss is None for loss in losses):
         return outputs[-1] if outputs else None
@@ -119,14 +139,48 @@ def _in_parts(
     return outputs[-1] | {"loss": loss} if isinstance(outputs[-1], dict) else loss
 
 
+def _evaluated_in_parts(
+    model: nn.Module, parts: Callable[[int], list[Tensor]], step: Callable[..., Any], *batch: Any, **named: Any
+) -> Any:
+    outputs = _each_part(model, parts, 1, step, *batch, **named)
+    return outputs[-1] if outputs else None
+
+
 def _still(model: LightningModule, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """A step that leaves buffers as they have been."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    """A step that leaves buffers as they have been, those that it has put in the place of others too."""
+    before = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
+    ]
     output = step(*arguments, **named)
     with torch.no_grad():
-        for buffer, value in before:
+        for module, name, buffer, value in before:
+            setattr(module, name, buffer)
             buffer.copy_(value)
     return output
+
+
+def _times_parts(model: LightningModule, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    processes = dist.get_world_size() if dist.is_initialized() else 1
+    return _scaled(step(*arguments, **named), processes * model.trainer.accumulate_grad_batches)
+
+
+def _scaled(output: Any, factor: float) -> Any:
+    """What a step returns, with its loss times the factor."""
+    if output is None:
+        return None
+    return output | {"loss": output["loss"] * factor} if isinstance(output, dict) else output * factor
+
+
+def time_first(model: nn.Module) -> list[nn.Module]:
+    """The layers that take batches as (time, samples, features), as torch's recurrent and attention layers do if not told."""
+    return [layer for layer in model.modules() if getattr(layer, "batch_first", None) is False]
+
+
+def _synchronised(step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    with OverAllProcesses():
+        return step(*arguments, **named)
 
 
 def _weighted_by_tokens(step: Callable[..., Any], batch: Any, *rest: Any, **named: Any) -> Any:
@@ -135,8 +189,7 @@ def _weighted_by_tokens(step: Callable[..., Any], batch: Any, *rest: Any, **name
     padded = {name for counts in everyone for name, (_, ignored) in counts.items() if ignored}
     total = sum(kept for counts in everyone for name, (kept, _) in counts.items() if name in padded)
     ours = sum(kept for name, (kept, _) in everyone[dist.get_rank()].items() if name in padded)
-    output, share = step(batch, *rest, **named), len(everyone) * ours / max(1, total)
-    return output | {"loss": output["loss"] * share} if isinstance(output, dict) else output * share
+    return _scaled(step(batch, *rest, **named), len(everyone) * ours / max(1, total))
 
 
 def counted_tokens(batch: Any) -> dict[str, tuple[int, int]]:

@@ -25,8 +25,8 @@ class Recorder(Callback):
         self.exchange, self.interventions, self.report = exchange, interventions, report
         self.differences = Differences()
         self.facts: dict[str, Any] = {"draws": set(), "unused": False, "steps": 0, "logged per step": set(), "not tensors": set()}
-        self.facts |= {"ran": set(), "trained": set(), "no loss": False, "tokens": False, "logged alone": False}
-        self.end: Tensors = {}  # the weights at the end of training
+        self.facts |= {"ran": set(), "trained": set(), "no loss": False, "tokens": False, "logged alone": False, "epoch": 0}
+        self.end: Tensors = {}  # the model's state at the end of training
         self._in_step = False
         self._observed: Observed = {}
         self._losses: list[Tensor] = []
@@ -58,7 +58,10 @@ class Recorder(Callback):
         self._generators = states(pl_module.device)
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.facts["draws"] |= drawn_between(self._generators, states(pl_module.device))
+        self._notes_draws(pl_module)
+
+    def _notes_draws(self, model: LightningModule) -> None:
+        self.facts["draws"] |= drawn_between(self._generators, states(model.device))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         if "rates" in self.interventions:
@@ -82,13 +85,14 @@ class Recorder(Callback):
         else:
             self.facts["no loss"] = True  # the model has left the batch out, or optimizes by itself
         self._known = dict(trainer.callback_metrics)
+        self._notes_draws(pl_module)  # those of the optimizer, too
         if trainer.global_step == self.facts["steps"]:
             return  # the step's window has further batches
+        self.facts["epoch"] = trainer.current_epoch
         self._in_step, self.facts["steps"] = False, trainer.global_step
         total = trainer.strategy.reduce(sum(self._losses, torch.zeros((), device=pl_module.device)), reduce_op="mean")
         self._observed["loss"] = copied({"": torch.as_tensor(total)})
         self._observed["samples"] = gathered(self._samples, share_of_batch(trainer)[0])
-        self._observed["buffers"] = copied(dict(pl_module.named_buffers()))
         self.ends(trainer, pl_module, "step", self._observed)
         self._number += 1
 
@@ -103,7 +107,7 @@ class Recorder(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ends_epoch(trainer, pl_module)
-        self.end = copied(dict(pl_module.named_parameters()))
+        self.end = copied(state_of(pl_module))
         self.facts["batches per epoch"] = sized_len(trainer.train_dataloader)
         self.begins(trainer, pl_module, "end of training")
         self.ends(trainer, pl_module, "end of training", {})
@@ -141,6 +145,18 @@ class Recorder(Callback):
         self.facts["logged alone"] |= any(other.keys() != everyone[0].keys() for other in everyone)
         alone = [(rank, name) for rank, other in enumerate(everyone) for name in other if name not in everyone[0]]
         return everyone[0] | {f"{name} of process {rank}": everyone[rank][name] for rank, name in alone}
+
+
+def state_of(model: LightningModule) -> dict[str, Any]:
+    """What a checkpoint would hold of it, and the buffers that it would not."""
+    return dict(model.state_dict()) | dict(model.named_buffers())
+
+
+def divided(model: LightningModule, state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of such a state the parameters, and everything else."""
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    parameters = {name: value for name, value in state.items() if name in names}
+    return parameters, {name: value for name, value in state.items() if name not in names}
 
 
 def _evaluation(trainer: Trainer) -> str:

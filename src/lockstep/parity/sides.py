@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from lockstep.errors import config_error
 from lockstep.parity.groups import Group
 
 Role = Literal["lead", "follow", "finish"]
+AT_THE_END = ("weights", "buffers at the end")  # quantities of trainings that run freely
 
 
 def is_reference(value: object) -> bool:
@@ -30,9 +31,9 @@ PARITY_RULES = {
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one tensor of a quantity in one step, counted from 0 (or in the validation after it), as max|a-b| / max|a|.
+    """Of one tensor of a quantity in one step, counted from 0 (or in the validation after it), relative to its own size.
 
-    `bits`: what holds the tensor's numbers, which may be coarser than what they are computed in.
+    `bits`: what holds the tensor's numbers, which may be coarser than what they are computed in. `size`: its largest |a| or |b|.
     """
 
     step: int
@@ -40,6 +41,7 @@ class Difference:
     name: str
     value: float
     bits: int = 64
+    size: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)

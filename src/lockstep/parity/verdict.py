@@ -12,7 +12,7 @@ from lockstep.console import first_of
 from lockstep.parity.comparison import Comparison, compare, in_larger_batches
 from lockstep.parity.diagnosis import Explanation, explained
 from lockstep.parity.groups import Groups, SideFailed
-from lockstep.parity.sides import Sides
+from lockstep.parity.sides import AT_THE_END, Sides
 from lockstep.runs.validation import validated
 
 _DRIFT = (
@@ -54,7 +54,7 @@ def parity(
         if found.failure is None:
             say("\n".join(["", found.table(), "", *notes(found)]))
         if found.equal:
-            say("Equal.")
+            say(f"Equal {_extent(found)}.")
             return True
         explanations = explained(found, processes)
     if found.failure is not None and not explanations:
@@ -94,6 +94,7 @@ def not_compared(comparison: Comparison) -> list[str]:
     }
     names = {
         "parameters that had no gradient in any step": facts["untrained"],
+        "parameters whose gradients are rounding alone, as those of a bias before a norm": comparison.rounding_alone,
         "what is logged at single steps, by process 0": facts["logged per step"],
         "state that is no tensor": facts["not tensors"],
         "samples, by tensors of several shapes, as padded ones have": comparison.other.facts["samples left out"],
@@ -112,6 +113,8 @@ def verdict(found: Comparison, explanations: list[Explanation]) -> str:
         lines += [f"Why: {c.name}. With {it} switched off {left}.\n     {c.remedy}." for c in explanation.causes]
     if rest is not None:
         lines.append(_DRIFT if rest.is_drift_of_the_control else _UNKNOWN)
+    if found.failure is None:
+        lines.append(f"Compared {_extent(found)}.")
     return "\n".join(lines)
 
 
@@ -120,9 +123,14 @@ def _where(found: Comparison) -> str:
     if (first := found.first) is None:
         return str(found.failure)
     where = f"in step {first.step}"
-    if first.quantity == "weights":
+    if first.quantity in AT_THE_END:
         where = f"after step {first.step}"
     elif first.quantity.startswith(("validation", "test")):
         where = f"in the {first.quantity.split()[0]} after step {first.step}"
     name = f" of {first.name}" if first.name else ""
     return f"{where}: {first.quantity}{name}, by {first.value:.1e}"
+
+
+def _extent(found: Comparison) -> str:
+    """How far a verdict holds. Steps and epochs are counted from 0."""
+    return f"up to step {found.sides.steps - 1}, in epoch {found.control.facts['epoch']}; what comes later was not compared"

@@ -1,9 +1,11 @@
 """BatchNorm over the global batch, on GPUs and on CPUs."""
 
+import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.nn.modules._functions import SyncBatchNorm as TorchSyncBatchNorm  # w
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+_DIMENSIONS = {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}  # of a sample, beside its channels
 _uncounted: ContextVar[bool] = ContextVar("_uncounted", default=False)
 
 
@@ -33,6 +36,36 @@ def synchronise_batchnorm(model: nn.Module) -> None:
         if is_batchnorm(layer) and not isinstance(layer, Synchronised):
             # torch's own layer refuses CPUs
             layer.__class__ = _synchronised(_AnyShape if type(layer) is nn.SyncBatchNorm else type(layer))
+
+
+def takes_own_statistics(layer: nn.Module) -> bool:
+    """Does a BatchNorm layer normalise without torch.nn.functional.batch_norm, by a `forward` of its own? Then it can't be
+    synchronised. A copy of the layer is tried on a batch of ones; where that fails it is not known, and the answer is no."""
+    calls = BatchNormCalls()
+    with suppress(Exception), torch.no_grad(), calls:
+        if _own_forward(layer).__func__ in (_BatchNorm.forward, nn.SyncBatchNorm.forward):  # a lazy one has no copy yet
+            return False
+        tried: Any = copy.deepcopy(layer).train()
+        dimensions = next((number for kind, number in _DIMENSIONS.items() if isinstance(layer, kind)), 0)
+        like = next(iter([*tried.parameters(), *tried.buffers()]), torch.empty(0))
+        _own_forward(tried)(like.new_ones(2, tried.num_features, *[2] * dimensions))
+        return not calls.seen
+    return False
+
+
+def _own_forward(layer: Any) -> Any:
+    return super(Synchronised, layer).forward if isinstance(layer, Synchronised) else layer.forward  # pyright: ignore
+
+
+class BatchNormCalls(TorchFunctionMode):
+    """`seen`: has anyone called torch.nn.functional.batch_norm in training meanwhile, but for layers that are synchronised?"""
+
+    seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is functional.batch_norm:
+            self.seen |= bool(signature(func).bind(*args, **(kwargs or {})).arguments.get("training", False))
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -54,7 +87,7 @@ class Synchronised:
         own: Any = super()
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
             return own.forward(*inputs, **named)
-        with _OverAllProcesses():
+        with OverAllProcesses():
             return own.forward(*inputs, **named)
 
 
@@ -69,7 +102,9 @@ class _AnyShape(_BatchNorm):
             raise ValueError(f"BatchNorm needs (n, channels, ...), got {tuple(input.shape)}")
 
 
-class _OverAllProcesses(TorchFunctionMode):
+class OverAllProcesses(TorchFunctionMode):
+    """Whoever calls torch.nn.functional.batch_norm meanwhile normalises by the statistics of all processes' samples."""
+
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         return (_batch_norm if func is functional.batch_norm else func)(*args, **(kwargs or {}))
 

@@ -25,7 +25,7 @@ def test_a_difference_is_relative_to_the_largest_value_of_the_first() -> None:
 
 def test_the_imaginary_part_counts() -> None:
     a = torch.tensor([3 + 4j])
-    assert difference(a, torch.tensor([3 + 6j])) == 0.5
+    assert difference(a, torch.tensor([3 + 6j])) == 0.4
     assert difference(torch.tensor([4.0]), torch.tensor([4 + 1j])) == 0.25
 
 
@@ -51,6 +51,18 @@ def test_what_is_left_of_a_gradient_that_was_large_is_rounding() -> None:
     assert found.found[1].value < 1e-15
     found.add(2, "gradients", {"w": torch.tensor(0.25)}, {"w": torch.tensor(0.5)})
     assert found.found[2].value == 0.25
+
+
+def test_by_entry_a_large_one_hides_nothing_and_one_that_is_nearly_zero_makes_nothing_large() -> None:
+    found = Differences()
+    a = torch.tensor([1e12, 0.5, 1e-16, 2.0], dtype=torch.float64)
+    found.add(0, "buffers", {"mean": a}, {"mean": a + torch.tensor([0.0, 0.25, 0.0, 0.0])}, by_entry=True)
+    found.add(0, "buffers", {"other": a}, {"other": a + torch.tensor([0.0, 0.0, 1e-16, 0.0])}, by_entry=True)
+    masked = torch.tensor([-math.inf, 1.0])
+    found.add(0, "buffers", {"mask": masked}, {"mask": masked * 1.5}, by_entry=True)
+    assert [round(difference.value, 12) for difference in found.found] == [0.5, 0.0, 0.5]
+    found.add(0, "buffers", {"state": torch.zeros(1, 8)}, {"state": torch.zeros(1, 4)}, by_entry=True)
+    assert found.found[-1].value == math.inf
 
 
 def test_sparse_gradients_are_copied_densely_and_what_is_no_tensor_is_left_out() -> None:

@@ -14,7 +14,7 @@ from torchvision.ops import StochasticDepth
 from lockstep.datamodules.batches import Batch
 from lockstep.nets import Dropout
 from lockstep.parity.draws import constant_draws, drawn_between, states
-from lockstep.parity.interventions import applied, counted, counted_tokens, round_anew, taken, without_dropout
+from lockstep.parity.interventions import applied, counted, counted_tokens, round_anew, taken, time_first, without_dropout
 
 CPU = torch.device("cpu")
 
@@ -85,10 +85,43 @@ def test_buffers_are_left_as_they_are() -> None:
     assert model.count == 0
 
 
+def test_buffers_that_are_put_in_the_place_of_others_are_left_as_they_are_in_the_module_s_own_hooks_too() -> None:
+    model = Squares()
+    model.on_train_batch_end = lambda *_: setattr(model, "count", torch.ones(3))
+    with applied({"still": True}, model):
+        model.on_train_batch_end(None, None, 0)
+    assert model.count.shape == ()
+
+
+def test_evaluation_is_in_parts_too() -> None:
+    model = Squares()
+    model.validation_step = model.training_step  # pyright: ignore[reportAttributeAccessIssue]
+    with applied({"parts": [4, 1, 2]}, model):
+        assert isinstance(model.validation_step((torch.arange(8.0),), 0), dict)
+    assert [part[0].tolist() for part in model.seen] == [[0, 2], [1, 3], [4, 6], [5, 7]]
+
+
+def test_layers_that_take_time_first_take_samples_first() -> None:
+    model = Squares()
+    model.layers = torch.nn.ModuleList([torch.nn.GRU(2, 2), torch.nn.LSTM(2, 2, batch_first=True)])
+    assert time_first(model) == [model.layers[0]]
+    with applied({"batch_first": True}, model):
+        assert time_first(model) == []
+
+
+def test_a_gradient_through_rrelu_is_its_mean_slope() -> None:
+    x = torch.full((4,), -1.0, requires_grad=True)
+    with constant_draws(("torch",)):
+        functional.rrelu(x, 0.25, 0.75, training=True).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.5] * 4
+
+
 def test_draws_become_one_number_however_many_there_are() -> None:
     def drawn(n: int) -> list[Any]:
         depth = StochasticDepth(0.3, "row")(torch.ones(n, 2))
         noise = [torch.rand(n), torch.randn(n, requires_grad=True).detach(), torch.bernoulli(torch.full((n,), 0.2))]
+        noise += [functional.rrelu(torch.full((n,), -1.0), training=True), functional.gumbel_softmax(torch.ones(n, 3))[:, 0]]
         return [*noise, depth[:, 0], numpy.random.rand(n), numpy.random.beta(1, 2, n), [random.gauss(0, 1) for _ in range(n)]]
 
     with constant_draws(("torch", "numpy", "Python")):

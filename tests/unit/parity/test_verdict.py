@@ -16,13 +16,13 @@ def judged(bits: int, weights: float, control: float, gradients: float = 0.0, sg
     cfg = OmegaConf.create({"trainer": {"precision": f"{bits}-true"}})
     found = [
         Difference(0, "loss", "", 0.0),
-        Difference(2, "gradients", "net.weight", gradients),
+        Difference(2, "gradients", "net.weight", gradients, size=1.0),
         Difference(9, "weights", "net.bias", weights),
     ]
     return Comparison(
         Sides(cfg, cfg, steps=10),
         Findings(found, {"sgd": sgd}),
-        Findings([Difference(2, "gradients", "", 0.0), Difference(9, "weights", "", control)], {}),
+        Findings([Difference(2, "gradients", "", 0.0), Difference(9, "weights", "", control)], {"epoch": 1}),
     )
 
 
@@ -62,19 +62,39 @@ def test_the_first_step_and_parameter_are_named() -> None:
 
 def tolerated(quantity: str, value: float, control: float = 0.0, precision: int = 64, bits: int = 64) -> bool:
     found = judged(precision, weights=0.0, control=0.0)
-    found.other.differences.append(Difference(1, quantity, "it", value, bits))
-    found.control.differences.append(Difference(1, quantity, "it", control))
+    found.other.differences.append(Difference(1, quantity, "it", value, bits, size=1.0))
+    found.control.differences.append(Difference(1, quantity, "it", control, size=1.0))
     return found.equal
 
 
 def test_rounding_that_the_control_shows_too_is_tolerated_tensor_by_tensor() -> None:
     assert tolerated("gradients", 9e-10, control=1e-10)
     assert not tolerated("gradients", 11e-10, control=1e-10)
-    assert not tolerated("gradients", 1e-7, control=1.0)  # a parameter that is rounding alone excuses nothing
+    assert not tolerated("gradients", 1e-7, control=1.0)
     assert not tolerated("gradients", 2e-3, control=1.0, precision=32)
     other = judged(64, weights=0.0, control=0.0, gradients=1e-9)
     other.control.differences.append(Difference(2, "gradients", "another", 1e-9))
     assert not other.equal
+
+
+@pytest.mark.parametrize(("size", "equal"), [(1e-17, True), (1e-9, False)])
+def test_gradients_of_rounding_alone_are_not_compared(size: float, equal: bool) -> None:
+    """Nor what an optimizer makes of them; but a gradient that is something is, on either side."""
+    found = judged(64, weights=0.0, control=0.0)
+    found.other.differences.extend([Difference(0, "gradients", "weight", 0.0, size=1.0), Difference(9, "weights", "bias", 0.5)])
+    found.other.differences.append(Difference(0, "gradients", "bias", 2.0, size=size))
+    found.control.differences.append(Difference(0, "gradients", "bias", 1.0, size=1e-17))
+    assert found.rounding_alone == ({"bias"} if equal else set())
+    assert found.equal is equal
+
+
+def test_buffers_may_drift_as_the_weights_do_or_as_they_themselves_do_in_the_control() -> None:
+    for value, control, equal in ((9e-9, 0.0, True), (2e-8, 0.0, False), (2e-8, 3e-9, True), (math.inf, math.inf, True)):
+        found = judged(64, weights=0.0, control=1e-9)
+        found.other.differences.append(Difference(9, "buffers at the end", "mean", value))
+        found.control.differences.append(Difference(9, "buffers at the end", "mean", control))
+        assert found.equal is equal
+        assert "buffers after 10 steps" in found.table()
 
 
 def test_a_number_held_in_float32_may_round_there() -> None:
@@ -108,6 +128,9 @@ def said(comparison: Comparison) -> str:
 
 def test_a_drift_that_is_the_control_s_too_is_said_to_be_rounding() -> None:
     assert "Why: rounding, which this training amplifies" in said(judged(64, weights=2e-12, control=1e-12, sgd=True))
+    assert said(judged(64, weights=2e-12, control=0.0)).endswith(
+        "\nCompared up to step 9, in epoch 1; what comes later was not compared."
+    )
     for other in (judged(64, weights=1.0, control=1e-12), judged(64, weights=2e-12, control=1e-12, gradients=1e-3, sgd=True)):
         assert "Why: none of the causes known here" in said(other)
 
