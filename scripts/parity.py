@@ -7,15 +7,17 @@
 Both take the same global batches, the same samples in the same order and the same initial weights. Each step is made from
 identical state. Compared are samples, learning rates, the loss, every gradient, the metrics that an epoch of training, a
 validation and a test log, and the samples of these, as max|a-b| over the largest |a| that this tensor has had; and every
-buffer, entry by entry, as the module's own hooks leave it. Tolerated is 1e-10 in float64 (or ten times what a control shows for the same tensor, up to 1e-8; 1e-5 for numbers that are
-held in float32), 1e-3 in float32, 0.1 in 16 bits. Then both train freely, and the weights and buffers they end with may
-differ by ten times as much as the control's: the reference with each batch permuted, the largest of three permutations. In float64 with
-SGD by 1e-12 at most. Where the loss of the permuted batches is another one (time as the first axis, state kept from batch to
-batch) noise of a few last places in the reference's gradients is the control.
+buffer, entry by entry, as the module's own hooks leave it. Tolerated is 1e-10 in float64 (or ten times what a control shows
+for the same tensor, up to 1e-8; 1e-5 for numbers that are held in float32), 1e-3 in float32, 0.1 in 16 bits. Then both train
+freely, and the weights and buffers they end with may differ by ten times as much as the control's: the reference with each
+batch permuted, the largest of three permutations. In float64 with SGD by 1e-12 at most. Where the loss of the permuted
+batches is another one (time as the first axis, state kept from batch to batch) noise of a few last places in the reference's
+gradients is the control.
 
 Where they differ the causes that can be told are switched off, one by one, and named if that helps; then what is left is
-looked at in the same way. What the verdict does not rest on is listed beside it, and up to which step it holds. Never compared are optimizer states (they
-show in the weights), what is logged at single steps, and state of a model that is neither a parameter nor a buffer.
+looked at in the same way. What the verdict does not rest on is listed beside it, and up to which step it holds. Never
+compared are optimizer states (they show in the weights), what is logged at single steps, and state of a model that is
+neither a parameter nor a buffer.
 
     parity.steps=50            optimizer steps
     parity.precision=64-true   of both sides; run: the run's own trainer.precision
