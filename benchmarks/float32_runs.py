@@ -1,17 +1,17 @@
-"""The table of benchmarks/float32_runs.md: how far a run in float32 lies from one on other processes, and from a flipped bit.
+"""The table of benchmarks/float32_runs.md: how far a run in float32 lies from one on two processes, and from a flipped bit.
 
-    python benchmarks/float32_runs.py [cnn resnet18 gpt]
+    python benchmarks/float32_runs.py [cnn gpt resnet18]
 
-Each run is one of train.py, on CPUs, from the same seed: on one process, on two at the same global batch, and on one process
-where the lowest bit of one weight is flipped before the first step. Given are |a-b| / |a| over all weights, a being
+Each model is trained from the same seed on one process, on two at the same global batch, and on one process where the lowest bit
+of one weight is flipped before the first step; every process has one thread. Given are |a-b| / |a| over all weights, a being
 those of one process, after some steps; and after the last one what is measured in validation.
 """
 
 import argparse
+import logging
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -19,84 +19,97 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from hardware import processor
 from lightning import Callback, LightningModule, Trainer
+from measuring import run_ranks
 
-from lockstep.atomic_files import read_json
+from lockstep.build import build
+from lockstep.config.plan import Plan
+from lockstep.runs.composition import compose
 
-ROOT = Path(__file__).resolve().parents[1]
 FIXED = ("trainer=cpu", "model/lr_scheduler=constant", "logger=csv", "test=false", "trainer.max_epochs=-1")
 GPT = ("model=gpt_nano", "model.net.width=32", "model.net.depth=2", "datamodule=text", "datamodule.context=64")
 GPT += ("trainer.limit_val_batches=20", "optimized_metric=val/loss", "optimized_mode=min")
-MODELS: dict[
-    str, tuple[tuple[str, ...], str, tuple[int, ...]]
-] = {  # what is trained, the metric, and after which steps it is looked at
-    "cnn": (("model=cnn", "datamodule.global_batch_size=48"), "val/acc", (1, 10, 50, 150)),
-    "resnet18": (("model=resnet18", "datamodule.global_batch_size=24"), "val/acc", (1, 10, 50)),
-    "gpt": ((*GPT, "datamodule.global_batch_size=8"), "val/loss", (1, 10, 50, 150)),
-}
-OTHERS = {
-    "one flipped bit": ("+callbacks.kept.flips=true",),
-    "two processes": ("trainer.devices=2",),
+STEPS = (1, 10, 50)
+MODELS: dict[str, tuple[tuple[str, ...], str]] = {  # what is trained, and the metric
+    "cnn": (("model=cnn", "datamodule.global_batch_size=48"), "val/acc"),
+    "gpt": ((*GPT, "datamodule.global_batch_size=8"), "val/loss"),
+    "resnet18": (("model=resnet18", "datamodule.global_batch_size=24"), "val/acc"),
 }
 
 
 class Kept(Callback):
-    """Keeps all weights as one vector after each of these steps; `flips` the lowest bit of the first weight before the first."""
+    """Keeps all weights as one vector after each of the steps; `flips` the lowest bit of the first weight before the first."""
 
-    def __init__(self, folder: str, steps: list[int], flips: bool = False) -> None:
-        self.folder, self.steps, self.flips = Path(folder), steps, flips
+    def __init__(self, flips: bool) -> None:
+        self.flips, self.weights = flips, list[torch.Tensor]()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.flips:
             next(pl_module.parameters()).data.view(torch.int32).flatten()[0] ^= 1
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if trainer.is_global_zero and trainer.global_step in self.steps:
-            vector = torch.cat([parameter.detach().flatten() for parameter in pl_module.parameters()])
-            torch.save(vector, self.folder / f"{trainer.global_step}.pt")
+        if trainer.global_step in STEPS:
+            self.weights.append(torch.cat([parameter.detach().flatten() for parameter in pl_module.parameters()]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=[*MODELS], help=f"of {', '.join(MODELS)}")
-    models = parser.parse_args().models
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # as a rank of this program
+    arguments = parser.parse_args()
+    if arguments.into is not None:
+        train(arguments.models[0], arguments.into)
+        return
     print(f"`{shlex.join(['python', 'benchmarks/float32_runs.py', *sys.argv[1:]])}`; torch {version('torch')}, lightning")
-    print(f"{version('lightning')}, Python {platform.python_version()}, {platform.machine()}, on two cores of {processor()}.\n")
+    print(f"{version('lightning')}, Python {platform.python_version()}, {platform.machine()}, on {processor()}.\n")
     print(
         "How far the weights of a run in float32 lie from those of one process, as |a-b| / |a| over all of them; and in brackets"
     )
     print("how much more or less its validation gives.")
-    for model in models:
-        options, metric, steps = MODELS[model]
-        print(f"\n`python train.py {' '.join((*FIXED, *options))}`\n")
-        print(f"| against one process | {' | '.join(f'step {step}' for step in steps)} |\n|---|{'---|' * len(steps)}", flush=True)
-        with TemporaryDirectory() as folder:
-            one, measured = trained(Path(folder, "one"), options, steps, metric)
-            for name, overrides in OTHERS.items():
-                other, changed = trained(Path(folder, name.replace(" ", "_")), (*options, *overrides), steps, metric)
-                cells = [f"{((b - a).norm() / a.norm()).item():.0e}" for a, b in zip(one, other, strict=True)]
-                print(f"| {name} | {' | '.join(cells)} ({metric} {changed - measured:+.3f}) |", flush=True)
+    for model in arguments.models:
+        print(f"\n`{' '.join((*FIXED, *MODELS[model][0]))}`\n")
+        print("\n".join(table(model)), flush=True)
 
 
-def trained(folder: Path, options: tuple[str, ...], steps: tuple[int, ...], metric: str) -> tuple[list[torch.Tensor], float]:
-    """The weights after each of the steps, in float64, and the metric after the last."""
-    folder.mkdir()
-    kept = ("+callbacks.kept._target_=float32_runs.Kept", f"+callbacks.kept.folder={folder}", f"+callbacks.kept.steps={[*steps]}")
-    run = (f"hydra.run.dir={folder / 'run'}", f"trainer.max_steps={steps[-1]}")
-    command = [sys.executable, str(ROOT / "train.py"), *FIXED, *kept, *options, *run]
-    done = subprocess.run(
-        [part.replace("[1, ", "[1,").replace(", ", ",") for part in command],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
-    content = read_json(folder / "run" / "metrics.json") or {}
-    return [torch.load(folder / f"{step}.pt", weights_only=True).double() for step in steps], content["metrics"][metric]
+def table(model: str) -> list[str]:
+    lines = [f"| against one process | {' | '.join(f'step {step}' for step in STEPS)} |", f"|---|{'---|' * len(STEPS)}"]
+    with TemporaryDirectory() as folder:
+        for processes in (1, 2):
+            run_ranks([sys.executable, __file__, model, "--into", folder], processes)
+        one, two, flipped = (torch.load(Path(folder, f"{name}.pt"), weights_only=True) for name in ("one", "two", "flipped"))
+    for name, other in {"one flipped bit": flipped, "two processes": two}.items():
+        pairs = zip(one["weights"], other["weights"], strict=True)
+        cells = [f"{((b.double() - a.double()).norm() / a.double().norm()).item():.0e}" for a, b in pairs]
+        lines.append(f"| {name} | {' | '.join(cells)} ({MODELS[model][1]} {other['metric'] - one['metric']:+.3f}) |")
+    return lines
+
+
+def train(model: str, folder: Path) -> None:
+    """In each rank: what one process does twice, two do once."""
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    if "RANK" not in os.environ:
+        for name in ("one", "flipped"):
+            torch.save(trained(model, folder, flips=name == "flipped"), folder / f"{name}.pt")
+        return
+    dist.init_process_group("gloo")
+    result = trained(model, folder, flips=False)
+    if dist.get_rank() == 0:
+        torch.save(result, folder / "two.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def trained(model: str, folder: Path, flips: bool) -> dict[str, Any]:
+    options, metric = MODELS[model]
+    devices = f"trainer.devices={os.environ.get('WORLD_SIZE', '1')}"
+    cfg = compose(*FIXED, *options, devices, f"trainer.max_steps={STEPS[-1]}", f"run_dir={folder}")
+    datamodule, module, trainer = build(cfg, Plan.of(cfg))
+    trainer.callbacks.append(kept := Kept(flips))
+    trainer.fit(module, datamodule)
+    return {"weights": kept.weights, "metric": float(trainer.callback_metrics[metric])}
 
 
 if __name__ == "__main__":

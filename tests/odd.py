@@ -1,4 +1,4 @@
-"""What a parity comparison is to say of the models and data of planted_equal.py, planted_unequal.py and planted_data.py."""
+"""What a parity comparison is to say of the models and data of planted_equal.py, _unequal.py, _noise.py and _data.py."""
 
 
 def odd(module: str, *overrides: str, data: str = "Rows", steps: int = 2) -> tuple[str, ...]:
@@ -90,10 +90,10 @@ UNEQUAL = {  # what differs first, and why
         "in step 0: gradients",
         "gradients that are sent in fewer bytes",
     ),
-    "RReLU": (odd("unequal.NoiseOfRReLU", steps=1), "in step 0: gradients", "noise drawn per rank, by torch"),
-    "Gumbel": (odd("unequal.NoiseOfGumbel", steps=1), "in step 0: gradients", "noise drawn per rank, by torch"),
-    "in gradients": (odd("unequal.NoiseInGradients", steps=1), "after step 0: weights", "noise drawn per rank, by torch"),
-    "in the optimizer": (odd("unequal.NoiseInOptimizer", steps=1), "after step 0: weights", "noise drawn per rank, by torch"),
+    "RReLU": (odd("noise.NoiseOfRReLU", steps=1), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "Gumbel": (odd("noise.NoiseOfGumbel", steps=1), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "in gradients": (odd("noise.NoiseInGradients", steps=1), "after step 0: weights", "noise drawn per rank, by torch"),
+    "in the optimizer": (odd("noise.NoiseInOptimizer", steps=1), "after step 0: weights", "noise drawn per rank, by torch"),
     "decay": (odd("unequal.TimeMajorDecay", data="TimeFirst"), "after step 1: weights of", "none of the causes known here"),
     "tokens": (odd("unequal.TokenMean", data="Sentences"), "in step 0: gradients", "a mean over the tokens of each process"),
     "negatives": (odd("unequal.Contrastive"), "in step 0: gradients", ALONE),
@@ -108,8 +108,8 @@ UNEQUAL = {  # what differs first, and why
         "in step 2: learning rate",
         "a schedule that depends on the number of proc",
     ),
-    "depth": (odd("unequal.NoiseOfDepth"), "in step 0: gradients", "noise drawn per rank, by torch"),
-    "randn": (odd("unequal.Noisy"), "in step 0: gradients", "noise drawn per rank, by torch"),
-    "numpy": (odd("unequal.NoiseOfNumpy"), "in step 0: gradients", "noise drawn per rank, by numpy"),
-    "Python": (odd("unequal.NoiseOfPython"), "in step 0: gradients", "noise drawn per rank, by Python"),
+    "depth": (odd("noise.NoiseOfDepth"), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "randn": (odd("noise.Noisy"), "in step 0: gradients", "noise drawn per rank, by torch"),
+    "numpy": (odd("noise.NoiseOfNumpy"), "in step 0: gradients", "noise drawn per rank, by numpy"),
+    "Python": (odd("noise.NoiseOfPython"), "in step 0: gradients", "noise drawn per rank, by Python"),
 }

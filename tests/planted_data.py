@@ -1,4 +1,4 @@
-"""Data that knows nothing of Lockstep, for the modules of planted_equal.py and planted_unequal.py."""
+"""Data that knows nothing of Lockstep, for the modules of planted_equal.py, planted_unequal.py and planted_noise.py."""
 
 import multiprocessing
 from collections.abc import Iterator
