@@ -30,11 +30,12 @@ def main() -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to the saved config")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
+    parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what RUN_DIR names in it")
     arguments = parser.parse_intermixed_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     logging.getLogger().handlers[0].addFilter(RankZeroFilter())
 
-    cfg = _evaluation_of(arguments.run_dir.absolute(), arguments.overrides)
+    cfg = _evaluation_of(arguments.run_dir.absolute(), arguments.overrides, arguments.allow)
     checkpoint = checkpoint_of(arguments.run_dir, arguments.checkpoint)
     cfg.init_from = str(checkpoint)
     check(cfg)
@@ -49,9 +50,9 @@ def main() -> None:
             run.finish(trainer)
 
 
-def _evaluation_of(run_dir: Path, overrides: list[str]) -> DictConfig:
+def _evaluation_of(run_dir: Path, overrides: list[str], allow: list[str]) -> DictConfig:
     """The run's config, less what only training needs; an evaluation has a directory and a record of its own."""
-    cfg = saved_config(run_dir, overrides)
+    cfg = saved_config(run_dir, overrides, allow)
     if cfg.run_dir == str(run_dir):
         cfg.run_dir = str(run_dir / "evaluations" / run_id())
     cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name == "progress"}

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from lockstep import console
 from lockstep.cli import start
 from lockstep.config.construct import construct
+from lockstep.config.read import trust_of
 from lockstep.errors import config_error
 from lockstep.runs.saved import checkpoint_of, saved_config
 
@@ -27,16 +28,16 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to the saved config")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     parser.add_argument("--to", type=Path, metavar="FILE", help="default: RUN_DIR/scores.pt")
-    parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what a checkpoint names in it")
+    parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what RUN_DIR names in it")
     arguments = parser.parse_intermixed_args()
     from lockstep.build import load_model
     from lockstep.datamodules import DataModule
     from lockstep.datamodules.curriculum import save_scores
     from lockstep.models import Task
 
-    cfg = saved_config(arguments.run_dir, arguments.overrides)
+    cfg = saved_config(arguments.run_dir, arguments.overrides, arguments.allow)
     cfg.datamodule.pop("curriculum", None)
-    datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True))
+    datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True), trust=trust_of(cfg))
     model = load_model(checkpoint_of(arguments.run_dir, arguments.checkpoint), arguments.allow)
     for part, kind in ((datamodule, DataModule), (model, Task)):
         if not isinstance(part, kind):

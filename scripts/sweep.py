@@ -3,7 +3,7 @@
 python scripts/sweep.py status SWEEP_DIR         # a table of its jobs, while it runs or afterwards
 python scripts/sweep.py watch SWEEP_DIR          # the same, live, until the sweep has ended; ends with its exit code
 python scripts/sweep.py watch SWEEP_DIR --web    # as a page on this machine, with the curves
-python scripts/sweep.py resume SWEEP_DIR         # its commands once more, for what has not finished
+python scripts/sweep.py resume SWEEP_DIR         # the same sweep once more, for what has not finished
 python scripts/sweep.py cancel SWEEP_DIR         # takes its jobs out of SLURM's queue, those that run too; resume continues them
 """
 
@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from lockstep import console
 from lockstep.cli import start
 from lockstep.config.overrides import quote
+from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.slurm import Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
@@ -27,12 +29,17 @@ from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.view import Views, Watched, as_it_stands
 from lockstep.sweeps.watch import watch
 
+PROGRAM = Path(__file__).resolve().parents[1] / "train.py"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("status", "watch", "resume", "cancel"):
         commands.add_parser(name).add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
+    allowed = "trust what the directory says: modules and classes, keys of overrides"
+    commands.choices["resume"].add_argument("--allow", nargs="+", default=[], metavar="NAME", help=allowed)
+    commands.choices["resume"].add_argument("--program", type=Path, default=PROGRAM, metavar="FILE", help="default: train.py")
     options = commands.choices["watch"]
     options.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)")
     options.add_argument("--once", action="store_true", help="one look")
@@ -52,7 +59,7 @@ def main() -> None:
     if arguments.what == "cancel":
         cancel(manifest)
         return
-    sys.exit(resume(manifest, arguments.sweep_dir.absolute()))
+    sys.exit(resume(manifest, arguments.sweep_dir.absolute(), Given(allow=arguments.allow), arguments.program.absolute()))
 
 
 def watched(arguments: argparse.Namespace) -> int:
@@ -66,18 +73,32 @@ def watched(arguments: argparse.Namespace) -> int:
     return ExitCode.FINISHED
 
 
-def resume(manifest: Manifest, sweep_dir: Path) -> int:
-    """Runs every command that was given for the directory again, where it was given; the worst of their exit codes."""
-    cwd = manifest.cwd or "."
-    if not Path(cwd).is_dir() or not manifest.commands:
-        raise config_error("SWEEP_DIR", sweep_dir, f"was run in {cwd}, which is gone; accepted is its own command")
+def resume(manifest: Manifest, sweep_dir: Path, given: Given, program: Path) -> int:
+    """Calls the program again as it was called for the directory, from the same folder; the worst of the exit codes. What the
+    directory says is data: see lockstep.config.read."""
+    if not manifest.calls:
+        raise config_error("SWEEP_DIR", sweep_dir, "does not say how it was started; accepted is its own command")
+    if other := next((call["program"] for call in manifest.calls if call["program"] != program.name), None):
+        raise config_error("SWEEP_DIR", sweep_dir, f"was started by {other}; accepted is --program and where that is")
+    here = (Path.cwd(), program.parent)
+    if manifest.cwd is not None and Path(manifest.cwd).resolve() not in [folder.resolve() for folder in here]:
+        raise config_error("SWEEP_DIR", sweep_dir, f"was started in {manifest.cwd}; accepted is to resume it from there")
     codes = []
+    commands = [[sys.executable, str(program), *_again(call, sweep_dir, given)] for call in manifest.calls]
     with STOP_SIGNALS.noted() as received:
-        for command in manifest.commands:
-            codes.append(_called([sys.executable, *in_directory(command, sweep_dir)], cwd, received))
+        for command in commands:
+            codes.append(_called(command, manifest.cwd or ".", received))
             if codes[-1] == ExitCode.PREEMPTED or received:
                 break
     return max(code if code >= 0 else 128 - code for code in codes)  # killed by a signal, as a shell counts it
+
+
+def _again(call: dict[str, Any], sweep_dir: Path, given: Given) -> list[str]:
+    """The arguments of a call. Raises ConfigError for what a directory may not say."""
+    flags, overrides = call["flags"], call["overrides"]
+    check_flags(sweep_dir, flags, given)
+    check_overrides(sweep_dir, overrides, flags, given)
+    return ["-m", *flags, *overrides, f"hydra.sweep.dir={quote(str(sweep_dir))}", given.override]
 
 
 def cancel(manifest: Manifest) -> None:
@@ -99,13 +120,6 @@ def _called(command: list[str], cwd: str, received: list[int]) -> int:
             passed_on = len(received)
             time.sleep(POLL)
     return code
-
-
-def in_directory(command: list[str], sweep_dir: Path) -> list[str]:
-    """The command line with its sweep directory set; Hydra's parser wants all overrides in one place."""
-    kept = [item for item in command if not item.startswith("hydra.sweep.dir=")]
-    place = next((i for i, item in enumerate(kept) if i and "=" in item and not item.startswith("-")), 1)
-    return [*kept[:place], f"hydra.sweep.dir={quote(str(sweep_dir))}", *kept[place:]]
 
 
 if __name__ == "__main__":

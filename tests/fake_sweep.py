@@ -49,7 +49,7 @@ def leave(manifest: Manifest, one: Job, status: str, metric: float = 0.5) -> Non
 def sweep(folder: Path, jobs: dict[Job, str]) -> Manifest:
     """The jobs and how each stands."""
     manifest = Manifest(folder)
-    manifest.add_command(["train.py", "-m", "seed=0,1"], folder.parent)
+    manifest.add_call("train.py", [], ["seed=0,1"], folder.parent)
     manifest.register(list(jobs))
     for one, status in jobs.items():
         leave(manifest, one, status)

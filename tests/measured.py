@@ -22,7 +22,7 @@ def cell(devices: int, lr: float = 0.1, seed: int = 0, status: str = "finished",
 def sweep(folder: Path, cells: Iterable[dict[str, Any]], mode: str = "max") -> Path:
     """The directory of a sweep of these jobs."""
     manifest = Manifest(folder)
-    manifest.add_command(["train.py", "-m", "sweep=scaling"], folder.parent)
+    manifest.add_call("train.py", [], ["sweep=scaling"], folder.parent)
     for cell in cells:
         _add(manifest, mode, **cell)
     return folder

@@ -19,7 +19,7 @@ def search_with_a_job(folder: Path, pruner: dict[str, Any]) -> tuple[Study, Path
     study.ask().set_user_attr(POINT, overrides)
     run_dir = folder / "lr=0.01_abc"
     card: dict[str, Any] = {"key": "abc", "number": 0, "overrides": overrides, "devices": 1, "command": [], "config": {}}
-    write_card(run_dir, card | {"optimized_metric": "val/acc", "optimized_mode": "max", "sweep_command": [], "cwd": "."})
+    write_card(run_dir, card | {"optimized_metric": "val/acc", "optimized_mode": "max", "cwd": "."})
     return study, run_dir
 
 

@@ -24,7 +24,8 @@ from lockstep.config.arguments import Arguments
 from lockstep.config.construct import Factory, construct
 from lockstep.config.overrides import key_of
 from lockstep.config.plan import Plan
-from lockstep.config.targets import IN_A_CHECKPOINT
+from lockstep.config.read import check_targets, trust_of
+from lockstep.config.targets import Trust
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
@@ -64,12 +65,14 @@ _NOT_A_TASK_S = (
 def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule | None, LightningModule, Trainer]:
     """The three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
     _quieten_lightning()
+    if (trust := trust_of(cfg)) is not None:
+        check_targets(cfg, trust)
     datamodule = _build_datamodule(cfg)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model_config = {"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}
-    if model_config["spec"] is None and is_task(model_config["model"]):
+    if model_config["spec"] is None and is_task(model_config["model"], trust):
         raise _lacks_spec(cfg)
-    model = build_model(model_config, lr=plan.lr)
+    model = build_model(model_config, plan.lr, trust)
     _check_loaders(model, datamodule)
     if cfg.test:
         _check_test(model, datamodule)
@@ -173,15 +176,15 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
 def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
     """A trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line.
 
-    A checkpoint says what it is built of. It can name what this package, torch and torchvision have for that, and what is
-    defined in the modules of `allow`: whatever else it names is refused, not run.
+    A checkpoint says what it is built of. It can name classes that this package, torch, torchvision, torchmetrics and the project
+    have for that, and what is defined in the modules of `allow`: whatever else it names is refused, not run.
     """
     path = Path(checkpoint)
     model_config = read_checkpoint("checkpoint", path).get("hyper_parameters")
     if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
         raise config_error("checkpoint", path, _NOT_A_TASK_S)
     try:
-        model = build_model(model_config, allow=(*IN_A_CHECKPOINT, *allow))
+        model = build_model(model_config, trust=Trust.of_checkpoint(path, allow))
     except ConfigError as error:
         raise config_error("checkpoint", path, str(error)) from error
     except Exception as error:  # whatever a constructor says to nonsense

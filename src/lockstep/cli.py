@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def start(main: Callable[[], Any]) -> None:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
         console.survive_lost_output()
         _check_working_directory()
-        follow_parent()
+        handed = follow_parent()
         if len(sys.argv) == 2 and sys.argv[1].startswith(FLAG):
             try_batch(Path(sys.argv[1].removeprefix(FLAG)))
             return
@@ -53,7 +53,7 @@ def start(main: Callable[[], Any]) -> None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
             return
         sys.argv[1:] = arguments
-        _compose_once()
+        _compose_once(handed)
         main()
     except SystemExit:
         raise
@@ -102,18 +102,18 @@ def _explained(error: BaseException) -> tuple[str | None, int]:
     return (explain(error) or _unwritten(error)) if isinstance(error, Exception) else None, ExitCode.REFUSED
 
 
-def _compose_once() -> None:
+def _compose_once(handed: str) -> None:
     """Hydra composes everything a first time only to read hydra.mode, for half a second (Hydra.get_mode and Hydra.run in
     hydra/_internal/hydra.py; there is no seam between them). For a single run, what it has composed then serves as the config;
     for one of several processes, what its parent has.
     """
     is_sweep = bool({"-m", "--multirun"} & set(sys.argv))
-    Hydra.get_mode = _HYDRAS_WAY if is_sweep else _get_mode
+    Hydra.get_mode = _HYDRAS_WAY if is_sweep else partialmethod(_get_mode, handed)
 
 
-def _get_mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
-    if (handed := take_handed(sys.argv)) is not None:
-        self.compose_config = partial(_composed, handed)
+def _get_mode(self: Hydra, handed: str, config_name: str | None, overrides: list[str]) -> Any:
+    if (known := take_handed(handed, sys.argv)) is not None:
+        self.compose_config = partial(_composed, known)
         return RunMode.RUN
     try:
         if any(override.is_sweep_override() for override in OverridesParser.create().parse_overrides(overrides)):

@@ -56,7 +56,8 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
         assert [row["status"] for row in csv.DictReader(file)] == ["finished"] + ["failed"] * 6
 
     before = digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"]["directory"])
-    done = python(ROOT / "scripts" / "sweep.py", "resume", "sweep", cwd=tmp_path)  # the fault has been mended
+    again = ("resume", "sweep", "--program", ROOT / "tests" / "program.py")
+    done = python(ROOT / "scripts" / "sweep.py", *again, cwd=tmp_path)  # the fault has been mended
     assert done.returncode == 0, done.stderr
     assert {job["status"] for job in jobs(tmp_path).values()} == {"finished"}
     assert digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"]["directory"]) == before

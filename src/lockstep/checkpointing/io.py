@@ -11,11 +11,13 @@ from lightning.fabric.plugins.io import CheckpointIO
 from torch import Tensor
 
 from lockstep.checkpointing.files import read_checkpoint, write_checkpoint
+from lockstep.config.targets import buildable
 from lockstep.errors import ConfigError, NamedFailure
 
 log = logging.getLogger(__name__)
 
 
+@buildable
 class AtomicCheckpointIO(CheckpointIO):
     """Writes checkpoints that are whole or not there, and reads none that is damaged or needs code to be run.
 

@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from hydra.errors import InstantiationException
 
 from lockstep.config.arguments import Arguments, shown
 from lockstep.config.memory import refused_for_memory
-from lockstep.config.targets import resolve
+from lockstep.config.targets import Trust, resolve
 from lockstep.errors import ConfigError, config_error
 
 _KEYS = ("_target_", "_partial_", "_args_")
@@ -23,16 +23,16 @@ class Factory:
     """A target and the values a config gives it, to be called with the rest: what is given then comes before the `keywords`, as
     those of a functools.partial."""
 
-    def __init__(self, key: str, node: Any, allow: Sequence[str] | None = None) -> None:
+    def __init__(self, key: str, node: Any, trust: Trust | None = None) -> None:
         """Raises ConfigError for a target that is not allowed or not there, and for arguments that it does not take."""
         if not isinstance(node, Mapping) or "_target_" not in node:
             raise config_error(key, shown(node), "accepted is a group with a _target_")
         self.key, self.name = key, node["_target_"]
-        self.target = resolve(key, self.name, allow)
+        self.target = resolve(key, self.name, trust)
         self.callee = self.target.func if isinstance(self.target, partial) else self.target
         self.arguments = Arguments(self.callee)
-        self.keywords = {name: _built(f"{key}.{name}", value, allow) for name, value in node.items() if name not in _KEYS}
-        self.positional = _built(f"{key}._args_", node.get("_args_", []), allow)
+        self.keywords = {name: _built(f"{key}.{name}", value, trust) for name, value in node.items() if name not in _KEYS}
+        self.positional = _built(f"{key}._args_", node.get("_args_", []), trust)
         if not isinstance(self.positional, list):
             raise config_error(f"{key}._args_", shown(self.positional), "accepted is a list")
         self.arguments.check(key, self.keywords)
@@ -72,28 +72,28 @@ class Factory:
         return name_refusal(self.key, self.name, self.keywords, error) if is_refusal else None
 
 
-def construct(key: str, node: Any, given: Mapping[str, Any] | None = None, *, allow: Sequence[str] | None = None) -> Any:
+def construct(key: str, node: Any, given: Mapping[str, Any] | None = None, *, trust: Trust | None = None) -> Any:
     """Calls the node's `_target_` with the node's values and those of the `given` ones that it takes.
 
     Nodes within the node that have a target are constructed first; `_partial_: true` makes a function of the rest, `_args_`
-    come first. Nodes are plain containers. `allow`: see `resolve`.
+    come first. Nodes are plain containers. `trust`: see `resolve`.
     Raises ConfigError, naming the key below `key`, for an argument that the target does not take, lacks or refuses.
     """
-    factory = Factory(key, node, allow)
+    factory = Factory(key, node, trust)
     is_partial = node.get("_partial_", False)
     if not isinstance(is_partial, bool):
         raise config_error(f"{key}._partial_", shown(is_partial), "accepted is true, false")
     return factory if is_partial else factory.construct(given or {})
 
 
-def _built(key: str, value: Any, allow: Sequence[str] | None) -> Any:
-    if isinstance(value, list):
-        return [_built(f"{key}.{i}", one, allow) for i, one in enumerate(value)]
+def _built(key: str, value: Any, trust: Trust | None) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_built(f"{key}.{i}", one, trust) for i, one in enumerate(value))
     if not isinstance(value, dict):
         return value
     if "_target_" in value:
-        return construct(key, value, allow=allow)
-    return {name: _built(f"{key}.{name}", one, allow) for name, one in value.items()}
+        return construct(key, value, trust=trust)
+    return {name: _built(f"{key}.{name}", one, trust) for name, one in value.items()}
 
 
 def name_refusal(key: str, target: str, values: Mapping[str, Any], error: Exception) -> ConfigError:

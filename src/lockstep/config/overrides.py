@@ -1,5 +1,6 @@
 """Hydra's override grammar, as far as command lines are made from command lines."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,11 @@ def check_single(overrides: Sequence[str]) -> None:
     for key, value in ((key_of(item), item.partition("=")[2]) for item in overrides):
         if key.startswith(_OF_SWEEPS) or (key == "sweep" and value != "null"):
             raise config_error(key, value, "is for sweeps; accepted with -m")
+
+
+def is_of_hydra(override: str) -> bool:
+    """Does it set something in Hydra's own config, by a group that is composed into that too."""
+    return re.search(r"(^|@)hydra([./@]|$)", key_of(override)) is not None
 
 
 def config_flags(hydra: Any) -> list[str]:

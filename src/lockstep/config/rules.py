@@ -159,6 +159,7 @@ _OF_A_KIND: dict[Rule, str] = {
 RULES: dict[str, Rule] = {
     **{key: accepted for accepted, keys in _OF_A_KIND.items() for key in keys.split()},
     "name": Rule("accepted is text, of which no part is ..", lambda v: TEXT.test(v) and ".." not in v.split("/")),
+    "allow": some("names of modules and classes", TEXT).or_null(),
     "mirror": Rule("accepted is a URL that fsspec knows, s3://BUCKET/PREFIX say", is_url).or_null(),
     "mirror_wait": number(0, 10**7),
     "memory_per_process": above(0).or_null(),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 from lockstep.config.plan import cores
@@ -36,24 +36,25 @@ def supervise(
     restarts: int = 0,
     stop_deadline: float = float("inf"),
     *,
-    handed: Mapping[str, str] | None = None,
+    handed: str = "",
     fresh: bool = True,
     quiet: bool = False,
 ) -> Outcome:
     """Runs `command` as `world_size` ranks on this machine until all have ended; leaves no process behind.
     `restarts` is how often that has been tried before. Ranks that are asked to stop end themselves within `stop_deadline`
-    seconds; those that can't, because they are suspended, say, are ended soon after. `handed` are variables for all of them.
-    Not `fresh` are ranks that a server forks which has imported torch.
+    seconds; those that can't, because they are suspended, say, are ended soon after. `handed` is a line for each of them to
+    read: see `follow_parent`. Not `fresh` are ranks that a server forks which has imported torch.
 
     Rank zero shares this terminal, unless it is to be `quiet`; the output of rank k is appended to `log` with `.rank{k}` before
     the suffix.
     """
-    with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, pipe() as (reader, _):
-        environment = _environment(world_size, port) | {ERROR_DIR: errors, RESTARTS: str(restarts), **(handed or {})}
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, contextlib.ExitStack() as lifelines:
+        environment = _environment(world_size, port) | {ERROR_DIR: errors, RESTARTS: str(restarts)}
         ranks: list[Process] = []
         with STOP_SIGNALS.noted() as received:
             try:
                 for rank in range(world_size):
+                    reader, _ = lifelines.enter_context(pipe(handed))
                     ranks.append(_start(command, rank, environment, reader, log, fresh, quiet))  # ended should one fail to start
                     if received:  # they have not met: there is nothing to save
                         return _preempted(received)
@@ -63,9 +64,15 @@ def supervise(
 
 
 @contextlib.contextmanager
-def pipe() -> Iterator[tuple[int, int]]:
-    """Its write end is held by this process alone: when it dies, however it dies, the ranks read an end of file."""
+def pipe(content: str = "") -> Iterator[tuple[int, int]]:
+    """Its write end is held by this process alone: when it dies, however it dies, who has the other end reads an end of file.
+    Before that there is the content, a line, if the pipe can hold it."""
     reader, writer = os.pipe()
+    line = f"{content}\n".encode() if content else b""
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        if os.write(writer, line) < len(line):
+            os.read(reader, len(line))
     try:
         yield reader, writer
     finally:

@@ -1,20 +1,20 @@
 """From a composed model group to a model, and back to what a checkpoint says of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from lightning import LightningDataModule, LightningModule
 
 from lockstep.config.construct import Factory, construct
-from lockstep.config.targets import resolve
+from lockstep.config.targets import Trust, resolve
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
 from lockstep.models.task import Task
 
 
-def build_model(model_config: dict[str, Any], lr: float | None = None, allow: Sequence[str] | None = None) -> LightningModule:
+def build_model(model_config: dict[str, Any], lr: float | None = None, trust: Trust | None = None) -> LightningModule:
     """From plain containers: {"model": a composed model group, "spec": the fields of a DataSpec, None where the data has none}.
-    `allow`: see `resolve`.
+    `trust`: see `resolve`.
 
     What is no Task, a LightningModule of the user's own, is given the group's values and nothing else.
     """
@@ -23,22 +23,22 @@ def build_model(model_config: dict[str, Any], lr: float | None = None, allow: Se
     spec = None if fields is None else DataSpec(**fields | tuples)
     if lr is not None:
         parts |= _with_rate(parts, lr)
-    if not is_task(parts, allow):
-        return _own_module(parts, spec, allow)
+    if not is_task(parts, trust):
+        return _own_module(parts, spec, trust)
     if "net" not in parts:
         raise config_error("model._target_", parts["_target_"], "needs a model.net")
     assert spec is not None, "a Task is of data with a DataSpec"
-    given = {"net": _net(parts.pop("net"), spec, allow), "spec": spec, "model_config": model_config}
+    given = {"net": _net(parts.pop("net"), spec, trust), "spec": spec, "model_config": model_config}
     if (adapt := parts.pop("adapt", None)) is not None:
-        given["net"] = construct("model.adapt", adapt, given, allow=allow)
+        given["net"] = construct("model.adapt", adapt, given, trust=trust)
     if parts.get("torchmetrics") is not None:
-        given["torchmetrics"] = _metrics(parts.pop("torchmetrics"), spec.num_outputs, allow)
-    return construct("model", parts, given, allow=allow)
+        given["torchmetrics"] = _metrics(parts.pop("torchmetrics"), spec.num_outputs, trust)
+    return construct("model", parts, given, trust=trust)
 
 
-def is_task(model: Mapping[str, Any], allow: Sequence[str] | None = None) -> bool:
+def is_task(model: Mapping[str, Any], trust: Trust | None = None) -> bool:
     """Is what a model group names a Task; or, where it names a function, has the group a net for one?"""
-    target: Any = resolve("model", model.get("_target_"), allow)
+    target: Any = resolve("model", model.get("_target_"), trust)
     callee = getattr(target, "func", target)
     return issubclass(callee, Task) if isinstance(callee, type) else "net" in model
 
@@ -51,18 +51,18 @@ def plain_spec(datamodule: LightningDataModule | None) -> dict[str, Any] | None:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(spec).items()}
 
 
-def _own_module(parts: dict[str, Any], spec: DataSpec | None, allow: Sequence[str] | None) -> LightningModule:
+def _own_module(parts: dict[str, Any], spec: DataSpec | None, trust: Trust | None) -> LightningModule:
     if isinstance(net := parts.get("net"), dict) and "_target_" in net:
-        parts["net"] = _net(net, spec, allow)
-    model = construct("model", parts, allow=allow)
+        parts["net"] = _net(net, spec, trust)
+    model = construct("model", parts, trust=trust)
     if not isinstance(model, LightningModule):
         raise config_error("model._target_", parts["_target_"], "accepted is a LightningModule, a lockstep.models.Task say")
     return model
 
 
-def _net(node: Any, spec: DataSpec | None, allow: Sequence[str] | None) -> Any:
+def _net(node: Any, spec: DataSpec | None, trust: Trust | None) -> Any:
     shapes = {} if spec is None else {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs}
-    return construct("model.net", node, shapes, allow=allow)
+    return construct("model.net", node, shapes, trust=trust)
 
 
 def _with_rate(parts: dict[str, Any], lr: float) -> dict[str, Any]:
@@ -72,11 +72,11 @@ def _with_rate(parts: dict[str, Any], lr: float) -> dict[str, Any]:
     return {name: lr for name in ("lr", "learning_rate") if name in parts}
 
 
-def _metrics(nodes: dict[str, Any], num_classes: int, allow: Sequence[str] | None) -> dict[str, Any]:
+def _metrics(nodes: dict[str, Any], num_classes: int, trust: Trust | None) -> dict[str, Any]:
     """torchmetrics of the model, told the number of classes where they ask for it."""
     metrics = {}
     for name, node in nodes.items():
-        factory = Factory(f"model.torchmetrics.{name}", node, allow)
+        factory = Factory(f"model.torchmetrics.{name}", node, trust)
         asks = "num_classes" in factory.arguments.own and "num_classes" not in factory.keywords
         metrics[name] = factory.construct({"num_classes": num_classes} if asks else {})
     return metrics

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
+from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 
 Interval = Literal["step", "epoch"]
@@ -75,10 +76,12 @@ def _warmup_length(training: TrainingLength, interval: Interval, warmup_steps: i
     return steps if interval == "step" else steps / training.steps_per_epoch
 
 
+@buildable
 def constant(optimizer: Optimizer, training: TrainingLength, **when: Any) -> dict[str, Any]:
     return _factors(optimizer, training, lambda _: 1.0, **when)
 
 
+@buildable
 def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **when: Any) -> dict[str, Any]:
     """Loshchilov & Hutter 2017, arXiv:1608.03983, without restarts: 1 after the warm-up, min_factor at the end."""
     warmup = _warmup_length(training, when["interval"], when["warmup_steps"], when["warmup_epochs"])
@@ -90,6 +93,7 @@ def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **
     return _factors(optimizer, training, factor, **when)
 
 
+@buildable
 def linear(optimizer: Optimizer, training: TrainingLength, min_factor: float, **when: Any) -> dict[str, Any]:
     """A straight line from 1 after the warm-up to min_factor at the end; with a warm-up, a triangle."""
     warmup = _warmup_length(training, when["interval"], when["warmup_steps"], when["warmup_epochs"])
@@ -97,10 +101,12 @@ def linear(optimizer: Optimizer, training: TrainingLength, min_factor: float, **
     return _factors(optimizer, training, lambda t: 1 - (1 - min_factor) * min(1.0, t / length), **when)
 
 
+@buildable
 def step(optimizer: Optimizer, training: TrainingLength, step_size: int, gamma: float, **when: Any) -> dict[str, Any]:
     return _factors(optimizer, training, lambda t: gamma ** (t // step_size), **when)
 
 
+@buildable
 def one_cycle(
     optimizer: Optimizer, training: TrainingLength, interval: Interval, frequency: int, monitor: str | None, **cycle: Any
 ) -> dict[str, Any]:
@@ -118,6 +124,7 @@ def one_cycle(
     return _entry(scheduler, interval, frequency, monitor)
 
 
+@buildable
 def plateau(
     optimizer: Optimizer,
     _training: TrainingLength,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 
 
@@ -32,6 +33,7 @@ class LoRALinear(nn.Linear):
         return super().forward(input) + self.lora_scale * low
 
 
+@buildable
 def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", train: str | None = None) -> nn.Module:
     """The net, changed in place: its nn.Linear layers in whose names `match` is found get a LoRALinear's correction, of scale
     alpha / rank, and nothing else is trained but parameters in whose names `train` is found. Both are regular expressions.

@@ -13,7 +13,7 @@ from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 
 FILE = "run.json"
-OF_ONE_START = ("resume", "overwrite", "hydra.run.dir")  # keys that say how one command starts, not what the run is
+OF_ONE_START = ("resume", "overwrite", "hydra.run.dir", "allow")  # keys that say how one command starts, not what the run is
 
 
 @dataclass(frozen=True)

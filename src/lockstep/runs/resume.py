@@ -8,6 +8,7 @@ from pathlib import Path
 from lockstep.atomic_files import read_json
 from lockstep.config.overrides import key_of, last_of_each, quote, split_flags, unquote
 from lockstep.config.plan import AUTO
+from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.config.urls import is_url
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
@@ -29,8 +30,8 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     new. Without one as they are; None where the run has finished and nothing new is asked of it.
 
     Done before Hydra starts: inside it a new directory exists already, and ranks are started with the command line.
-    Raises ConfigError where there is no such run, where it is still running, or can't be continued so. Changes nothing, but that
-    a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
+    Raises ConfigError where there is no such run, where it is still running, can't be continued so, or names what a directory may
+    not. Changes nothing, but that a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
     """
     flags, overrides = split_flags(arguments)
     wanted = next((unquote(item.partition("=")[2]) for item in reversed(overrides) if key_of(item) == "resume"), "null")
@@ -51,6 +52,10 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         check_free(run_dir, "resume")
     if not new and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
         return None
+    named = [item for item in saved.overrides if key_of(item) == "mirror" and _is_copied_to(wanted, item, run_dir)]
+    given = Given.of([*arguments, *named])
+    check_flags(run_dir, saved.flags, given)
+    check_overrides(run_dir, saved.overrides, saved.flags, given)
     known = list(saved.overrides)
     changed = [item for item in new if item not in known]
     _check(changed)
@@ -58,7 +63,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     if saved.global_batch_size is not None and keys & _CHANGES_THE_WORLD and not keys & _SAYS_THE_BATCH:
         known.append(f"datamodule.global_batch_size={saved.global_batch_size}")  # whatever the number of processes
     where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
-    return [*saved.flags, *flags, *last_of_each([*known, *new]), *where]
+    return [*saved.flags, *flags, *last_of_each([*known, *new]), given.override, *where]
 
 
 def _on_this_machine(wanted: str, overrides: Sequence[str]) -> Path:
@@ -84,6 +89,11 @@ def directory_of_command(overrides: Sequence[str]) -> Path | None:
     if (wanted := said.get("resume", "null")) != "null":
         return _directory_of(wanted, said)
     return absolute(said["hydra.run.dir"]) if "hydra.run.dir" in said else None
+
+
+def _is_copied_to(wanted: str, mirror: str, run_dir: Path) -> bool:
+    """Is it the copy that `resume=URL` has named itself?"""
+    return is_url(wanted) and url_of(unquote(mirror.partition("=")[2]), run_dir) == wanted.rstrip("/")
 
 
 def _asks_for_a_search(override: str) -> bool:

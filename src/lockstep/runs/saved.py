@@ -1,5 +1,6 @@
 """A finished run, opened again: its config with changes, its checkpoints."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from lockstep.config.urls import check_is_here
 from lockstep.errors import ConfigError, config_error
 
 
-def saved_config(run_dir: Path, overrides: list[str]) -> DictConfig:
-    """The config a run was composed of, with values overridden in Hydra's grammar; groups can't be chosen anew."""
+def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ()) -> DictConfig:
+    """The config a run was composed of, with values overridden in Hydra's grammar; groups can't be chosen anew. What it may name
+    besides the parts of a run, `allow` says: see lockstep.config.read."""
     path = run_dir / ".hydra" / "config.yaml"
     cfg = _read(path, run_dir)
     cfg.run_dir, cfg.name = str(run_dir), run_dir.parent.name  # were asked of Hydra, which is not running now
-    cfg.resume = None
+    cfg.resume, cfg.allow = None, list(allow)
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
         if override.is_delete() or override.is_sweep_override():

@@ -23,11 +23,12 @@ DIED = "the sweep process died"
 
 # What these files hold, as `is_like` reads it.
 NUMBER = int | float | None
+CALL = {"program": str, "flags": [str], "overrides": [str]}  # of a sweep
 _RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str} | {f"{name}?": NUMBER for name in RECORDED}
 _PROGRESS = {"metrics?": {str: NUMBER}, "epoch?": NUMBER, "epochs?": NUMBER, "step?": NUMBER, "share?": NUMBER}
 _PROGRESS |= {"seconds_per_epoch?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
 _CARD = {"key": str, "number": int, "overrides": list, "devices": int, "command": list, "config": dict, "directory": str}
-_CARD |= {"optimized_metric": str, "optimized_mode": str, "sweep_command": list, "cwd": str}
+_CARD |= {"optimized_metric": str, "optimized_mode": str, "call?": CALL, "cwd": str}
 
 
 def is_like(value: object, shape: Any) -> bool:

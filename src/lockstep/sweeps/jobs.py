@@ -21,13 +21,14 @@ _LONGEST_NAME = 200  # bytes; file systems take 255
 class Job:
     """`key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool` it takes.
 
+    resumption: what `command` has more where it continues the job.
     config: the composed config, from which `key` is made; hyperparameters: what TensorBoard shows of it.
     tensorboard: the folder in `directory` that TensorBoard's logger writes to; None without one.
     swept: the keys of the overrides that are not the same for all jobs.
     fresh: in interpreters of its own, not forked from one that has imported torch.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
     resources: what it takes, in the words of the one who runs it.
-    handed: what a process that runs `command` need not compose, as variables of its environment.
+    handed: what a process that runs `command` need not compose.
     """
 
     key: str
@@ -47,13 +48,14 @@ class Job:
     fresh: bool = False
     stop_deadline: float = 0.0
     resources: tuple[str, ...] = ()
-    handed: dict[str, str] = field(default_factory=dict, compare=False)
+    resumption: tuple[str, ...] = ()
+    handed: str = field(default="", compare=False)
 
 
 def config_of(cfg: DictConfig) -> dict[str, Any]:
-    """The composed config less the paths, copies, and how processes are started: none of it is what is computed."""
+    """The composed config less the paths, copies, what is trusted, and how processes are started: none of it is computed."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
-    for key in ("run_dir", "mirror", "mirror_wait", "fresh_processes"):
+    for key in ("run_dir", "mirror", "mirror_wait", "fresh_processes", "allow"):
         content.pop(key, None)
     (content["datamodule"] or {}).pop("data_dir", None)
     return json.loads(json.dumps(content, default=str))

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,8 +63,8 @@ class Pool:
 class LocalAttempt(Attempt):
     """A process, the slots that it has, and the mark of what it starts."""
 
-    def __init__(self, process: Process, pool: Pool, slots: tuple[str, ...], mark: str) -> None:
-        self._process, self._pool, self._slots, self._mark = process, pool, slots, mark
+    def __init__(self, process: Process, pool: Pool, slots: tuple[str, ...], mark: str, lifeline: contextlib.ExitStack) -> None:
+        self._process, self._pool, self._slots, self._mark, self._lifeline = process, pool, slots, mark, lifeline
         self._began = time.monotonic()
 
     @property
@@ -77,6 +77,7 @@ class LocalAttempt(Attempt):
         self.kill()
         kill_marked(self._mark)
         self._pool.give_back(self._slots)
+        self._lifeline.close()
         return End(self._process.returncode)
 
     def ask_to_end(self) -> None:
@@ -94,7 +95,6 @@ class LocalExecutor(Executor):
 
     def __init__(self, pools: dict[str, Pool]) -> None:
         self._pools = pools
-        self._lifeline: int | None = None  # a descriptor that the jobs follow
 
     @classmethod
     def of(cls, settings: LocalSettings) -> "LocalExecutor":
@@ -112,11 +112,6 @@ class LocalExecutor(Executor):
             raise config_error("hydra/launcher", "lockstep", words)
         manifest.settle()
 
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        with pipe() as (self._lifeline, _):
-            yield
-
     def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, LocalAttempt]]:
         started = []
         for name, pool in self._pools.items():
@@ -126,16 +121,15 @@ class LocalExecutor(Executor):
         return started
 
     def _start(self, job: Job, pool: Pool, begin: Begin) -> LocalAttempt:
-        assert self._lifeline is not None, "jobs are started within at_work"
         slots = pool.take(job.width)
         command = begin(job, devices=list(slots))
         kept = _cores_of(pool, slots)
-        mark = uuid.uuid4().hex
-        environment = _environment(job, slots, len(kept)) | {JOB_MARK: mark}
-        lifeline = (SWEEP_PIPE, self._lifeline)
+        environment = _environment(job, slots, len(kept)) | {JOB_MARK: (mark := uuid.uuid4().hex)}
+        lifeline = contextlib.ExitStack()
+        follows = (SWEEP_PIPE, lifeline.enter_context(pipe(job.handed))[0])
         with (job.directory / OUTPUT).open("ab") as output:
-            process = PROCESSES.start(command, environment, lifeline, output, output, cores_kept=kept, fresh=job.fresh)
-        return LocalAttempt(process, pool, slots, mark)
+            process = PROCESSES.start(command, environment, follows, output, output, cores_kept=kept, fresh=job.fresh)
+        return LocalAttempt(process, pool, slots, mark, lifeline)
 
 
 def kill_marked(mark: str) -> None:
@@ -151,7 +145,7 @@ def kill_marked(mark: str) -> None:
 def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:
     drop = {*RANK_VARIABLES, PARENT_PIPE}
     environment = {key: value for key, value in os.environ.items() if key not in drop}
-    environment |= {SWEPT_KEYS: " ".join(job.swept)} | job.handed
+    environment |= {SWEPT_KEYS: " ".join(job.swept)}
     if job.pool == "gpu":
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count // job.world_size)))

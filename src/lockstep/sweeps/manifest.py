@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.sweeps.job_directory import DIED, NUMBER, card_of, cards, is_like, judged, write_card
+from lockstep.sweeps.job_directory import CALL, DIED, NUMBER, card_of, cards, is_like, judged, write_card
 from lockstep.sweeps.jobs import Job, repetition
 from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, Verdict
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 _ATTEMPT = {"started": int | float, "ended": NUMBER, "queue?": str}
 _JOB = {"number": int, "directory": str, "devices": int, "optimized_metric": str, "overrides": [str], "attempts": [_ATTEMPT]}
 _JOB |= {"status": STATES, "reason": str | None, "metric": NUMBER}
-_SHAPE = {"commands": [[str]], "cwd?": str | None, "jobs": {str: _JOB}}
+_SHAPE = {"calls?": [CALL], "cwd?": str | None, "jobs": {str: _JOB}}
 
 
 class Manifest:
@@ -24,7 +24,7 @@ class Manifest:
     are known from their directories.
 
     jobs: by identity: number, overrides, directory (relative), status, reason, metric, command, attempts.
-    commands: the distinct command lines that were given for this directory, in their order, run in `cwd`.
+    calls: the distinct {program, flags, overrides} that there have been for this directory, in their order, in `cwd`.
     recovered: the number of jobs that were known from their directories only.
     """
 
@@ -33,7 +33,7 @@ class Manifest:
         self.directory = sweep_dir
         self.path = sweep_dir / "manifest.json"
         content = read_json(self.path, lambda found: is_like(found, _SHAPE)) or {}
-        self.commands: list[list[str]] = content.get("commands", [])
+        self.calls: list[dict[str, Any]] = content.get("calls", [])
         self.cwd: str | None = content.get("cwd")
         self.git_commit: str | None = content.get("git_commit")
         self.jobs: dict[str, dict[str, Any]] = content.get("jobs", {})
@@ -53,13 +53,13 @@ class Manifest:
         jobs = kept | {key: _entry(card, self.directory / card["directory"]) for key, card in lost.items()}
         self.jobs = dict(sorted(jobs.items(), key=lambda item: item[1]["number"]))
         for card in lost.values():
-            if card["sweep_command"] not in self.commands:
-                self.commands.append(card["sweep_command"])
+            if (call := card.get("call")) is not None and call not in self.calls:
+                self.calls.append(call)
             self.cwd = self.cwd or card["cwd"]
 
     def save(self) -> None:
         """On a full disk it is tried again at the next change: the jobs' own directories say how they stand."""
-        content = {"commands": self.commands, "cwd": self.cwd, "git_commit": self.git_commit, "jobs": self.jobs}
+        content = {"calls": self.calls, "cwd": self.cwd, "git_commit": self.git_commit, "jobs": self.jobs}
         try:
             write_json(self.path, content)
         except OSError as error:
@@ -69,8 +69,9 @@ class Manifest:
         self.jobs[key] |= changes
         self.save()
 
-    def add_command(self, command: list[str], cwd: Path) -> None:
-        self.commands = [known for known in self.commands if known != command] + [command]
+    def add_call(self, program: str, flags: Sequence[str], overrides: Sequence[str], cwd: Path) -> None:
+        call = {"program": program, "flags": [*flags], "overrides": [*overrides]}
+        self.calls = [known for known in self.calls if known != call] + [call]
         self.cwd = str(cwd)
         self.save()
 
@@ -101,7 +102,7 @@ class Manifest:
         for job in jobs:
             if job in todo or card_of(job.directory) is None:
                 card = {"key": job.key, "number": self.jobs[job.key]["number"], "config": job.config, **_facts(job)}
-                write_card(job.directory, card | {"sweep_command": self.commands[-1], "cwd": self.cwd})
+                write_card(job.directory, card | {"call": self.calls[-1], "cwd": self.cwd})
         return todo
 
     def _note(self, job: Job) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.config.overrides import quote
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.hparams import write_failed_session
 from lockstep.runs.identity import is_resumable
@@ -113,7 +112,7 @@ class Runner:
         entry = self.manifest.jobs[job.key]
         job.directory.mkdir(parents=True, exist_ok=True)
         if entry["status"] == INTERRUPTED and is_resumable(job.directory):
-            return [*job.command[:2], *job.overrides, f"resume={quote(str(job.directory))}"]
+            return [*job.command, *job.resumption]
         archive(job.directory)
         return list(job.command)
 

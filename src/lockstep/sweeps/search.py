@@ -18,6 +18,7 @@ from optuna.trial import Trial, TrialState
 
 from lockstep.config.checks import check_metric
 from lockstep.config.construct import Factory, construct
+from lockstep.config.read import ALLOW
 from lockstep.config.rules import Rule, integer, one_of
 from lockstep.errors import config_error
 from lockstep.launchers.stop_signals import Preempted
@@ -26,7 +27,7 @@ from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
 from lockstep.sweeps.space import Space
 from lockstep.sweeps.states import FINISHED, INTERRUPTED
-from lockstep.sweeps.study import FILES, POINT, begin, told, trial_of
+from lockstep.sweeps.study import FILES, POINT, begin, told, trial_of, trust_in
 from lockstep.sweeps.sweep import RefusedJob, Sweep
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,8 @@ class Search:
         self.config, self.loader, self.settings, self.launcher = config, loader, settings, launcher
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.objectives: dict[str, str] = settings.objectives or {config.optimized_metric: config.optimized_mode}
+        allow = config.get(ALLOW)
+        self.trust = None if allow is None else trust_in(self.directory, tuple(allow))
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
         self._is_exhausted = False
         self._patience: float = _REFUSALS
@@ -124,7 +127,7 @@ class Search:
         for name in (self.settings.objectives or {}).keys() - set(RECORDED):
             check_metric(self.config, "hydra.sweeper.objectives", name)
         self._sampler(0)
-        construct("hydra.sweeper.pruner", self.settings.pruner)
+        construct("hydra.sweeper.pruner", self.settings.pruner, trust=self.trust)
         if len(self.objectives) > 1 and OmegaConf.select(self.config, "callbacks.pruning") is not None:
             accepted = "Optuna prunes for one objective; accepted is one in hydra.sweeper.objectives, or callbacks.pruning=null"
             raise config_error("callbacks", "pruning", accepted)
@@ -146,7 +149,7 @@ class Search:
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
         """Of one trial. What it draws is counted from the seed and the trial's number, so that a search that is resumed does not
         draw again what it had drawn before, but what it would have drawn."""
-        factory = Factory("hydra.sweeper.sampler", self.settings.sampler)
+        factory = Factory("hydra.sweeper.sampler", self.settings.sampler, self.trust)
         seed = factory.keywords.pop("seed", None)
         if seed is not None and factory.callee not in _OF_ONE_SEED:
             seed = int(SeedSequence((seed, number)).generate_state(1)[0])

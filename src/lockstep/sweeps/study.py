@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.config.construct import construct
+from lockstep.config.targets import Trust, buildable
 from lockstep.errors import config_error
 from lockstep.sweeps.job_directory import SEARCH, card_of, is_like
 
@@ -21,6 +22,12 @@ POINT = "overrides"  # a trial's attribute: the overrides of its job
 _NAME = "search"
 _ENDED = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 _DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
+# Those that keep plain values in a study. CmaEsSampler keeps a pickle, which it would read.
+_PARTS = {
+    optuna.samplers: "TPESampler RandomSampler GridSampler QMCSampler NSGAIISampler BruteForceSampler PartialFixedSampler",
+    optuna.pruners: "MedianPruner NopPruner PatientPruner PercentilePruner HyperbandPruner SuccessiveHalvingPruner "
+    "ThresholdPruner",
+}
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -58,10 +65,18 @@ def study_in(directory: Path) -> optuna.Study:
         study_name=_NAME,
         storage=RDBStorage(f"sqlite:///{file}") if file.suffix == ".db" else JournalStorage(JournalFileBackend(str(file))),
         sampler=optuna.samplers.RandomSampler(),  # for who only looks; a search sets one for every trial
-        pruner=construct("hydra.sweeper.pruner", known["pruner"]),
+        pruner=construct("hydra.sweeper.pruner", known["pruner"], trust=trust_in(directory)),
         directions=[_DIRECTIONS[mode] for mode in known["objectives"].values()],
         load_if_exists=True,
     )
+
+
+def trust_in(directory: Path, allow: Sequence[str] = ()) -> Trust:
+    """What a search that was read from a directory may name."""
+    for module, names in _PARTS.items():
+        for name in names.split():
+            buildable(getattr(module, name))
+    return Trust(("optuna.pruners", "optuna.samplers"), directory, allow)
 
 
 def told(trials: Sequence[FrozenTrial]) -> str:

@@ -12,8 +12,9 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.config.overrides import constants, key_of
+from lockstep.config.overrides import config_flags, constants, key_of, quote
 from lockstep.config.plan import Plan
+from lockstep.config.read import ALLOW, Given, targets_in
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
@@ -31,6 +32,7 @@ from lockstep.sweeps.settings import Settings
 from lockstep.sweeps.states import exit_code_of
 
 log = logging.getLogger(__name__)
+_OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir", ALLOW)
 
 
 class RefusedJob(ConfigError):
@@ -135,7 +137,7 @@ class Sweep:
             facts |= {"global_batch_size": None, "lr": None}
         job = self.jobs[key] = Job(
             key=key,
-            overrides=tuple(overrides),
+            overrides=tuple(override for override in overrides if key_of(override) != ALLOW),
             directory=directory,
             pool=pool,
             width=width,
@@ -144,6 +146,7 @@ class Sweep:
             optimized_mode=cfg.optimized_mode,
             data_dir=OmegaConf.select(cfg, "datamodule.data_dir"),
             command=tuple(command.in_directory(directory)),
+            resumption=(Given(allow=_trusted_by(cfg)).override, f"resume={quote(str(directory))}"),
             handed=command.handed_to(directory),
             config=config_of(cfg),
             hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept, facts),
@@ -197,7 +200,9 @@ class Sweep:
             log.info(line)
         self.executor.settle(manifest)
         manifest.git_commit = commit
-        manifest.add_command([str(Path(sys.argv[0]).absolute()), *sys.argv[1:]], Path.cwd())
+        said = self.config.hydra.overrides
+        overrides = [item for item in (*said.task, *said.hydra) if key_of(item) not in _OF_ONE_CALL]
+        manifest.add_call(Path(sys.argv[0]).name, config_flags(self.config.hydra), overrides, Path.cwd())
         self.manifest, self.runner = manifest, Runner(manifest, self.executor, self.settings, LiveTable(manifest))
         return self.manifest, self.runner
 
@@ -221,6 +226,13 @@ class Sweep:
         code = ExitCode.PREEMPTED if self.runner.was_interrupted else exit_code_of(states)
         if code:
             raise SystemExit(code)
+
+
+def _trusted_by(cfg: DictConfig) -> list[str]:
+    """What a job that is continued may name: it is read from its directory then, and composed here first."""
+    if cfg.allow is not None:
+        return list(cfg.allow)
+    return sorted({str(target) for _, target in targets_in(OmegaConf.to_container(cfg, resolve=True))})
 
 
 def _no_jobs() -> ConfigError:

@@ -18,6 +18,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from lockstep.config.targets import buildable
 from lockstep.counter_rng import seed_of
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Stateful(Communication):
         """Of what `save` gave on each rank, of which there may be more or fewer now; may change the checkpoint to this rank's."""
 
 
+@buildable
 class HalfPrecision(Communication):
     """Gradients are rounded, sent and added up in 16 bits, by torch's own hooks."""
 
@@ -64,6 +66,7 @@ class HalfPrecision(Communication):
         model.register_comm_hook(None, {"float16": fp16_compress_hook, "bfloat16": bf16_compress_hook}[self.dtype])
 
 
+@buildable
 class PowerSGD(Stateful):
     """A matrix of gradients is sent as the two thin factors of an approximation, and what that misses is added to the next
     step's gradient (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and 2).
@@ -137,6 +140,7 @@ class PowerSGD(Stateful):
             self.errors = {name: torch.stack([one["errors"][name] for one in ranks]).mean(dim=0) for name in self.errors}
 
 
+@buildable
 class LocalSGD(Stateful):
     """Post-local SGD (Lin et al. 2020, arXiv:1808.07217): from step `start` on each process makes steps of its own, and all
     take the mean of their weights after every `period` of them, before a validation, and when training ends. Optimizers keep

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build, build_model, load_model
 from lockstep.config.plan import Plan
-from lockstep.config.targets import IN_A_CHECKPOINT, resolve
+from lockstep.config.targets import Trust, resolve
 from lockstep.errors import ConfigError
 
 SPEC = {"input_shape": [1, 8, 8], "num_outputs": 10, "class_names": None}
@@ -74,6 +74,39 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "a function of torch.nn": {"net": {"_target_": "torch.nn.init.normal_", "tensor": None}},
     "a function of torchvision": {"net": {"_target_": "torchvision.models.feature_extraction.create_feature_extractor"}},
     "a private name": {"net": {"_target_": "torchvision.models._api.get_weight", "name": "ResNet18_Weights.DEFAULT"}},
+    "a function that builds": {
+        "_target_": "lockstep.models.from_config.build_model",
+        "trust": None,
+        "model_config": {"spec": None, "model": [["_target_", "torch.utils.collect_env.run"], ["command", RUN]]},
+    },
+    "within a tuple": {"net.deep": ({"_target_": "torch.utils.collect_env.run", "command": RUN},)},
+    "within what is called later": {
+        "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": {"_target_": "evil.run"}},
+    },
+    "a class that starts a process": {
+        "net": {
+            "_target_": "torch.distributed.elastic.multiprocessing.subprocess_handler.SubprocessHandler",
+            "entrypoint": "touch",
+            "args": ["ran"],
+            "env": {},
+            "stdout": None,
+            "stderr": None,
+            "local_rank_id": 0,
+        }
+    },
+    "a class of ours that starts one": {
+        "net": {
+            "_target_": "lockstep.launchers.processes.Server",
+            "request": {
+                "_target_": "lockstep.launchers.warm_server.Request",
+                "arguments": ["evil.py"],
+                "cwd": ".",
+                "environment": {},
+                "lifeline": "",
+                "cores": [],
+            },
+        }
+    },
     "no text": {"net": {"_target_": ["os.system"], "command": RUN}},
     "an empty part": {"net": {"_target_": "torch.nn..Linear"}},
 }
@@ -128,7 +161,7 @@ def test_a_module_of_one_s_own_is_allowed_by_name(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_what_models_are_made_of_is_allowed_in_a_checkpoint(path: str) -> None:
-    assert callable(resolve("model.net", path, IN_A_CHECKPOINT))
+    assert callable(resolve("model.net", path, Trust.of_checkpoint(Path("a.ckpt"))))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import Rank
 from lockstep.runs import record, resume
+from lockstep.runs.composition import CONF
 from lockstep.runs.identity import Identity
 from lockstep.runs.resume import command_to_continue, newest_unfinished
 
@@ -28,7 +29,7 @@ def _nobody_has_started_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_in(folder: Path, status: Any = "preempted", overrides: list[str] = FIRST, size: int | None = None) -> Path:
     """A run's directory as far as resuming is concerned."""
     folder.mkdir(parents=True)
-    Identity("its id", ["--config-name", "train", "--config-path", "/conf"], overrides, size).write(folder)
+    Identity("its id", ["--config-name", "train", "--config-path", str(CONF)], overrides, size).write(folder)
     record.write_status(folder, status)
     return folder
 
@@ -36,8 +37,9 @@ def run_in(folder: Path, status: Any = "preempted", overrides: list[str] = FIRST
 def overrides_of(command: list[str] | None) -> list[str]:
     """Less the flags and the directory, which are checked here."""
     assert command is not None
-    assert command[:4] == ["--config-name", "train", "--config-path", "/conf"]
-    *overrides, directory, run = command[4:]
+    assert command[:4] == ["--config-name", "train", "--config-path", str(CONF)]
+    *overrides, allow, directory, run = command[4:]
+    assert allow == "++allow=[]"
     assert directory.partition("=")[0] == "hydra.run.dir"
     assert run.partition("=")[2] == directory.partition("=")[2]
     return overrides

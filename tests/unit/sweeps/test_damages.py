@@ -73,7 +73,7 @@ def goes_on(folder: Path) -> list[int]:
     jobs = [fake_sweep.job(folder, i, seed=i) for i in range(len(STATES))]
     manifest = Manifest(folder)
     manifest.settle()
-    manifest.add_command(["train.py", "-m", "seed=0,1"], folder.parent)
+    manifest.add_call("train.py", [], ["seed=0,1"], folder.parent)
     todo = manifest.register(jobs)
     report(manifest, [one.key for one in jobs])
     again = Manifest(folder)
@@ -88,7 +88,7 @@ def test_a_lost_manifest_is_made_anew_from_the_jobs(whole: Path, tmp_path: Path)
     (folder / "manifest.json").unlink()
     after = Manifest(folder)
     assert after.recovered == len(STATES)
-    assert (after.commands, after.cwd) == (before.commands, before.cwd)
+    assert (after.calls, after.cwd) == (before.calls, before.cwd)
     assert [job["status"] for job in after.jobs.values()] == list(STATES)
     for name in ("number", "overrides", "metric", "directory", "devices", "command", "repetition", "optimized_mode"):
         assert [job[name] for job in after.jobs.values()] == [job[name] for job in before.jobs.values()]

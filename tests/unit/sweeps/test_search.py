@@ -46,7 +46,7 @@ class Launcher:
         key = hashlib.sha256(repr(overrides).encode()).hexdigest()[:12]
         job = Job(key, overrides, self.folder / key, "cpu", 1, 1, "val/acc", "max", None, ("python",), {"datamodule": {}})
         manifest = Manifest(self.folder)
-        manifest.add_command(["train.py"], self.folder)
+        manifest.add_call("train.py", [], [], self.folder)
         if manifest.register([job]):
             self.trained.append(overrides)
             leave(

@@ -61,7 +61,7 @@ def begin(folder: Path, **settings: Any) -> tuple[Runner, Manifest]:
     manifest = Manifest(folder)
     executor = SlurmExecutor(folder, SlurmSettings(**{"poll": 0.05} | settings))
     executor.settle(manifest)
-    manifest.add_command(["train.py"], folder)
+    manifest.add_call("train.py", [], [], folder)
     return Runner(manifest, executor, executor.settings, LiveTable(manifest)), manifest
 
 

@@ -16,10 +16,11 @@ import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.console import Console
-from sweep import in_directory, resume
+from sweep import resume
 from waiting import once
 
 from lockstep.config.overrides import constants
+from lockstep.config.read import Given
 from lockstep.console import table
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
@@ -217,12 +218,6 @@ def test_what_a_sweep_imports_is_light_and_below_the_command_line() -> None:
     assert not {"torch", "lightning", "sklearn", "numpy", "optuna"} & set(modules)
 
 
-def test_a_sweep_is_resumed_with_its_overrides_in_one_place() -> None:
-    command = ["train.py", "-m", "seed=0,1", "hydra.sweep.dir=old", "--config-name", "other"]
-    assert in_directory(command, Path("/a b")) == [*command[:2], "hydra.sweep.dir='/a b'", command[2], *command[4:]]
-    assert in_directory(["train.py", "seed=0,1", "-m"], Path("/s")) == ["train.py", "hydra.sweep.dir='/s'", "seed=0,1", "-m"]
-
-
 def test_how_to_resume_is_right_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, script, word, folder = shlex.split(resume_hint(Path("/a sweep's")))
@@ -232,14 +227,16 @@ def test_how_to_resume_is_right_from_anywhere(tmp_path: Path, monkeypatch: pytes
     assert resume_hint(Path("/s")) == "python scripts/sweep.py resume /s"
 
 
-def test_a_request_to_stop_reaches_a_resumed_sweep(tmp_path: Path) -> None:
+def test_a_request_to_stop_reaches_a_resumed_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And ends the commands that would follow."""
     (tmp_path / "train.py").write_text(WAITS)
     manifest = Manifest(tmp_path)
-    manifest.commands, manifest.cwd = [[str(tmp_path / "train.py"), "-m"]] * 2, str(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    manifest.calls = [{"program": "train.py", "flags": [], "overrides": []}] * 2
+    manifest.cwd = str(tmp_path)
 
     once((tmp_path / "ready").exists, os.kill, os.getpid(), signal.SIGTERM)
-    assert resume(manifest, tmp_path) == 9
+    assert resume(manifest, tmp_path, Given(), tmp_path / "train.py") == 9
     assert (tmp_path / "ready").read_text() == "once"
 
 

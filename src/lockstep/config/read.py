@@ -1,0 +1,148 @@
+"""What was read from the directory of a run or a sweep, which may be a stranger's: what of it is taken for a command line."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.config.overrides import is_of_hydra, key_of, quote, split_flags
+from lockstep.config.targets import Trust, is_of_a_project, resolve
+from lockstep.errors import config_error
+
+ALLOW = "allow"  # the root key: null where a config was read from no directory
+_OF_THE_COMMAND = (ALLOW, "resume", "overwrite", "run_dir")
+# Of Hydra's own settings those that run, import and write nothing: how much is logged, and a sweep's numbers.
+_OF_HYDRA = (
+    r"hydra\.verbose",
+    r"hydra\.mode",
+    r"hydra\.sweep\.dir",
+    r"hydra\.(job|hydra)_logging\.(root|loggers\.\w+)\.level",
+    r"hydra\.launcher\.(gpus|jobs|timeout|retries|on_failure|same_code|dry_run|partition|account|time|mem|gpus_per_node|gres)",
+    r"hydra\.launcher\.(cpus_per_device|warning|poll)",
+    r"hydra\.sweeper\.(n_trials|n_jobs|objectives|storage|sampler|pruner|max_batch_size)(\.\w+)*",
+)
+_OPTIONS = r"hydra/(launcher|sweeper|job_logging|hydra_logging)=\w+"
+# They make no value that is a group, and so no target, and run nothing of the project's own.
+_RESOLVERS = ("oc.env", "oc.select", "oc.deprecated", "oc.dict.keys", "oc.dict.values", "hydra", "now", "run_id")
+_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")  # a copy in a file system could come to lie where Python imports it
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user's own command says beside what was read.
+
+    arguments: flags and overrides; what was read may say the same.
+    allow: what the user trusts besides: modules, full names, keys of overrides.
+    """
+
+    arguments: Sequence[str] = ()
+    allow: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, arguments: Sequence[str]) -> "Given":
+        """Raises ConfigError for an `allow=` that is no list of names."""
+        items = [item for item in split_flags(arguments)[1] if key_of(item) == ALLOW]
+        value = _value(items[-1]) if items else None
+        names = [] if value is None else value
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise config_error(ALLOW, items[-1].partition("=")[2], "accepted is a list of names, [my_package] say")
+        return cls(arguments, names)
+
+    @property
+    def override(self) -> str:
+        """For the command line that what was read becomes: from here on, a config that was read."""
+        return f"++{ALLOW}=[{','.join(map(quote, self.allow))}]"
+
+
+def check_flags(where: Path, flags: Sequence[str], given: Given) -> None:
+    """Raises ConfigError for a flag that names no config of the project's."""
+    pairs = list(zip(flags[::2], flags[1::2], strict=False))
+    if len(flags) % 2 or any(flag not in ("--config-name", "--config-path", "--config-dir") for flag, _ in pairs):
+        raise config_error("directory", where, f"says {' '.join(flags)}; accepted are --config-name, --config-path, --config-dir")
+    for flag, value in pairs:
+        if value in given.arguments or flag in given.allow:
+            continue
+        is_name = flag == "--config-name" and re.fullmatch(r"[\w-]+(/[\w-]+)*(\.yaml)?", value) is not None
+        if not is_name and (flag == "--config-name" or not _is_own_folder(value, where)):
+            accepted = f"{where} says so, and it is not of the project; accepted is the same flag on the command line"
+            raise config_error(flag, value, accepted)
+
+
+def check_overrides(where: Path, overrides: Sequence[str], flags: Sequence[str], given: Given) -> None:
+    """Raises ConfigError for what a directory may not decide, and the command line does not say too."""
+    folders = [Path(value) for flag, value in zip(flags[::2], flags[1::2], strict=False) if flag != "--config-name"]
+    for item in overrides:
+        key = key_of(item)
+        if item in given.arguments or key in given.allow or _searches_in_the_project(item, where):
+            continue
+        if (why := next(_objections(item, folders), None)) is not None:
+            accepted = f"accepted is the same on the command line, or {ALLOW}=[{key}], of a script --allow {key}"
+            raise config_error(key, item.partition("=")[2], f"{where} says so, {why}; {accepted}")
+
+
+def _searches_in_the_project(item: str, where: Path) -> bool:
+    folders = _value(item) if key_of(item) == "hydra.searchpath" else None
+    return isinstance(folders, list) and all(_is_own_folder(str(one).removeprefix("file://"), where) for one in folders)
+
+
+def _is_own_folder(name: str, where: Path) -> bool:
+    """One of the project, which has not come with what was read."""
+    return Path(name).is_absolute() and is_of_a_project(Path(name).resolve(), where)
+
+
+def _objections(item: str, folders: Sequence[Path]) -> Iterator[str]:
+    key, text, value = key_of(item), item.partition("=")[2], _value(item)
+    if item.startswith("-") or key in _OF_THE_COMMAND:
+        yield "which is for a command to say"
+    is_harmless = any(re.fullmatch(one, key) for one in _OF_HYDRA) or re.fullmatch(_OPTIONS, f"{key}={text}")
+    if is_of_hydra(item) and not is_harmless:
+        yield "and Hydra's own settings can run code"
+    for name in re.findall(r"\$\{\s*([^{}:\s]*)\s*:", text):
+        if name not in _RESOLVERS:
+            yield f"and the resolver {name} may run code"
+    if re.search(r"\$\{[^}]*\$\{", text):
+        yield "with one interpolation within another"
+    if key == "mirror" and value is not None and str(value).partition(":")[0] not in _STORES:
+        yield "where its files would be copied to"
+    is_group = "/" in key or any((folder / key.partition("@")[0]).is_dir() for folder in folders)
+    if is_group and ".." in text:
+        yield "which is no file of the project's"
+
+
+def _value(item: str) -> Any:
+    """Of an override as Hydra reads it; a sweep's choices, and what can't be read, as text."""
+    try:
+        parsed = OverridesParser.create().parse_override(item)
+        return item.partition("=")[2] if parsed.is_sweep_override() or parsed.is_delete() else parsed.value()
+    except HydraException:
+        return item.partition("=")[2]
+
+
+def trust_of(cfg: DictConfig) -> Trust | None:
+    """What a config that was read from a directory may name; None where it was not."""
+    allow = OmegaConf.select(cfg, ALLOW)
+    where = OmegaConf.select(cfg, "resume") or cfg.run_dir
+    return None if allow is None else Trust.of_directory(Path(where), tuple(allow))
+
+
+def check_targets(cfg: DictConfig, trust: Trust) -> None:
+    """Raises ConfigError for the first target in the config that may not be named."""
+    for key, target in targets_in(OmegaConf.to_container(cfg, resolve=True)):
+        resolve(key, target, trust)
+
+
+def targets_in(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Each `_target_` and the key of the group that it is in."""
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield key, node["_target_"]
+        for name, value in node.items():
+            yield from targets_in(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, list | tuple):
+        for number, value in enumerate(node):
+            yield from targets_in(value, f"{key}.{number}")
