@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial, partialmethod
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def _compose_once(handed: str) -> None:
     for one of several processes, what its parent has.
     """
     is_sweep = bool({"-m", "--multirun"} & set(sys.argv))
-    Hydra.get_mode = _HYDRAS_WAY if is_sweep else partialmethod(_get_mode, handed)
+    Hydra.get_mode = _HYDRAS_WAY if is_sweep else lambda hydra, *asked: _get_mode(hydra, handed, *asked)
 
 
 def _get_mode(self: Hydra, handed: str, config_name: str | None, overrides: list[str]) -> Any:

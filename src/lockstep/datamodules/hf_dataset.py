@@ -74,6 +74,9 @@ def _library() -> Any:
 
 def _tables(folder: Path) -> dict[str, Any]:
     """What there is of train, val and test; data that is not split is train."""
+    script = folder / f"{folder.absolute().name}.py"
+    if script.is_file():  # earlier versions of the library run it
+        raise config_error("datamodule.data_dir", folder, f"has {script.name}, a program; accepted is data alone")
     datasets = _library()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()

@@ -82,7 +82,7 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 
 def _is_without_types(node: Any) -> bool:
     if isinstance(node, DictConfig | ListConfig) and not (node._is_none() or node._is_missing() or node._is_interpolation()):
-        inner = [node._get_node(key) for key in (node if isinstance(node, DictConfig) else range(len(node)))]
+        inner = [node._get_node(i) for i in range(len(node))] if isinstance(node, ListConfig) else map(node._get_node, node)
         return OmegaConf.get_type(node) in (dict, list) and all(map(_is_without_types, inner))
     return True
 

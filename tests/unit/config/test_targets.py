@@ -1,38 +1,17 @@
 """A stranger's checkpoint or run directory runs nothing; what is allowed in one."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from crafted import CHECKPOINTS, MODEL, SPEC, changed
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build, build_model, load_model
 from lockstep.config.plan import Plan
 from lockstep.config.targets import Trust, resolve
 from lockstep.errors import ConfigError
-
-SPEC = {"input_shape": [1, 8, 8], "num_outputs": 10, "class_names": None}
-MODEL: dict[str, Any] = {
-    "_target_": "lockstep.models.Classifier",
-    "net": {"_target_": "lockstep.nets.MLP", "hidden": [4]},
-    "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 1e-3},
-    "lr_scheduler": {"_target_": "lockstep.models.schedules.constant", "_partial_": True},
-    "metrics": ["loss"],
-}
-
-
-def changed(changes: dict[str, Any]) -> dict[str, Any]:
-    """A model config with values replaced, {"net.hidden": [8]} say."""
-    model = copy.deepcopy(MODEL)
-    for key, value in changes.items():
-        *parents, name = key.split(".")
-        node = model
-        for parent in parents:
-            node = node[parent]
-        node[name] = value
-    return {"model": model, "spec": SPEC}
 
 
 def saved(path: Path, model_config: Any) -> Path:
@@ -50,71 +29,9 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "evil.py"
 
 
-RUN = "touch ran"
-HOSTILE: dict[str, dict[str, Any]] = {
-    "a shell": {"net": {"_target_": "os.system", "command": RUN}},
-    "a process": {"net": {"_target_": "subprocess.Popen", "args": RUN, "shell": True}},
-    "deletion": {"net": {"_target_": "shutil.rmtree", "path": "."}},
-    "a script": {"net": {"_target_": "runpy.run_path", "path_name": "evil.py"}},
-    "text as code": {"net": {"_target_": "builtins.exec", "_args_": ["open('ran', 'w')"]}},
-    "a pickle": {"net": {"_target_": "torch.load", "f": "evil.pt", "weights_only": False}},
-    "code from a hub": {"net": {"_target_": "torch.hub.load", "repo_or_dir": ".", "model": "m", "source": "local"}},
-    "a module of its own": {"net": {"_target_": "evil.run"}},
-    "the task": {"_target_": "os.system", "command": RUN},
-    "the optimizer, called later": {"optimizer": {"_target_": "os.system", "_partial_": True}},
-    "the schedule, called later": {"lr_scheduler": {"_target_": "evil.run", "_partial_": True}},
-    "within a list": {"net": {"_target_": "torch.nn.Sequential", "_args_": [{"_target_": "os.system", "command": RUN}]}},
-    "within a group": {"net.deep": {"deeper": [{"_target_": "evil.run"}]}},
-    "what torch.nn imports": {"net": {"_target_": "torch.nn.functional.importlib.import_module", "name": "evil"}},
-    "what our models import": {"net": {"_target_": "lockstep.models.task.torch.hub.load", "repo_or_dir": "."}},
-    "our own builder": {"net": {"_target_": "lockstep.build.load_model", "checkpoint": "other.ckpt"}},
-    "our own files": {"net": {"_target_": "lockstep.atomic_files.replace_text", "path": "ran", "text": ""}},
-    "Hydra": {"net": {"_target_": "hydra.utils.instantiate", "config": {"_target_": "evil.run"}}},
-    "a method": {"net": {"_target_": "torch.nn.Module.register_forward_hook", "self": None, "hook": None}},
-    "a function of torch.nn": {"net": {"_target_": "torch.nn.init.normal_", "tensor": None}},
-    "a function of torchvision": {"net": {"_target_": "torchvision.models.feature_extraction.create_feature_extractor"}},
-    "a private name": {"net": {"_target_": "torchvision.models._api.get_weight", "name": "ResNet18_Weights.DEFAULT"}},
-    "a function that builds": {
-        "_target_": "lockstep.models.from_config.build_model",
-        "trust": None,
-        "model_config": {"spec": None, "model": [["_target_", "torch.utils.collect_env.run"], ["command", RUN]]},
-    },
-    "within a tuple": {"net.deep": ({"_target_": "torch.utils.collect_env.run", "command": RUN},)},
-    "within what is called later": {
-        "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": {"_target_": "evil.run"}},
-    },
-    "a class that starts a process": {
-        "net": {
-            "_target_": "torch.distributed.elastic.multiprocessing.subprocess_handler.SubprocessHandler",
-            "entrypoint": "touch",
-            "args": ["ran"],
-            "env": {},
-            "stdout": None,
-            "stderr": None,
-            "local_rank_id": 0,
-        }
-    },
-    "a class of ours that starts one": {
-        "net": {
-            "_target_": "lockstep.launchers.processes.Server",
-            "request": {
-                "_target_": "lockstep.launchers.warm_server.Request",
-                "arguments": ["evil.py"],
-                "cwd": ".",
-                "environment": {},
-                "lifeline": "",
-                "cores": [],
-            },
-        }
-    },
-    "no text": {"net": {"_target_": ["os.system"], "command": RUN}},
-    "an empty part": {"net": {"_target_": "torch.nn..Linear"}},
-}
-
-
-@pytest.mark.parametrize("how", HOSTILE)
+@pytest.mark.parametrize("how", CHECKPOINTS)
 def test_a_checkpoint_made_to_run_code_is_refused(how: str, evil: Path) -> None:
-    path = saved(evil.with_name("hostile.ckpt"), changed(HOSTILE[how]))
+    path = saved(evil.with_name("hostile.ckpt"), changed(CHECKPOINTS[how]))
     with pytest.raises(ConfigError, match=rf"^checkpoint={path}: model[\w.]*_target_=") as refused:
         load_model(path)
     assert "\n" not in str(refused.value)
