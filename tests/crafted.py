@@ -1,5 +1,5 @@
-"""What a stranger might send: checkpoints, and what the directories of runs and sweeps say. Each is made to leave a file, `ran`, or
-to have one left later."""
+"""What a stranger might send: checkpoints, and what the directories of runs and sweeps say. Each is made to leave a file,
+`ran`, or to have one left later."""
 
 import copy
 from pathlib import Path

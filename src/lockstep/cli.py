@@ -108,7 +108,9 @@ def _compose_once(handed: str) -> None:
     for one of several processes, what its parent has.
     """
     is_sweep = bool({"-m", "--multirun"} & set(sys.argv))
-    Hydra.get_mode = _HYDRAS_WAY if is_sweep else lambda hydra, *asked: _get_mode(hydra, handed, *asked)
+    Hydra.get_mode = (
+        _HYDRAS_WAY if is_sweep else lambda hydra, config_name, overrides: _get_mode(hydra, handed, config_name, overrides)
+    )
 
 
 def _get_mode(self: Hydra, handed: str, config_name: str | None, overrides: list[str]) -> Any:

@@ -1,4 +1,4 @@
-"""What a stranger has crafted runs nothing: the directories of runs and sweeps, caches, variables. Checkpoints: test_targets.py."""
+"""What a stranger has crafted runs nothing: directories of runs and sweeps, caches, variables. Checkpoints: test_targets.py."""
 
 import base64
 import json
