@@ -56,7 +56,8 @@ def test_a_run_that_is_not_here_any_more_goes_on_from_its_copy(asked: str, run: 
     held = vanish(run)
     asked = asked.format(url=f"{prefix}/logs/name/run", run=run, prefix=prefix)
     command = command_to_continue([*asked.split(), "test=false"])
-    expected = ["--config-name", "train", "model=mlp", f"mirror={prefix}", "test=false", f"hydra.run.dir={quote(str(run))}"]
+    expected = ["--config-name", "train", "model=mlp", f"mirror={prefix}", "test=false", "++allow=[]"]
+    expected.append(f"hydra.run.dir={quote(str(run))}")
     assert command == [word for word in [*expected, f"resume={quote(str(run))}"] if word != f"mirror={prefix}" or word in asked]
     copied = held.keys() - {"mirror.json", "checkpoints/previous.ckpt"}
     assert {name: (run / name).read_bytes() for name in copied} == {name: held[name] for name in copied}
