@@ -91,7 +91,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 }
 
 # What config nodes in a run's directory name, by key.
-RUN_TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
+RUN_TARGETS: dict[str, tuple[str, Any]] = {
     "a function of torch": ("model.net", {"_target_": "torch.utils.collect_env.run", "command": RUN}),
     "a shell": ("callbacks.own", {"_target_": "os.system", "command": RUN}),
     "a class of torch that starts a process": (

@@ -109,7 +109,7 @@ def _compose_once(handed: str) -> None:
     """
     is_sweep = bool({"-m", "--multirun"} & set(sys.argv))
     Hydra.get_mode = (
-        _HYDRAS_WAY if is_sweep else lambda hydra, config_name, overrides: _get_mode(hydra, handed, config_name, overrides)
+        _HYDRAS_WAY if is_sweep else lambda self, config_name, overrides: _get_mode(self, handed, config_name, overrides)
     )
 
 
