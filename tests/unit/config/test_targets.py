@@ -118,4 +118,4 @@ def test_a_checkpoint_of_another_optimizer_or_of_a_later_epoch_is_refused(shippe
 @pytest.mark.parametrize("path", ["torchmetrics.MetricCollection", "torchmetrics.image", "torchmetrics.utilities"])
 def test_what_torchmetrics_has_from_elsewhere_is_not(path: str) -> None:
     with pytest.raises(ConfigError, match=rf"^model.net._target_={path}: "):
-        resolve("model.net", path, IN_A_CHECKPOINT)
+        resolve("model.net", path, Trust.of_checkpoint(Path("a.ckpt")))
