@@ -28,7 +28,7 @@ from lockstep.cli import start
 from lockstep.config.rules import integer
 from lockstep.errors import ExitCode, config_error
 
-KINDS = ("1", "2", "sweep")
+KINDS: tuple[str, ...] = ("1", "2", "sweep")
 DEADLINE = 60  # seconds, of the runs
 SLACK = 30  # seconds more for the end of the processes around them, on a machine that has much else to do
 MARK = "LOCKSTEP_STOPS"  # in the environment of all that is started
