@@ -6,7 +6,7 @@
 #
 # PROGRAM.py is train.py unless it is given. The run directory must be on storage that all hosts see.
 #
-#   RENDEZVOUS    HOST:PORT, where host 0 serves the rendezvous: it must outlive the others
+#   RENDEZVOUS    HOST:PORT, or [ADDRESS]:PORT for IPv6, where host 0 serves the rendezvous: it must outlive the others
 #   HOST_INDEX    0 on that host; 1, 2, ... on the others
 #   RUN_ID        a name for the run: while it has not finished, the same command under the same name goes on with it
 #   HOSTS         how many, or MIN:MAX for hosts that may come and go (default: 2)
@@ -29,7 +29,8 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
   exit
 fi
-[[ ${RENDEZVOUS:-} =~ ^[^:]+:[0-9]+$ ]] || refuse "RENDEZVOUS=${RENDEZVOUS:-}: accepted is HOST:PORT of host 0, the same on every host"
+[[ ${RENDEZVOUS:-} =~ ^(\[[0-9A-Fa-f:.]+\]|[^:]+):[0-9]+$ ]] ||
+  refuse "RENDEZVOUS=${RENDEZVOUS:-}: accepted is HOST:PORT of host 0, [ADDRESS]:PORT for IPv6, the same on every host"
 [[ ${HOST_INDEX:-} =~ ^[0-9]+$ ]] || refuse "HOST_INDEX=${HOST_INDEX:-}: accepted is 0 on the host of RENDEZVOUS; 1, 2, ... on the others"
 [[ ${RUN_ID:-} =~ ^[A-Za-z0-9._-]+$ ]] || refuse "RUN_ID=${RUN_ID:-}: accepted is a name of letters, digits and . _ -, the same on every host"
 [[ ${HOSTS:=2} =~ ^[1-9][0-9]*(:[1-9][0-9]*)?$ ]] || refuse "HOSTS=$HOSTS: accepted is a number, or MIN:MAX"
@@ -39,13 +40,15 @@ command -v "$python" >/dev/null || refuse "PYTHON=$python: there is no such prog
 
 if [[ -z ${ADDRESS:-} ]]; then
   # a datagram socket that is connected sends nothing, and knows its own address
+  host=${RENDEZVOUS%:*} && host=${host#[} && host=${host%]}
   ADDRESS=$("$python" -c 'import socket, sys
-link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-link.connect((sys.argv[1], 9))
-print(link.getsockname()[0])' "${RENDEZVOUS%:*}" 2>/dev/null) || refuse "RENDEZVOUS=$RENDEZVOUS: there is no way to that host from here"
+family, kind, *_, address = socket.getaddrinfo(sys.argv[1], 9, type=socket.SOCK_DGRAM)[0]
+link = socket.socket(family, kind)
+link.connect(address)
+print(link.getsockname()[0])' "$host" 2>/dev/null) || refuse "RENDEZVOUS=$RENDEZVOUS: there is no way to that host from here"
 fi
 if [[ -z ${INTERFACE:-} ]]; then
-  INTERFACE=$(PATH=$PATH:/usr/sbin:/sbin ip -o -4 address show to "$ADDRESS" 2>/dev/null | awk 'NR == 1 { print $2 }') || true
+  INTERFACE=$(PATH=$PATH:/usr/sbin:/sbin ip -o address show to "$ADDRESS" 2>/dev/null | awk 'NR == 1 { print $2 }') || true
 fi
 if [[ -n ${INTERFACE:-} ]]; then
   export GLOO_SOCKET_IFNAME=$INTERFACE NCCL_SOCKET_IFNAME=$INTERFACE

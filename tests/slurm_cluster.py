@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from waiting import wait_for
 
@@ -105,9 +106,10 @@ class Cluster:
                 start_new_session=True,
             )
 
-    def ask(self, *command: str) -> str:
+    def ask(self, *command: str, cwd: Path | None = None, **env: str) -> str:
         """What a command of SLURM's says."""
-        done = subprocess.run(command, env=os.environ | self.environment, capture_output=True, text=True, timeout=30, check=False)
+        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 30, "check": False, "cwd": cwd}
+        done = subprocess.run(command, env=os.environ | self.environment | env, **options)
         return done.stdout if done.returncode == 0 else ""
 
     def states(self) -> list[str]:
@@ -120,8 +122,25 @@ class Cluster:
 
     def _jobs(self, node: str) -> list[int]:
         """The processes of the jobs on a node."""
-        ours, there = f"SLURM_CONF={self.environment['SLURM_CONF']}", f"SLURMD_NODENAME={node}"
-        return [pid for pid, variables in _environments() if {ours, there} <= variables]
+        return [pid for pid, _ in self._processes_with(f"SLURMD_NODENAME={node}")]
+
+    def _processes_with(self, *more: str) -> list[tuple[int, set[str]]]:
+        ours = f"SLURM_CONF={self.environment['SLURM_CONF']}"
+        return [(pid, variables) for pid, variables in _environments() if {ours, *more} <= variables]
+
+    def processes_of(self, job: str) -> dict[str, int]:
+        """The tasks that srun has started in a job, by rank."""
+        found = self._processes_with(f"SLURM_JOB_ID={job}", "SLURM_STEP_ID=0")
+        ranks = {_value(variables, "SLURM_PROCID"): pid for pid, variables in reversed(found) if _is_python(pid)}
+        return {rank: pid for rank, pid in ranks.items() if rank}
+
+    def kill_node(self, name: str) -> None:
+        """With all that runs on it, at once and without a word."""
+        slurmd = self._processes.pop(name)
+        jobs = self._jobs(name)
+        for pid in [slurmd.pid, *{_parent(pid) for pid in jobs if _command(_parent(pid)).startswith("slurmstepd")}, *jobs]:
+            _kill(pid)
+        slurmd.wait()
 
     def stop(self) -> None:
         """Everything that it has started, jobs first."""
@@ -166,6 +185,25 @@ def _environments() -> Iterator[tuple[int, set[str]]]:
             yield int(path.parent.name), set(path.read_text(errors="replace").split("\0"))
         except OSError:
             continue
+
+
+def _value(variables: set[str], name: str) -> str:
+    return next((item.partition("=")[2] for item in variables if item.startswith(f"{name}=")), "")
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return "python" in _command(pid).partition("\0")[0]
+    except OSError:
+        return False
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _kill(pid: int) -> None:

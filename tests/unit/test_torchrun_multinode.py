@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,16 @@ from commands import ROOT
 
 SCRIPT = ROOT / "scripts" / "torchrun_multinode.sh"
 HOST = {"RENDEZVOUS": "10.0.0.1:29500", "HOST_INDEX": "1", "RUN_ID": "first", "ADDRESS": "127.0.0.1", "PYTHON": "echo"}
+
+ENDPOINT = "accepted is HOST:PORT of host 0, [ADDRESS]:PORT for IPv6, the same on every host"
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 def launch(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -34,13 +45,16 @@ def test_the_first_host_serves_the_rendezvous_and_another_program_is_taken_as_it
     ]
 
 
-def test_the_address_is_the_one_that_reaches_the_first_host(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("endpoint", "address"), [("127.0.0.1:29500", "127.0.0.1"), ("[::1]:29500", "::1")])
+def test_the_address_is_the_one_that_reaches_the_first_host(endpoint: str, address: str, tmp_path: Path) -> None:
     """Asked of Python itself, before the stand-in shows what it is started with."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ntest "$1" = -c && exec {sys.executable} "$@"\necho "$GLOO_SOCKET_IFNAME" "$@"\n')
     python.chmod(0o755)
-    done = launch(**HOST | {"RENDEZVOUS": "127.0.0.1:29500", "ADDRESS": "", "PYTHON": str(python)})
-    assert "--local-addr=127.0.0.1" in done.stdout.split()
+    done = launch(**HOST | {"RENDEZVOUS": endpoint, "ADDRESS": "", "PYTHON": str(python)})
+    if endpoint.startswith("[") and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    assert {f"--local-addr={address}", f"--rdzv-endpoint={endpoint}"} <= set(done.stdout.split())
     if shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"):
         assert done.stdout.split()[0] == "lo"
 
@@ -48,7 +62,8 @@ def test_the_address_is_the_one_that_reaches_the_first_host(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("variables", "line"),
     [
-        ({"RENDEZVOUS": "10.0.0.1"}, "RENDEZVOUS=10.0.0.1: accepted is HOST:PORT of host 0, the same on every host"),
+        ({"RENDEZVOUS": "10.0.0.1"}, f"RENDEZVOUS=10.0.0.1: {ENDPOINT}"),
+        ({"RENDEZVOUS": "fd00::1:29500"}, f"RENDEZVOUS=fd00::1:29500: {ENDPOINT}"),
         ({"HOST_INDEX": "first"}, "HOST_INDEX=first: accepted is 0 on the host of RENDEZVOUS; 1, 2, ... on the others"),
         ({"RUN_ID": ""}, "RUN_ID=: accepted is a name of letters, digits and . _ -, the same on every host"),
         ({"HOSTS": "0"}, "HOSTS=0: accepted is a number, or MIN:MAX"),

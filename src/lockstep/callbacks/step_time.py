@@ -200,6 +200,8 @@ def _of_threads(trainer: Any) -> str | None:
     threads, cores = torch.get_num_threads() * trainer.num_devices, visible_cores()
     if trainer.strategy.root_device.type != "cpu" or threads <= cores:
         return None
+    if torch.get_num_threads() == 1:
+        return f"{threads} processes share {cores} cores: try fewer of them, trainer.devices={cores}"
     return f"{threads} threads share {cores} cores: try OMP_NUM_THREADS={max(1, cores // trainer.num_devices)}"
 
 

@@ -1,6 +1,7 @@
 """How a rank or a run has ended, and what that means for its exit code."""
 
 import os
+import platform
 import re
 import signal
 import traceback
@@ -12,6 +13,7 @@ from lockstep.launchers.stop_signals import Preempted
 
 # of gloo, NCCL, torch's store
 _TIMED_OUT = re.compile("Timed out waiting|timeout caused pair closure|collective operation timeout")
+_PORT_TAKEN = re.compile("EADDRINUSE|[Aa]ddress already in use")
 _LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe|Connection timed out")
 _SHARED_MEMORY = "/dev/shm"
 _NO_ROOM = re.compile("No space left|shared memory")
@@ -53,6 +55,9 @@ def outcome_of(error: BaseException, rank: int, has_saved: bool = False) -> Outc
             return Outcome(code=ExitCode.FAILED, reason=reason, rank=gone[0], has_lost_rank=True)
         reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
         return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
+    if isinstance(error, RuntimeError) and _PORT_TAKEN.search(str(error)) and (port := os.environ.get("MASTER_PORT")):
+        reason = f"MASTER_PORT={port}: another program has this port on {platform.node()}; accepted is one that is free"
+        return Outcome(code=ExitCode.FAILED if has_saved else ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
     text = "".join(traceback.format_exception(error))
     reason = f"rank {rank}: {type(error).__name__}: {error}"
     if _NO_ROOM.search(reason):

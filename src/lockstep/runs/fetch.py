@@ -15,13 +15,15 @@ from lockstep.runs.locks import check_free
 from lockstep.runs.mirror import PATIENCE, Note, is_ahead, note_at, read_note
 from lockstep.runs.remote import Remote, reason, within
 
-_KEY = "resume"
+_KEY, _LOGS = "resume", "logs"
 _FETCHED_WITHIN = 3600.0  # seconds that ranks wait for rank zero
 
 
 def directory_for(url: str) -> Path:
-    """Where it is put if nobody says otherwise: logs/NAME/RUN, by the last two names of the URL."""
-    return absolute(Path("logs", *url.rstrip("/").split("/")[-2:]))
+    """Where it is put if nobody says otherwise: where it was, logs/NAME/RUN or logs/RUN, by the end of the URL."""
+    names = url.rstrip("/").partition("://")[2].split("/")
+    below = names[len(names) - names[::-1].index(_LOGS) :] if _LOGS in names[:-1] else names[-2:]
+    return absolute(Path(_LOGS, *below))
 
 
 def bring(url: str, directory: Path) -> None:

@@ -159,11 +159,21 @@ def test_more_workers_are_for_data_that_has_to_be_read(dataset: Any, device: str
     assert step_time._for_data(loader, torch.device(device)) == advice
 
 
-def test_more_threads_than_cores_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+@pytest.mark.parametrize(
+    ("threads", "processes", "line"),
+    [
+        (8, 2, "16 threads share 4 cores: try OMP_NUM_THREADS=2"),
+        (1, 6, "6 processes share 4 cores: try fewer of them, trainer.devices=4"),
+        (1, 4, None),
+    ],
+)
+def test_more_threads_than_cores_are_said(
+    threads: int, processes: int, line: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(step_time, "visible_cores", lambda: 4)
-    trainer = SimpleNamespace(num_devices=2, strategy=SimpleNamespace(root_device=torch.device("cpu")))
-    assert step_time._of_threads(trainer) == "16 threads share 4 cores: try OMP_NUM_THREADS=2"
+    trainer = SimpleNamespace(num_devices=processes, strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    assert step_time._of_threads(trainer) == line
 
 
 def test_a_gpu_that_waits_for_the_host_is_said() -> None:

@@ -73,6 +73,34 @@ def test_elsewhere_than_it_was_it_is_still_copied_to_the_same_place(prefix: str,
     assert url_of(prefix, tmp_path / "other") == f"{prefix}/logs/name/run"
 
 
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("s3://bucket/runs/logs/name/run", "logs/name/run"),
+        ("s3://bucket/runs/logs/slurm-77/", "logs/slurm-77"),
+        ("s3://logs/logs/slurm-77", "logs/slurm-77"),
+        ("s3://bucket/name/run", "logs/name/run"),
+        ("s3://bucket/name/logs", "logs/name/logs"),
+    ],
+)
+def test_it_comes_to_where_it_was(url: str, place: str, tmp_path: Path) -> None:
+    assert directory_for(url) == tmp_path / place
+
+
+def test_a_run_of_train_sbatch_has_one_directory_and_its_newest_state(tmp_path: Path, prefix: str) -> None:
+    """logs/slurm-JOBID, which has gone on elsewhere."""
+    run = run_in(tmp_path / "logs" / "slurm-77")
+    copy(run, prefix)
+    url, elsewhere = url_of(prefix, run), tmp_path / "elsewhere"
+    bring(url, elsewhere)
+    save(elsewhere, 5)
+    copy(elsewhere, prefix)
+    command = command_to_continue([f"resume={url}"])
+    assert (command or [])[-1] == f"resume={quote(str(run))}"
+    assert step_of(run) == 5
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["slurm-77", "slurm-77.before-1"]
+
+
 def test_what_is_here_is_left_alone_unless_its_copy_is_newer(run: Path, prefix: str, capsys: pytest.CaptureFixture) -> None:
     url = f"{prefix}/logs/name/run"
     save(run, 2)  # not copied yet

@@ -135,6 +135,17 @@ def test_who_loses_its_peer_is_not_to_blame(gone: list[int], blamed: int, reason
     assert outcome_of(RuntimeError(GLHF), 0) == Outcome(code=1, reason=reason, rank=blamed, has_lost_rank=True)
 
 
+TAKEN = "The server socket has failed to listen on any local network address. port: 15077, useIpv6: false, code: -98, name: "
+TAKEN += "EADDRINUSE, message: address already in use"
+
+
+def test_a_port_that_is_taken_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", "15077")
+    outcome = outcome_of(RuntimeError(TAKEN), 0)
+    assert (outcome.code, outcome.traceback) == (2, None)
+    assert (outcome.reason or "").startswith("MASTER_PORT=15077: another program has this port on ")
+
+
 SLOW = "[.../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
 
 
