@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 _SBATCH = r"""
+case $1 in --test-only) # refused where `impossible` has one of the flags
+  printf '%s\n' "$@" | grep -qFx -f <(cat impossible 2>/dev/null) || exit 0
+  echo "allocation failure: not available" >&2; exit 1 ;;
+esac
 echo "$@" >> calls
 env > environment
 [ -f refuses ] && { cat refuses >&2; [ -f heard ] || exit 1; }
@@ -52,6 +56,7 @@ for id; do [ -f tasks/$id ] && sed -i "s/PENDING\|RUNNING/CANCELLED/" tasks/$id;
 true
 """
 _SACCT = "[ -f accounts ] || { echo accounting storage is disabled >&2; exit 1; }; cat accounts"
+_SCONTROL = "cat config 2>/dev/null; true"
 _SINFO = "cat nodes 2>/dev/null; true"
 
 
@@ -60,6 +65,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = folder / "cluster"
     (place / "tasks").mkdir(parents=True)
     commands = {"sbatch": _SBATCH, "squeue": _SQUEUE, "srun": _SRUN, "scancel": _SCANCEL, "sacct": _SACCT, "sinfo": _SINFO}
+    commands["scontrol"] = _SCONTROL
     for name, text in commands.items():
         enter = "" if name == "srun" else f"cd {place}\n"
         (place / name).write_text(f"#!/bin/bash\n{enter}{text}\n")

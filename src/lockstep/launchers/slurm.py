@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.errors import config_error
-
 PATIENCE = 60.0  # seconds that one of its commands may take
 # The states, of JOB STATE CODES in squeue(1), of a job that is over.
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 ENDED |= {"REVOKED", "TIMEOUT"}
+LARGEST = 1001  # tasks of an array: what MaxArraySize is unless slurm.conf says otherwise
+_NO_ANSWER = "timed out|unable to contact|connection refused"
 _SUBMITTING = "submitting"
 _FIELDS = "%F|%K|%j|%T|%r|%M|%N"
 # Of this process's place, none of the job's own; what SLURM needs to be found stays.
@@ -29,6 +29,10 @@ _OF_THIS_PLACE += ("CUDA_VISIBLE_DEVICES",)
 
 class Unanswered(RuntimeError):
     """The controller can't be asked now."""
+
+
+class Refused(RuntimeError):
+    """sbatch will not take a job, in its words."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +61,44 @@ def submit(script: Path, name: str, count: int, flags: Sequence[str], at_once: i
     returns its number.
 
     A file beside the script is locked until sbatch has ended, even if this process is killed first: see `wait_for_sbatch`.
-    Raises ConfigError with sbatch's words for what is refused, Unanswered where it is not known whether it is.
+    Raises Refused with sbatch's words, Unanswered where it is not known whether it is.
     """
     if (known := _number_of(name)) is not None:
         return known
     array = f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(_OF_THIS_PLACE) or key == "SLURM_CONF"}
     with (script.parent / _SUBMITTING).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        options: dict[str, Any] = {"env": environment, "pass_fds": (file.fileno(),)}
+        options: dict[str, Any] = {"env": _environment(), "pass_fds": (file.fileno(),)}
         done = _run("sbatch", "--parsable", f"--job-name={name}", array, *flags, str(script), **options)
     if done.returncode == 0:
         return done.stdout.strip().partition(";")[0]
     words = " ".join(done.stderr.split())
+    if not re.search(_NO_ANSWER, words, re.IGNORECASE):  # a job that is refused may be in the queue all the same, as FAILED
+        raise Refused(words)
     if (known := _number_of(name)) is not None:  # it was heard after all
         return known
-    if re.search("timed out|unable to contact|connection refused", words, re.IGNORECASE):
+    raise Unanswered(words)
+
+
+def check_flags(flags: Sequence[str]) -> None:
+    """Raises Refused with sbatch's words where no node could ever give a job what it asks for, Unanswered."""
+    done = _run("sbatch", "--test-only", *flags, "--wrap=true", env=_environment())
+    words = " ".join(done.stderr.split()).removeprefix("sbatch: error: ")
+    if done.returncode and re.search(_NO_ANSWER, words, re.IGNORECASE):
         raise Unanswered(words)
-    raise config_error("hydra.launcher", " ".join(flags), f"{words}; accepted is what sbatch takes")
+    if done.returncode:
+        raise Refused(words)
+
+
+def largest_array() -> int:
+    """How many tasks an array of this cluster may have; see MaxArraySize and max_array_tasks in slurm.conf(5)."""
+    config = answer("scontrol", "show", "config")
+    limits = re.findall(r"^MaxArraySize\s*=\s*(\d+)|max_array_tasks=(\d+)", config, re.MULTILINE)
+    return max(1, min((int(size or tasks) for size, tasks in limits), default=LARGEST))
+
+
+def _environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith(_OF_THIS_PLACE) or key == "SLURM_CONF"}
 
 
 def _number_of(name: str) -> str | None:

@@ -1,7 +1,7 @@
 """Who runs a sweep's jobs: what the runner asks of this machine, or of a cluster's queue."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -45,6 +45,9 @@ class Executor(Protocol):
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         """What a job takes, for the executor itself and for a person. Raises ConfigError where that is not to be had."""
         ...
+
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Raises ConfigError where one asks for what is never to be had, before anything is written."""
 
     def settle(self, manifest: Manifest) -> None:
         """Judges jobs that were under way when an earlier sweep process ended; notes those that still are, for `adopt`."""

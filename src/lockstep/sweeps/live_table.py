@@ -14,14 +14,14 @@ from rich.text import Text
 
 from lockstep.console import command_line, first_of
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, UNKNOWN, WAITING
 from lockstep.sweeps.view import JobView, SweepView, Views, seen
 
 COLUMNS = ("job", "overrides", "devices", "state", "epoch", "step", "done", "metric", "samples/s", "time", "left")
 _DISPENSABLE = ("devices", "step", "samples/s", "time", "epoch", "left", "done")  # the first first, where a terminal is narrow
-_STYLES = {RUNNING: "cyan", FINISHED: "green", FAILED: "bold red", INTERRUPTED: "yellow", WAITING: "dim"}
+_STYLES = {RUNNING: "cyan", FINISHED: "green", FAILED: "bold red", INTERRUPTED: "yellow", WAITING: "dim", UNKNOWN: "yellow"}
 ENDED = (FINISHED, FAILED)
-_FIRST = (RUNNING, FAILED, INTERRUPTED, FINISHED, WAITING)  # where there are more jobs than lines
+_FIRST = (RUNNING, FAILED, INTERRUPTED, FINISHED, WAITING, UNKNOWN)  # where there are more jobs than lines
 _READABLE = 16  # characters of the overrides that a column less is worth
 _REASONS = 5  # lines
 

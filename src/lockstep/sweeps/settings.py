@@ -12,7 +12,7 @@ from lockstep.config.plan import Plan, visible_gpus
 from lockstep.config.rules import TEXT, Rule, above, integer, number, one_of
 from lockstep.errors import config_error
 
-_OF_SBATCH = ("partition", "account", "time", "mem")  # keys that are its flags too
+OF_SBATCH = ("partition", "account", "time", "mem")  # keys that are its flags too
 
 
 @dataclass
@@ -126,5 +126,5 @@ class SlurmSettings(Settings):
         flags = [f"--nodes={plan.num_nodes}", f"--ntasks-per-node={tasks}", f"--cpus-per-task={cpus}"]
         if plan.accelerator == "gpu":
             flags.append(f"--gres={self.gres}:{plan.devices}")
-        flags += [f"--{name}={value}" for name in _OF_SBATCH if (value := getattr(self, name)) is not None]
+        flags += [f"--{name}={value}" for name in OF_SBATCH if (value := getattr(self, name)) is not None]
         return (*flags, "--requeue", f"--signal=USR1@{self.warning}", *self.sbatch)

@@ -15,21 +15,23 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import replace_text, write_json
 from lockstep.config.plan import Elsewhere, Plan
-from lockstep.errors import config_error
+from lockstep.errors import ConfigError, config_error
 from lockstep.launchers import slurm
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.launchers.slurm import Unanswered
+from lockstep.launchers.slurm import Refused, Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.sweeps.executor import Begin, Executor
+from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT, judge
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.settings import SlurmSettings
-from lockstep.sweeps.slurm_queue import CODE, Queue, QueuedAttempt
+from lockstep.sweeps.settings import OF_SBATCH, SlurmSettings
+from lockstep.sweeps.slurm_queue import CODE, Queue, QueuedAttempt, RefusedAttempt
 from lockstep.sweeps.states import WAITING
 
 log = logging.getLogger(__name__)
-LARGEST = 1000  # tasks of an array; MaxArraySize of slurm.conf(5) is 1001 unless set
+# What a person has set where sbatch refuses a flag that is neither a key of the launcher nor in its `sbatch`.
+_KEYS = {"nodes": "trainer.num_nodes", "ntasks-per-node": "trainer.devices", "gres": "trainer.devices"}
+_KEYS |= {"cpus-per-task": "hydra.launcher.cpus_per_device"}
 _SCRIPT = """#!/bin/bash
 # Task k of the array is the k-th of these jobs.
 trap : TERM # srun is told too, and what it ends with is wanted
@@ -53,7 +55,7 @@ class SlurmExecutor(Executor):
     ends_with_sweep = False
 
     def __init__(self, sweep_dir: Path, settings: SlurmSettings) -> None:
-        self.settings, self.queue = settings, Queue(sweep_dir, settings.poll)
+        self.settings, self.queue = settings, Queue(sweep_dir, settings.poll, withdraws=True)
         self._adopted: dict[str, QueuedAttempt] = {}
 
     def elsewhere(self, config: DictConfig) -> Elsewhere:
@@ -63,6 +65,15 @@ class SlurmExecutor(Executor):
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         return SlurmSettings.of(config.hydra.launcher).flags(plan)
+
+    def check(self, jobs: Sequence[Job]) -> None:
+        for flags in dict.fromkeys(job.resources for job in jobs):
+            try:
+                slurm.check_flags(flags)
+            except Refused as error:
+                raise _refusal(flags, str(error)) from error
+            except Unanswered:  # which `settle` says
+                return
 
     def settle(self, manifest: Manifest) -> None:
         manifest.settle()
@@ -74,15 +85,21 @@ class SlurmExecutor(Executor):
     def adopt(self, job: Job) -> QueuedAttempt | None:
         return self._adopted.pop(job.key, None)
 
-    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, QueuedAttempt]]:
+    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
         alike: dict[tuple[str, ...], list[Job]] = {}
         for job in waiting:
             alike.setdefault(job.resources, []).append(job)
+        try:
+            most = slurm.largest_array() if len(waiting) > 1 else 1
+        except Unanswered as error:  # the next look asks again
+            log.warning(f"{error}; trying again")
+            time.sleep(self.settings.poll)
+            return []
         waiting.clear()
-        arrays = [jobs[at : at + LARGEST] for jobs in alike.values() for at in range(0, len(jobs), LARGEST)]
+        arrays = [jobs[at : at + most] for jobs in alike.values() for at in range(0, len(jobs), most)]
         return [started for jobs in arrays for started in self._submit(jobs, begin)]
 
-    def _submit(self, jobs: list[Job], begin: Begin) -> list[tuple[Job, QueuedAttempt]]:
+    def _submit(self, jobs: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
         name = self.queue.next_name()
         script = self.queue.folder / f"{name}.sh"
         write_json(self.queue.folder / f"{name}.json", {"jobs": [job.key for job in jobs]})
@@ -90,7 +107,10 @@ class SlurmExecutor(Executor):
         commands = [begin(job, queue=place) for job, place in zip(jobs, places, strict=True)]
         replace_text(script, self._script(jobs, commands))
         flags = (f"--chdir={Path.cwd()}", f"--output={script.with_suffix('')}_%a.out", "--open-mode=append", *jobs[0].resources)
-        self._put_into_queue(script, name, len(jobs), flags)
+        try:
+            self._put_into_queue(script, name, len(jobs), flags)
+        except Refused as error:
+            return [(job, RefusedAttempt(str(error))) for job in jobs]
         return [(job, QueuedAttempt(self.queue, place, job.directory)) for job, place in zip(jobs, places, strict=True)]
 
     def _script(self, jobs: list[Job], commands: list[list[str]]) -> str:
@@ -105,7 +125,7 @@ class SlurmExecutor(Executor):
         )
 
     def _put_into_queue(self, script: Path, name: str, count: int, flags: Sequence[str]) -> None:
-        """Until the controller has answered, or we are asked to stop. Raises ConfigError where sbatch refuses."""
+        """Until the controller has answered, or we are asked to stop. Raises Refused."""
         while not STOP_SIGNALS.received:
             try:
                 slurm.submit(script, name, count, flags, self.settings.jobs)
@@ -114,6 +134,24 @@ class SlurmExecutor(Executor):
             except Unanswered as error:
                 log.warning(f"{error}; trying again")
                 time.sleep(self.settings.poll)
+
+
+def _refusal(flags: tuple[str, ...], words: str) -> ConfigError:
+    """Names the key of the flag without which sbatch would take the others."""
+    flag = next((flag for flag in flags if _are_taken([other for other in flags if other != flag])), None)
+    if flag is None:
+        return config_error("hydra.launcher", " ".join(flags), f"sbatch refuses that ({words}); accepted is what it takes")
+    name, _, value = flag.removeprefix("--").partition("=")
+    key = _KEYS.get(name, f"hydra.launcher.{name}" if name in OF_SBATCH else "hydra.launcher.sbatch")
+    return config_error(key, value.rpartition(":")[2], f"sbatch refuses {flag} ({words}); accepted is what it takes")
+
+
+def _are_taken(flags: Sequence[str]) -> bool:
+    try:
+        slurm.check_flags(flags)
+    except (Refused, Unanswered):
+        return False
+    return True
 
 
 def settle(manifest: Manifest, queue: Queue | None = None) -> dict[str, QueuedAttempt]:

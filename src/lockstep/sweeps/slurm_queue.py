@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import time
 from pathlib import Path
 
@@ -16,13 +17,18 @@ from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, End, S
 log = logging.getLogger(__name__)
 CODE = "exit_code"  # in a job's directory: what srun has ended with
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+# Reasons, of JOB REASON CODES in squeue(1), for which a job waits for ever, unless somebody changes it or the cluster.
+_NEVER = "BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|(Account|QOS)NotAllowed|PartitionTimeLimit"
+_NEVER += r"|MaxMemPerLimit|(Assoc|QOS)Max\w+Per(Job|Node)\w*"
 _GOES_ON = ("PREEMPTED", "TIMEOUT")  # from its last checkpoint
 
 
 class Queue:
-    """The jobs of one sweep that SLURM has, by array and index: what squeue has said last."""
+    """The jobs of one sweep that SLURM has, by array and index: what squeue has said last. Who runs the sweep withdraws those
+    that can't begin."""
 
-    def __init__(self, sweep_dir: Path, poll: float = 0.0) -> None:
+    def __init__(self, sweep_dir: Path, poll: float = 0.0, *, withdraws: bool = False) -> None:
+        self.withdraws = withdraws
         self.folder = sweep_dir / "slurm"
         self.prefix = f"lockstep-{hashlib.sha256(os.path.realpath(sweep_dir).encode()).hexdigest()[:8]}-"
         self.tasks: dict[str, Task] = {}
@@ -75,6 +81,8 @@ class QueuedAttempt:
         if task is None or task.state in _WAITING:
             lost, self._nodes = self._why_requeued() if self._nodes else None, ""
             reason = f"in SLURM's queue: {task.reason or task.state}" if task else None
+            if task and re.search("held", task.reason, re.IGNORECASE):
+                reason = f"{reason}; scontrol release {task.id} lets it begin"
             return Standing(WAITING, reason, lost)
         self._nodes = task.nodes
         return Standing(RUNNING)
@@ -89,6 +97,10 @@ class QueuedAttempt:
     def reap(self) -> End | None:
         self._queue.ask_if_due()
         task = self.task
+        if task is not None and task.state in _WAITING and re.fullmatch(_NEVER, task.reason):
+            if self._queue.withdraws:
+                self.kill()
+            return End(None, Verdict(FAILED, f"SLURM can never start it: {task.reason}"))
         if task is not None and not task.is_over:
             return None
         if task is None:
@@ -103,6 +115,8 @@ class QueuedAttempt:
         if task is None or (task.state in ("COMPLETED", "FAILED") and code is not None):
             return None
         words = f"{task.state} by SLURM"
+        if task.state == "FAILED" and task.reason:
+            words = f"{words} ({task.reason})"
         if on := slurm.words_of(task.nodes):
             words = f"{words}: {on}"
         return Verdict(INTERRUPTED if task.state in (*_GOES_ON, "CANCELLED") else FAILED, words)
@@ -122,3 +136,22 @@ class QueuedAttempt:
         if self.task is not None:
             with contextlib.suppress(Unanswered):
                 slurm.cancel([self.task.id], signal)
+
+
+class RefusedAttempt:
+    """A job that sbatch did not take."""
+
+    seconds = 0.0
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def standing(self) -> Standing:
+        return Standing(WAITING)
+
+    def reap(self) -> End:
+        return End(None, Verdict(FAILED, f"refused by SLURM: {self._words}"))
+
+    def ask_to_end(self) -> None: ...
+
+    def kill(self) -> None: ...

@@ -8,10 +8,12 @@ from lockstep.errors import ExitCode
 
 STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
 
+UNKNOWN = "unknown"  # of a job that a cluster has, which does not answer: for who looks, in no manifest
+
 
 def exit_code_of(states: Container[str]) -> ExitCode:
     """What a sweep ends with whose jobs stand so."""
-    if INTERRUPTED in states or RUNNING in states:
+    if INTERRUPTED in states or RUNNING in states or UNKNOWN in states:
         return ExitCode.PREEMPTED
     return ExitCode.FAILED if FAILED in states or WAITING in states else ExitCode.FINISHED
 

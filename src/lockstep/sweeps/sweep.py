@@ -103,6 +103,8 @@ class Sweep:
             for job in batch:
                 print(f"{' '.join(job.resources)}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
             return [_returned(job, math.nan) for job in batch]
+        if self.runner is None:
+            self.executor.check(batch)
         try:
             with STOP_SIGNALS.held():  # until it can be continued
                 manifest, runner = self._open()

@@ -16,7 +16,7 @@ from lockstep.runs.locks import is_held
 from lockstep.sweeps.job_directory import SEARCH, progress_of, record_of, trials_of
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.states import FAILED, FINISHED, RUNNING, WAITING, exit_code_of
+from lockstep.sweeps.states import FAILED, FINISHED, RUNNING, UNKNOWN, WAITING, exit_code_of
 
 ASK_QUEUE = 10.0  # seconds between two questions to a cluster's queue
 
@@ -202,6 +202,8 @@ def as_it_stands(manifest: Manifest) -> Manifest:
                 slurm.settle(manifest)
             except Unanswered as error:
                 say(str(error))
+                for key in manifest.in_queue():
+                    manifest.jobs[key] |= {"status": UNKNOWN, "reason": "SLURM does not answer"}
     return manifest
 
 

@@ -9,8 +9,18 @@ import fake_slurm
 import pytest
 from waiting import wait_for
 
-from lockstep.errors import ConfigError
-from lockstep.launchers.slurm import Task, Unanswered, accounted, cancel, submit, tasks, wait_for_sbatch, words_of
+from lockstep.launchers.slurm import (
+    Refused,
+    Task,
+    Unanswered,
+    accounted,
+    cancel,
+    largest_array,
+    submit,
+    tasks,
+    wait_for_sbatch,
+    words_of,
+)
 
 
 @pytest.fixture
@@ -55,7 +65,7 @@ def test_what_is_in_the_queue_is_not_submitted_again(place: Path, script: Path) 
 
 def test_what_sbatch_refuses_is_said_in_its_words(place: Path, script: Path) -> None:
     (place / "refuses").write_text("sbatch: error: invalid partition specified: x\n")
-    with pytest.raises(ConfigError, match=r"^hydra.launcher=--partition=x: sbatch: error: invalid partition specified: x; "):
+    with pytest.raises(Refused, match=r"^sbatch: error: invalid partition specified: x$"):
         submit(script, "ours-0", 1, ["--partition=x"])
     for words in ("sbatch: error: Unable to contact slurm controller", "Socket timed out on send/recv operation"):
         (place / "refuses").write_text(words)
@@ -116,3 +126,17 @@ def test_nobody_is_cancelled_where_nobody_is_named(place: Path) -> None:
     assert not (place / "cancelled").exists()
     cancel(["1_0", "1_1"], "INT")
     assert (place / "cancelled").read_text() == "--quiet --signal=INT 1_0 1_1\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "largest"),
+    [
+        ("", 1001),
+        ("MaxArraySize            = 4001\n", 4001),
+        ("MaxArraySize            = 4001\nSchedulerParameters     = bf_interval=2,max_array_tasks=50\n", 50),
+        ("MaxArraySize            = 0\n", 1),
+    ],
+)
+def test_an_array_is_as_large_as_the_cluster_allows(config: str, largest: int, place: Path) -> None:
+    (place / "config").write_text(config)
+    assert largest_array() == largest

@@ -19,13 +19,14 @@ from lockstep.config.plan import Elsewhere, Plan
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
 from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.live_table import LiveTable
+from lockstep.sweeps.live_table import LiveTable, rows_of
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import SlurmSettings
 from lockstep.sweeps.slurm import SlurmExecutor, cancel
-from lockstep.sweeps.view import as_it_stands
+from lockstep.sweeps.states import exit_code_of
+from lockstep.sweeps.view import Views, as_it_stands
 
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts
 PROGRAM = """
@@ -202,6 +203,7 @@ def test_a_lost_manifest_does_not_make_a_job_in_the_queue_a_new_one(place: Path,
         ("CANCELLED", ("interrupted", "CANCELLED by SLURM")),
         ("NODE_FAIL", ("failed", "NODE_FAIL by SLURM: n1 is down* (Not responding)")),
         ("OUT_OF_MEMORY", ("failed", "OUT_OF_MEMORY by SLURM")),
+        ("FAILED", ("failed", "FAILED by SLURM (BadConstraints)")),
         ("TIMEOUT", ("interrupted", "TIMEOUT by SLURM")),
         ("", ("waiting", None)),  # it never came to the queue, or has left it, and nothing was done
     ],
@@ -213,7 +215,8 @@ def test_what_slurm_says_of_an_end_is_its_reason(state: str, found: Any, place: 
     runner.executor.start(manifest.register(jobs), runner.begin)
     if state == "NODE_FAIL":
         (place / "nodes").write_text("n1|down*|Not responding\n")
-    fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|None|1:00|n1" if state else "")
+    reason = "BadConstraints" if state == "FAILED" else "None"
+    fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|{reason}|1:00|n1" if state else "")
     manifest = as_it_stands(Manifest(tmp_path))
     assert stand(manifest) == {"a": found}
     assert len(manifest.jobs["a"]["attempts"]) == (1 if state else 0)
@@ -288,3 +291,67 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
     threading.Timer(0.5, (place / "down").unlink).start()
     runner.run(manifest.register(jobs))
     assert stand(manifest) == {"a": ("finished", None)}
+
+
+def test_what_no_node_can_give_is_refused_by_its_key(place: Path, tmp_path: Path) -> None:
+    executor = SlurmExecutor(tmp_path / "sweep", SlurmSettings())
+    flags = ("--nodes=1", "--gres=gpu:a100:8", "--mem=900G", "--qos=high")
+    executor.check([job(tmp_path, "a", asks=flags)])
+    for flag, key in {
+        flags[1]: "trainer.devices=8",
+        flags[2]: "hydra.launcher.mem=900G",
+        flags[3]: "hydra.launcher.sbatch=high",
+    }.items():
+        (place / "impossible").write_text(f"{flag}\n")
+        with pytest.raises(ConfigError, match=rf"^{key}: sbatch refuses {flag} \(allocation failure: not available\); accepted"):
+            executor.check([job(tmp_path, "a"), job(tmp_path, "b", asks=flags)])
+    (place / "impossible").write_text("--mem=900G\n--qos=high\n")
+    with pytest.raises(ConfigError, match=r"^hydra.launcher=--nodes=1 .* --qos=high: sbatch refuses that \("):
+        executor.check([job(tmp_path, "a", asks=flags)])
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_what_is_refused_after_all_has_failed_in_sbatch_s_words(place: Path, tmp_path: Path) -> None:
+    (place / "refuses").write_text("sbatch: error: QOSMaxSubmitJobPerUserLimit\n")
+    (place / "heard").touch()  # it may leave a job in the queue, as FAILED
+    said = ("failed", "refused by SLURM: sbatch: error: QOSMaxSubmitJobPerUserLimit")
+    assert sweep(tmp_path, [job(tmp_path, "a"), job(tmp_path, "b")]) == {"a": said, "b": said}
+    for name in ("refuses", "heard"):
+        (place / name).unlink()
+    assert sweep(tmp_path, [job(tmp_path, "a"), job(tmp_path, "b")]) == dict.fromkeys("ab", ("finished", None))
+
+
+def test_a_sweep_larger_than_an_array_is_several(place: Path, tmp_path: Path) -> None:
+    (place / "config").write_text("MaxArraySize            = 2\n")
+    assert sweep(tmp_path, [job(tmp_path, name) for name in "abc"]) == dict.fromkeys("abc", ("finished", None))
+    assert ["--array=0-1" in call for call in (place / "calls").read_text().splitlines()] == [True, False]
+
+
+def test_a_job_that_can_never_begin_is_taken_back(place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    jobs = [job(tmp_path, "a")]
+    runner, manifest = begin(tmp_path)
+    once(lambda: are_in_queue(tmp_path, "a"), say_pending, place, tmp_path, "PartitionTimeLimit")
+    runner.run(manifest.register(jobs))
+    assert stand(manifest) == {"a": ("failed", "SLURM can never start it: PartitionTimeLimit")}
+    assert (place / "cancelled").read_text() == "--quiet 1_0\n"
+
+
+def say_pending(place: Path, folder: Path, reason: str) -> None:
+    fake_slurm.say(place, "1_0", f"1|0|{task_name(folder)}|PENDING|{reason}|0:00|")
+
+
+def test_who_looks_takes_nothing_back_and_says_what_is_not_known(place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    runner, manifest = begin(tmp_path)
+    runner.executor.start(manifest.register([job(tmp_path, "a")]), runner.begin)
+    held = "in SLURM's queue: JobHeldUser; scontrol release 1_0 lets it begin"
+    never = "SLURM can never start it: BadConstraints"
+    for reason, found in {"JobHeldUser": ("waiting", held), "BadConstraints": ("failed", never)}.items():
+        say_pending(place, tmp_path, reason)
+        assert stand(as_it_stands(Manifest(tmp_path))) == {"a": found}
+    assert not (place / "cancelled").exists()
+    (place / "down").write_text("Unable to contact slurm controller")
+    looked = as_it_stands(Manifest(tmp_path))
+    assert stand(looked) == {"a": ("unknown", "SLURM does not answer")}
+    assert ("unknown" in str(rows_of(Views().of(looked))[0]), exit_code_of(["unknown"])) == (True, 75)
