@@ -47,6 +47,8 @@ GresTypes=gpu
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=64 RealMemory=1000 Gres=gpu:4
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=64 RealMemory=1000 Gres=gpu:4
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+PartitionName=short Nodes=n1,n2 MaxTime=10 State=UP
+MaxArraySize=4
 """
 
 
@@ -141,6 +143,8 @@ class Cluster:
         for pid in [slurmd.pid, *{_parent(pid) for pid in jobs if _command(_parent(pid)).startswith("slurmstepd")}, *jobs]:
             _kill(pid)
         slurmd.wait()
+        for path in (self.folder / name).glob(f"{name}_*"):  # sockets of what it was doing: a reboot leaves none either
+            path.unlink()
 
     def stop(self) -> None:
         """Everything that it has started, jobs first."""
