@@ -115,7 +115,7 @@ class Cluster:
         return done.stdout if done.returncode == 0 else ""
 
     def states(self) -> list[str]:
-        return self.ask("sinfo", "--Node", "--noheader", "--format=%T").split()
+        return self.ask("sinfo", "--Node", "--partition=main", "--noheader", "--format=%T").split()
 
     def tasks(self) -> list[list[str]]:
         """Of each task of each array: number, index, name, state, nodes."""

@@ -115,6 +115,10 @@ class Run:
             os._exit(outcome.code if self._code is None else self._code)
 
     @property
+    def _is_of_srun(self) -> bool:
+        return self.rank is not None and self.rank.started_by == "slurm"
+
+    @property
     def _global_rank(self) -> int:
         return self.rank.global_rank if self.rank else 0
 
@@ -224,7 +228,7 @@ class Run:
 
     def _explained(self, outcome: Outcome) -> Outcome:
         """Of srun's ranks that were asked to stop, one that has nothing to save leaves at once: the others have lost it then."""
-        is_explained = outcome.has_lost_rank and STOP_SIGNALS.received and not self.has_parent
+        is_explained = outcome.has_lost_rank and STOP_SIGNALS.received and self._is_of_srun
         return outcome_of(Preempted(leading(STOP_SIGNALS.received)), self._global_rank) if is_explained else outcome
 
     def _end(self, outcome: Outcome) -> None:
@@ -263,8 +267,7 @@ class Run:
     def _speaks(self) -> bool:
         """Is it this process that says that the run was preempted, and has it requeued? Of srun's ranks, which may be stuck or
         dead, any may."""
-        is_one_of_many = self.rank is not None and self.rank.started_by == "slurm"
-        return first_to_speak(self.directory, self._global_rank) if is_one_of_many else self.is_owner
+        return first_to_speak(self.directory, self._global_rank) if self._is_of_srun else self.is_owner
 
     def _is_found_again(self) -> bool:
         """Would the same command, started by a requeue, come to the same directory?"""

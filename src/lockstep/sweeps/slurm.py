@@ -72,15 +72,15 @@ class SlurmExecutor(Executor):
                 slurm.check_flags(flags)
             except Refused as error:
                 raise _refusal(flags, str(error)) from error
-            except Unanswered:  # which `settle` says
-                return
+            except Unanswered as error:
+                raise _no_answer(error) from error
 
     def settle(self, manifest: Manifest) -> None:
         manifest.settle()
         try:
             self._adopted = settle(manifest, self.queue)
         except Unanswered as error:
-            raise config_error("hydra/launcher", "slurm", f"{error}; accepted once it answers") from error
+            raise _no_answer(error) from error
 
     def adopt(self, job: Job) -> QueuedAttempt | None:
         return self._adopted.pop(job.key, None)
@@ -134,6 +134,10 @@ class SlurmExecutor(Executor):
             except Unanswered as error:
                 log.warning(f"{error}; trying again")
                 time.sleep(self.settings.poll)
+
+
+def _no_answer(error: Unanswered) -> ConfigError:
+    return config_error("hydra/launcher", "slurm", f"{error}; accepted once it answers")
 
 
 def _refusal(flags: tuple[str, ...], words: str) -> ConfigError:

@@ -284,6 +284,8 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
     (place / "down").write_text("slurm_load_jobs error: Unable to contact slurm controller")
     with pytest.raises(ConfigError, match=r"^hydra/launcher=slurm: squeue: slurm_load_jobs error: Unable to contact"):
         begin(tmp_path)
+    with pytest.raises(ConfigError, match=r"^hydra/launcher=slurm: slurm_load_jobs error: Unable to contact"):
+        SlurmExecutor(tmp_path, SlurmSettings()).check([job(tmp_path, "a")])  # before there is a directory
     (place / "down").unlink()
     jobs = [job(tmp_path, "a")]
     runner, manifest = begin(tmp_path)
