@@ -107,35 +107,6 @@ def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluste
     assert len(cluster.tasks()) == before + 4
 
 
-@pytest.mark.parametrize(
-    ("asked", "line"),
-    [
-        ("hydra.launcher.partition=nope", "hydra.launcher.partition=nope: sbatch refuses --partition=nope (invalid partition"),
-        ("hydra.launcher.mem=900G", "hydra.launcher.mem=900G: sbatch refuses --mem=900G ("),
-    ],
-)
-def test_what_slurm_would_refuse_is_refused_before_anything_is_written(
-    asked: str, line: str, cluster: Cluster, tmp_path: Path
-) -> None:
-    before = len(cluster.tasks())
-    done = python(PROGRAM, "-m", *SLURM, *GRID, asked, cwd=tmp_path, **cluster.environment)
-    assert (done.returncode, done.stderr.startswith(line), done.stderr.count("\n")) == (2, True, 1), done.stderr
-    assert (len(cluster.tasks()), [*tmp_path.iterdir()]) == (before, [])
-
-
-def test_a_job_that_can_never_begin_is_not_waited_for(cluster: Cluster, tmp_path: Path) -> None:
-    """SLURM takes it, although its partition allows less time."""
-    (tmp_path / "journal").mkdir()
-    asked = ("hydra.launcher.partition=short", "hydra.launcher.time='1:00:00'", "seed=0,1", "hydra.sweep.dir=sweep")
-    env = cluster.environment | {"JOURNAL": str(tmp_path / "journal")}
-    done = python(PROGRAM, "-m", *SLURM, "trainer=cpu", "fresh_processes=True", *asked, cwd=tmp_path, **env)
-    if done.returncode != 2:  # where SLURM enforces the limits of a partition, it refuses the job
-        found = json.loads((tmp_path / "sweep" / "manifest.json").read_text())["jobs"].values()
-        assert [job["reason"] for job in found] == ["SLURM can never start it: PartitionTimeLimit"] * 2
-        assert done.returncode == 1
-    assert not any((tmp_path / "journal").iterdir())
-
-
 def finishes(folder: Path) -> Counter[str]:
     """How often each job has trained to its end."""
     return Counter(path.read_text() for path in (folder / "journal").glob("*.finished"))
