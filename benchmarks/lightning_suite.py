@@ -4,9 +4,9 @@
 
 REPO is a clone of github.com/Lightning-AI/pytorch-lightning, of which only the tests are taken, by git; they stay in FOLDER.
 PYTHON is that of a virtual environment with this package and with what the tests import: pytest, pytest-timeout, cloudpickle,
-psutil, pandas, requests, scikit-learn, fastapi, uvicorn, rich, jsonargparse[signatures]. A room is a folder of the tests. A room
-that has run is not run again unless --again is given, so that the whole can be run in parts. A test that ends differently is run
-once more alone with either loop, for there are tests whose outcome depends on the machine's load.
+psutil, pandas, requests, scikit-learn, fastapi, uvicorn, rich, jsonargparse[signatures]. A room is a folder of the tests. A test
+that has run is not run again, so that the whole can be run in parts: a new FOLDER begins anew. What ends differently is run once
+more with either loop, for there are tests whose outcome depends on the machine's load.
 
 Writes benchmarks/lightning_suite.md from all rooms that have run.
 """
@@ -39,7 +39,7 @@ def main() -> None:
     if not (work / TESTS).is_dir():
         _take_tests(arguments.repo, arguments.tag, work)
     for room in arguments.rooms or _rooms(work):
-        _run_room(python, work, room, arguments.seconds, arguments.again)
+        _run_room(python, work, room, arguments.seconds)
     commit = _git(arguments.repo, "rev-parse", f"{arguments.tag}^{{commit}}").decode().strip()
     versions = subprocess.check_output([python, "-c", _VERSIONS], text=True).strip()
     (HERE / "lightning_suite.md").write_text(_report(work, f"{arguments.tag} ({commit[:12]})", versions))
@@ -53,7 +53,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tag", default="2.6.5")
     parser.add_argument("--work", default="/tmp/lightning_suite")
     parser.add_argument("--seconds", type=int, default=1200, help="for a room with one of the loops")
-    parser.add_argument("--again", action="store_true")
     return parser.parse_args()
 
 
@@ -75,25 +74,21 @@ def _rooms(work: Path) -> list[str]:
     return [path.name for path in paths if list(path.rglob("test_*.py")) or path.match("test_*.py")]
 
 
-def _run_room(python: str, work: Path, room: str, seconds: int, again: bool) -> None:
-    found = {side: _run(python, work, f"{room}.{side}", side, [f"tests_pytorch/{room}"], seconds, again) for side in LOOPS}
-    different = _different(found["stock"], found["ours"])
-    if different:
-        nodes = [node.removeprefix("tests/") for node in different]
+def _run_room(python: str, work: Path, room: str, seconds: int) -> None:
+    found = {side: _run(python, work, f"{room}.{side}", side, [f"tests_pytorch/{room}"], seconds) for side in LOOPS}
+    if different := [node.removeprefix("tests/") for node in _different(found["stock"], found["ours"])]:
         for side in LOOPS:
-            _run(python, work, f"{room}.{side}.alone", side, nodes, seconds, again)
+            _run(python, work, f"{room}.{side}.alone", side, different, seconds)
 
 
-def _run(python: str, work: Path, name: str, side: str, tests: list[str], seconds: int, again: bool) -> Outcomes:
+def _run(python: str, work: Path, name: str, side: str, tests: list[str], seconds: int) -> Outcomes:
     path = work / "outcomes" / name
-    if again or not path.is_file():
-        path.unlink(missing_ok=True)
-        here = {"LOCKSTEP_OUTCOMES": str(path), "LOCKSTEP_LOOP": LOOPS[side], "GLOO_SOCKET_IFNAME": "lo"}
-        here["PYTHONPATH"] = os.pathsep.join([".", str(HERE)])
-        options = ["-q", "-p", "lightning_suite_plugin", "-p", "no:cacheprovider", "--timeout=120", "--color=no", "--tb=short"]
-        command = ["timeout", str(seconds), python, "-m", "pytest", *options, *tests]
-        with (work / "outcomes" / f"{name}.log").open("w") as log:
-            subprocess.run(command, cwd=work / "tests", env=os.environ | here, stdout=log, stderr=log, check=False)
+    here = {"LOCKSTEP_OUTCOMES": str(path), "LOCKSTEP_LOOP": LOOPS[side], "GLOO_SOCKET_IFNAME": "lo"}
+    here["PYTHONPATH"] = os.pathsep.join([".", str(HERE)])
+    options = ["-q", "-p", "lightning_suite_plugin", "-p", "no:cacheprovider", "--timeout=300", "--color=no", "--tb=short"]
+    command = ["timeout", str(seconds), python, "-m", "pytest", *options, *tests]
+    with (work / "outcomes" / f"{name}.log").open("a") as log:
+        subprocess.run(command, cwd=work / "tests", env=os.environ | here, stdout=log, stderr=log, check=False)
     return _read(path)
 
 
@@ -118,7 +113,7 @@ def _report(work: Path, tag: str, versions: str) -> str:
         f"Trainer; on CPUs. {versions}. Made by `benchmarks/lightning_suite.py`, which says how.",
         "Tests that fail with either loop fail for other reasons: another version of a library than theirs, no GPU, no network.",
         "",
-        "| tests of | stock: passed, failed, skipped | ours: passed, failed, skipped | different | steps by our loop |",
+        "| tests of | stock: passed, failed, skipped | ours: passed, failed, skipped | different | steps in the short way |",
         "| --- | --- | --- | --- | --- |",
     ]
     total, differing = {side: Counter[str]() for side in LOOPS}, []
@@ -150,8 +145,11 @@ def _counts(counts: Counter[str]) -> str:
 
 
 def _steps(work: Path, room: str) -> str:
+    """By our loop in the tests of a room: the short ones, of all that the tests' own process has made."""
     lines = (work / "outcomes" / f"{room}.ours").read_text().splitlines()
-    return next((line.partition("\t")[2] for line in reversed(lines) if line.startswith("steps\t")), "not all ran")
+    counts = [line.partition("\t")[2].split() for line in lines if line.startswith("steps\t")]
+    short, all_steps = sum(int(short) for short, _ in counts), sum(int(one) for count in counts for one in count)
+    return f"{short} of {all_steps}"
 
 
 if __name__ == "__main__":

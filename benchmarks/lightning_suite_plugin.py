@@ -13,6 +13,13 @@ _OUTCOMES = Path(os.environ["LOCKSTEP_OUTCOMES"])
 _steps = [0, 0]  # by Lightning's way, by the short one
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What has run already is not run again."""
+    lines = _OUTCOMES.read_text().splitlines() if _OUTCOMES.is_file() else []
+    done = {line.partition("\t")[2] for line in lines}
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call" or report.outcome != "passed":
         _write(f"{report.outcome}\t{report.nodeid}")
@@ -24,7 +31,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    _write(f"steps\t{_steps[1]} short, {_steps[0]} in Lightning's way")
+    _write(f"steps\t{_steps[1]} {_steps[0]}")
 
 
 def _write(line: str) -> None:

@@ -14,6 +14,7 @@ from lockstep.datamodules.base import DataModule
 from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import share_of_batch
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm, takes_own_statistics
+from lockstep.trainer.monitor import Monitor
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ _DROPPING = ("StochasticDepth", "DropPath", "DropBlock", "DropBlock2d", "DropBlo
 _PROBABILITIES = ("p", "drop_prob", "prob")
 
 
-class EquivalenceReport(Callback):
+class EquivalenceReport(Monitor, Callback):
     """Logs a line for each cause that can be seen from the built parts; `causes` keeps them for the record of the run.
 
     What the code of a model does, no look at its layers can tell: scripts/parity.py finds it by training.

@@ -17,6 +17,7 @@ from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.shares import share_of_batch
+from lockstep.trainer.monitor import Monitor
 
 # Of torch's schedules: what they are made with and never change.
 _CONSTANTS = ("base_lrs", "total_steps", "T_max", "T_0", "T_mult", "eta_min", "step_size", "milestones", "gamma")
@@ -48,7 +49,7 @@ class _AfterEachStep(Callback):
         """The trainer has not counted this step yet."""
 
 
-class LearningRate(_AfterEachStep):
+class LearningRate(Monitor, _AfterEachStep):
     """lr, of the first parameter group; lr/1 and so on of others: as the step has used it."""
 
     def __init__(self) -> None:
@@ -125,7 +126,7 @@ def _constants(trainer: Trainer) -> list[dict[str, Any]]:
     return [{name: values[name] for name in _CONSTANTS if name in values} for values in made]
 
 
-class Throughput(Callback):
+class Throughput(Monitor, Callback):
     """throughput/samples_per_second over all processes where batches show how many samples they have, throughput/step_time
     in seconds, memory/device_gib at most.
 

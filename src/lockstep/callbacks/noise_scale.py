@@ -11,8 +11,8 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.datamodules.batches import Batch
 from lockstep.models import Task
+from lockstep.trainer.monitor import Monitor, together, watched
 from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Smoothed:
             self.told, self.total = self.told + 1, self.total + ratio
 
 
-class NoiseScale(Callback):
+class NoiseScale(Monitor, Callback):
     """Estimates tr(Sigma) / |G|^2, in samples, while training: G is the gradient of the expected loss, Sigma the covariance of
     the gradients of single samples (McCandlish et al. 2018, arXiv:1812.06162, equation 2.9 and appendix A.1).
 
@@ -63,9 +63,10 @@ class NoiseScale(Callback):
         self.every_n_steps, self.every_n_steps_alone, self.decay = every_n_steps, every_n_steps_alone, decay
         self.smoothed = Smoothed()
         self._every = 0  # steps; 0: none is sampled
-        self._has_halves = self._is_sampled = False
+        self._has_halves = False
         self._batch: Any = None
         self._parts: list[tuple[Tensor, int, float]] = []  # of this step and process: squared norm, samples, loss_weight
+        self._whole: float | None = None  # |g|^2 of the step
         self._norms: list[Tensor] = []
         self._outputs: list[Any] = []
         self._first_half: list[tuple[Tensor, Tensor]] = []  # parameters and gradients
@@ -88,33 +89,42 @@ class NoiseScale(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.smoothed = Smoothed(**state_dict)
 
+    @together
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.meet(trainer, lambda: self._begin(trainer, pl_module))
+
+    def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._has_halves = trainer.world_size * trainer.accumulate_grad_batches == 1
         reason = _why_not(trainer, pl_module, self._has_halves)
         if reason is not None:
             log.warning(f"callbacks.noise_scale: no noise scale is estimated: {reason}")
         self._every = 0 if reason else self.every_n_steps_alone if self._has_halves else self.every_n_steps
 
+    def _is_sampled(self, trainer: Trainer) -> bool:
+        return self._every > 0 and trainer.global_step % self._every == 0
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if not self._every or not isinstance(batch, Batch):
+        if not self._is_sampled(trainer):
             return
         if begins_step(trainer, batch_idx):
-            self._is_sampled = trainer.global_step % self._every == 0
             self._parts.clear()
-        if self._is_sampled:
-            self._batch = batch
-            if self._has_halves:
-                self._handles.append(pl_module.register_forward_hook(lambda _, __, outputs: self._outputs.append(outputs)))
+        self._batch = batch
+        if self._has_halves:
+            self._handles.append(pl_module.register_forward_hook(lambda _, __, outputs: self._outputs.append(outputs)))
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        if not self._is_sampled:
+        if not self._is_sampled(trainer):
             return
         parameters = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
         if self._has_halves:
             self._remove_hooks()
             self._first_half = self._of_first_half(loss, parameters)
         else:  # a leaf's hook is called with what this backward adds to its gradient, before DDP has it
-            self._handles += [p.register_hook(lambda gradient: self._norms.append(_norm(gradient))) for p in parameters]
+            self._handles += [parameter.register_hook(self._keep_norm) for parameter in parameters]
+
+    @watched
+    def _keep_norm(self, gradient: Tensor) -> None:
+        self._norms.append(_norm(gradient))
 
     def _of_first_half(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """What the first half of the samples adds to each parameter's gradient, through the outputs that the loss is of; nothing
@@ -130,7 +140,7 @@ class NoiseScale(Callback):
         return [(parameter, half) for parameter, half in zip(parameters, gradients, strict=True) if half is not None]
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self._is_sampled:
+        if not self._is_sampled(trainer):
             return
         self._remove_hooks()
         scaler = getattr(trainer.precision_plugin, "scaler", None)  # 16-mixed unscales before the optimizer's step
@@ -146,43 +156,48 @@ class NoiseScale(Callback):
         yield [_norm(half) for _, half in pairs], samples // 2
         yield [_norm(whole - half) for whole, half in pairs], samples - samples // 2
 
+    def release(self) -> None:
+        self._remove_hooks()
+
     def _remove_hooks(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
+    @together
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        if not self._is_sampled:
+        if not self._is_sampled(trainer):
             return
-        self._is_sampled = False
-        norms = [_norm(parameter.grad) for parameter in pl_module.parameters() if parameter.grad is not None]
-        if not norms:  # the step is left out: its gradients were not finite
+        sums = self.meet(trainer, lambda: self._own_sums(trainer, pl_module))
+        if sums is None:
             return
-        self._estimate(trainer, float(_squared(norms)))
+        if trainer.world_size > 1:
+            sums = trainer.strategy.reduce(sums, reduce_op="sum")
+        squares, parts, samples = sums.tolist()
+        self._estimate(squares, parts, samples, self._whole)
         if (ratio := self.smoothed.ratio) is not None:
             for logger in trainer.loggers:
                 logger.log_metrics({"noise_scale": ratio}, step=trainer.global_step)
 
-    def _estimate(self, trainer: Trainer, whole: float) -> None:
+    def _estimate(self, squares: float, parts: float, samples: float, whole: float | None) -> None:
         """From |g|^2 of the step, and of its parts, which may be of unequal size: the sum over the parts of samples * |mean
         gradient|^2 is expected to be samples * |G|^2 + parts * tr(Sigma). For equal ones these are the paper's estimates."""
-        squares, parts, samples = self._over_processes(trainer)
-        if parts < 2:
+        if parts < 2 or whole is None:
             return
         trace = (squares - samples * whole) / (parts - 1)
         gradient = whole - trace / samples
         if abs(gradient) + abs(trace) < float("inf"):
             self.smoothed.add(gradient, trace, self.decay)
 
-    def _over_processes(self, trainer: Trainer) -> list[float]:
-        """Samples * |mean gradient|^2, 1, samples: summed over all parts of the step. A sample counts in a part's gradient with
-        loss_weight / accumulation, and in its mean with 1 / samples."""
+    def _own_sums(self, trainer: Trainer, model: LightningModule) -> Tensor:
+        """Samples * |mean gradient|^2, 1, samples: summed over this process's parts of the step. A sample counts in a part's
+        gradient with loss_weight / accumulation, and in its mean with 1 / samples."""
+        norms = [_norm(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+        self._whole = float(_squared(norms)) if norms else None  # the step is left out: its gradients were not finite
         accumulate = trainer.accumulate_grad_batches
         rows = [(float(square) * (accumulate / weight) ** 2 / samples, 1, samples) for square, samples, weight in self._parts]
         sums = torch.tensor([(0, 0, 0), *rows], dtype=torch.float64).sum(dim=0)
-        if trainer.world_size > 1:
-            sums: Any = trainer.strategy.reduce(sums.to(trainer.strategy.root_device), reduce_op="sum")
-        return sums.tolist()
+        return sums.to(trainer.strategy.root_device)
 
 
 def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | None:

@@ -12,9 +12,10 @@ from lockstep.callbacks.drawing import confusion, gallery
 from lockstep.datamodules.batches import Batch
 from lockstep.models import Classifier
 from lockstep.runs.shares import is_first_of_share
+from lockstep.trainer.monitor import Monitor, together
 
 
-class Pictures(Callback):
+class Pictures(Monitor, Callback):
     """`val/samples`: some validation images, each with its class and the predicted one, at the end of training;
     `test/confusion`: the confusion matrix over the whole test set, rows the true classes."""
 
@@ -44,16 +45,19 @@ class Pictures(Callback):
     ) -> None:
         if not (isinstance(pl_module, Classifier) and isinstance(batch, Batch) and isinstance(outputs, Tensor)):
             return
-        if self._confusion is None:
-            self._confusion = MulticlassConfusionMatrix(pl_module.spec.num_outputs).to(pl_module.device)
+        self._confusion = self._confusion or _confusion_matrix(pl_module)
         if len(batch.ids) and is_first_of_share(trainer):
             self._confusion.update(outputs, batch.targets)
 
+    @together
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._confusion is None:
+        if not isinstance(pl_module, Classifier):
             return
-        counts = self._confusion.compute()  # on every rank: sums them
-        if trainer.is_global_zero and (writer := _writer(trainer)) is not None and isinstance(pl_module, Classifier):
+        own = self.meet(trainer, lambda: (self._confusion or _confusion_matrix(pl_module)).confmat)
+        if own is None:
+            return
+        counts: Any = trainer.strategy.reduce(own, reduce_op="sum")
+        if trainer.is_global_zero and (writer := _writer(trainer)) is not None and counts.any():
             writer.add_image("test/confusion", confusion(counts, _class_names(pl_module)), trainer.global_step, dataformats="HWC")
 
 
@@ -64,6 +68,10 @@ def _writer(trainer: Trainer) -> Any:
 
 def _has_images(model: LightningModule, batch: Any) -> bool:
     return isinstance(model, Classifier) and isinstance(batch, Batch) and batch.inputs.ndim == 4 and len(batch.ids) > 0
+
+
+def _confusion_matrix(model: Classifier) -> Any:
+    return MulticlassConfusionMatrix(model.spec.num_outputs).to(model.device)
 
 
 def _class_names(model: Classifier) -> Sequence[str]:

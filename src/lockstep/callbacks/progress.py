@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from lockstep.atomic_files import read_json, write_json
 from lockstep.runs.results import accountant
 from lockstep.runs.shares import share_of_batch
+from lockstep.trainer.monitor import Monitor
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
@@ -22,7 +23,7 @@ REDRAWN = 0.5  # seconds after which a bar is drawn again, however few batches h
 _BAR, _GROWTH = 5, 6  # columns: of the bar itself, and for a rate and a time that become longer
 
 
-class Progress(TQDMProgressBar):
+class Progress(Monitor, TQDMProgressBar):
     """A bar on a terminal, and a line per epoch everywhere.
 
     The bar is redrawn every half second; every `refresh_rate` batches, and at the end of an epoch, with the metrics that are

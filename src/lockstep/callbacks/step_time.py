@@ -1,6 +1,7 @@
 """What the time of a step goes to, measured in one step of many."""
 
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from lockstep.config.plan import visible_cores
 from lockstep.datamodules import Batches, InMemory
 from lockstep.datamodules.on_device import OnDevice
 from lockstep.trainer.epoch_loop import EpochLoop
+from lockstep.trainer.monitor import together, watched
 from lockstep.trainer.steps import StepParts
 
 PARTS: tuple[str, ...] = ("data", "forward", "backward", "communication", "optimizer", "rest")
@@ -66,7 +68,16 @@ class StepTime(StepParts):
             self._read(trainer)
         if self._until_next <= 0:
             self._until_next = self.every_n_steps
-            self._batch = _Batch(trainer, pl_module)
+            self._batch = _Batch(trainer, pl_module, self._has_gradient)
+
+    @watched
+    def _has_gradient(self, _: Parameter) -> None:
+        if self._batch is not None:
+            self._batch.has_gradient()
+
+    def release(self) -> None:
+        if self._batch is not None:
+            self._batch.take_hooks_away()
 
     def _read(self, trainer: Trainer) -> None:
         """Those measured batches that the device has come to the end of."""
@@ -86,11 +97,11 @@ class StepTime(StepParts):
 
     on_train_epoch_start = on_validation_start = on_save_checkpoint = _leave_out
 
+    @together
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if pl_module.device.type == "cuda":
-            torch.cuda.synchronize(pl_module.device)
-        self._read(trainer)
-        own = self._seconds.to(pl_module.device, torch.float32)
+        own = self.meet(trainer, lambda: self._own(trainer, pl_module))
+        if own is None:
+            return
         ranks = torch.stack(gather_all_tensors(own) if trainer.world_size > 1 else [own]).cpu()
         if self._count:
             shares = ranks / ranks.sum(dim=1, keepdim=True)
@@ -101,15 +112,22 @@ class StepTime(StepParts):
                 "advice": _advice(trainer, shares, mean_time, self._idle / self._count),
             }
 
+    def _own(self, trainer: Trainer, model: LightningModule) -> Tensor:
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
+        self._read(trainer)
+        return self._seconds.to(model.device, torch.float32)
+
 
 class _Batch:
     """When, on the device's own clock, each part of a batch begins; from now, the end of the one before."""
 
-    def __init__(self, trainer: Trainer, model: LightningModule) -> None:
+    def __init__(self, trainer: Trainer, model: LightningModule, has_gradient: Callable[[Parameter], None]) -> None:
         loop = trainer.fit_loop.epoch_loop
         assert isinstance(loop, EpochLoop)
         self._loop, self._device = loop, model.device
-        self._shared = [p for p in model.parameters() if p.requires_grad] if trainer.world_size > 1 else []
+        self._shared = list(model.parameters()) if trainer.world_size > 1 else []
+        self._call_at_gradient = has_gradient
         self._hooks: list[Any] = []
         self._last_gradient: Any = None
         self._waited = -loop.waited_for_data
@@ -131,19 +149,24 @@ class _Batch:
         if part == "forward":
             self._waited += self._loop.waited_for_data
         elif part == "backward":
-            self._hooks = [parameter.register_post_accumulate_grad_hook(self._has_gradient) for parameter in self._shared]
+            trained = [parameter for parameter in self._shared if parameter.requires_grad]  # as of this backward pass
+            self._hooks = [parameter.register_post_accumulate_grad_hook(self._call_at_gradient) for parameter in trained]
         self._marks.append((part, self._now()))
 
-    def _has_gradient(self, _: Parameter) -> None:
+    def has_gradient(self) -> None:
         """Before DDP takes it: its hook is on the graph's node that this is called in."""
         self._last_gradient = self._now()
 
     def _end_backward(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        self.take_hooks_away()
         if self._last_gradient is not None:
             self._marks.append(("communication", self._last_gradient))
-        self._hooks, self._last_gradient = [], None
+        self._last_gradient = None
+
+    def take_hooks_away(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def is_over(self) -> bool:
         return self._device.type != "cuda" or self._marks[-1][1].query()

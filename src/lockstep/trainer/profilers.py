@@ -32,6 +32,9 @@ class _Window(StepParts):
     def _close(self) -> None:
         """Once and for all, if it was ever opened."""
 
+    def release(self) -> None:
+        self._close()
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close()
 

@@ -7,6 +7,8 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lockstep.trainer.monitor import Monitor
+
 
 def begins_step(trainer: Any, batch_idx: int) -> bool:
     """Is this its first batch? Then, before it, nothing is accumulated."""
@@ -18,7 +20,7 @@ def ends_step(trainer: Any, batch_idx: int) -> bool:
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
 
 
-class StepParts(Callback):
+class StepParts(Monitor, Callback):
     """Says when a part of a step begins: "data" when the batch before is done with, "forward", "backward", "rest" after the
     gradients, "optimizer"; or a "validation" within an epoch.
 

@@ -207,7 +207,7 @@ def test_on_a_gpu_its_events_are_read_when_they_are_past(monkeypatch: pytest.Mon
     monkeypatch.setattr(Event, "done_until", 0.0)
     loop = EpochLoop.__new__(EpochLoop)
     trainer: Any = SimpleNamespace(fit_loop=SimpleNamespace(epoch_loop=loop), world_size=1)
-    batch = step_time._Batch(trainer, SimpleNamespace(device=torch.device("cuda"), parameters=list))  # pyright: ignore
+    batch = step_time._Batch(trainer, SimpleNamespace(device=torch.device("cuda"), parameters=list), print)  # pyright: ignore
     loop.waited_for_data = 0.002  # seconds, of the four milliseconds in which the device had nothing to do
     for part, now in (("forward", 4), ("backward", 14), ("rest", 34), ("optimizer", 35), ("rest", 40), ("end", 42)):
         Event.now = now
