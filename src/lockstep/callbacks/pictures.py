@@ -45,9 +45,9 @@ class Pictures(Monitor, Callback):
     ) -> None:
         if not (isinstance(pl_module, Classifier) and isinstance(batch, Batch) and isinstance(outputs, Tensor)):
             return
-        self._confusion = self._confusion or _confusion_matrix(pl_module)
+        self._confusion = matrix = self._confusion or _confusion_matrix(pl_module)
         if len(batch.ids) and is_first_of_share(trainer):
-            self._confusion.update(outputs, batch.targets)
+            matrix.update(outputs, batch.targets)
 
     @together
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
