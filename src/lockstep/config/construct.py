@@ -64,7 +64,9 @@ class Factory:
             name = found and (found[1] or found[2])
             if name not in self.keywords:
                 return None
-            accepted = f"no such argument; accepted are {', '.join(self.arguments.types)}"
+            others = ", ".join(other for other in self.arguments.types if other != name)
+            is_twice = found is not None and found[2]
+            accepted = "is set elsewhere; accepted is to leave it out" if is_twice else f"no such argument; accepted are {others}"
             return config_error(f"{self.key}.{name}", shown(self.keywords[name]), accepted)
         if isinstance(error, InstantiationException):  # Hydra checks again what is called, and with what
             return config_error(f"{self.key}._target_", self.name, _in_one_line(error))

@@ -150,7 +150,7 @@ _OF_A_KIND: dict[Rule, str] = {
         callbacks.activation_checkpointing.match callbacks.freeze.match
     """,
     one_of("max", "min"): """
-        optimized_mode model.lr_scheduler.mode callbacks.best_checkpoint.mode callbacks.early_stopping.mode
+        optimized_mode callbacks.best_checkpoint.mode callbacks.early_stopping.mode
     """,
 }
 

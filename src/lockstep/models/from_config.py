@@ -9,6 +9,7 @@ from lockstep.config.construct import Factory, construct
 from lockstep.config.targets import Trust, resolve
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
+from lockstep.models.schedule_from_config import Schedule
 from lockstep.models.task import Task
 
 
@@ -33,6 +34,8 @@ def build_model(model_config: dict[str, Any], lr: float | None = None, trust: Tr
         given["net"] = construct("model.adapt", adapt, given, trust=trust)
     if parts.get("torchmetrics") is not None:
         given["torchmetrics"] = _metrics(parts.pop("torchmetrics"), spec.num_outputs, trust)
+    if isinstance(schedule := parts.get("lr_scheduler"), dict) and "_target_" in schedule:
+        given["lr_scheduler"] = Schedule("model.lr_scheduler", parts.pop("lr_scheduler"), trust)
     return construct("model", parts, given, trust=trust)
 
 

@@ -34,7 +34,7 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
     """
     groups = _by_depth(groups)
     if not groups:
-        return make(model.parameters(), **options)
+        return _checked(make(model.parameters(), **options))
     members: dict[str | None, list[nn.Parameter]] = {None: [], **{name: [] for name in groups}}
     patterns = {name: _compiled(name, group["match"]) for name, group in groups.items()}
     for name, parameter in model.named_parameters():
@@ -44,11 +44,20 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
             some = ", ".join([name for name, _ in model.named_parameters()][:4])
             accepted = f"no parameter is left that it is found in; accepted is part of a name such as {some}"
             raise config_error(f"model.param_groups.{name}.match", group["match"], accepted)
-    optimizer = make([{"params": found} | _options(name, groups) for name, found in members.items() if found], **options)
+    optimizer = _checked(
+        make([{"params": found} | _options(name, groups) for name, found in members.items() if found], **options)
+    )
     _check_options(groups, getattr(optimizer, "group_options", optimizer.defaults))
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * group.pop("lr_factor", 1.0)
     return optimizer
+
+
+def _checked(made: Any) -> Optimizer:
+    if not isinstance(made, Optimizer):
+        accepted = "is what model.optimizer._target_ returns; accepted is one of torch's optimizers, or a subclass of theirs"
+        raise config_error("model.optimizer", f"a {type(made).__name__}", accepted)
+    return made
 
 
 def _by_depth(groups: Groups) -> dict[str, Mapping[str, Any]]:

@@ -65,7 +65,7 @@ def _factors(
     return _entry(LambdaLR(optimizer, factors), interval, lightning_frequency, monitor)
 
 
-def _refuse_until(optimizer: Optimizer, name: str) -> None:
+def refuse_until(optimizer: Optimizer, name: str) -> None:
     for group in optimizer.param_groups:
         if "until" in group:
             raise config_error("model.param_groups", f"{{until: {group['until']}}}", f"is not for {name}; accepted is no until")
@@ -116,7 +116,7 @@ def one_cycle(
     """
     if frequency != 1:
         raise config_error("model.lr_scheduler.frequency", frequency, "one_cycle moves at every interval; accepted is 1")
-    _refuse_until(optimizer, "one_cycle")
+    refuse_until(optimizer, "one_cycle")
     total = training.length(interval)
     highest = [group["lr"] for group in optimizer.param_groups]
     has_momentum = "momentum" in optimizer.defaults or "betas" in optimizer.defaults
@@ -139,5 +139,5 @@ def plateau(
         raise config_error("model.lr_scheduler.interval", interval, "a plateau is looked for after an epoch; accepted is epoch")
     if gamma >= 1:
         raise config_error("model.lr_scheduler.gamma", gamma, "lowers the rate on a plateau; accepted is a number below 1")
-    _refuse_until(optimizer, "plateau")
+    refuse_until(optimizer, "plateau")
     return _entry(ReduceLROnPlateau(optimizer, mode=mode, factor=gamma, patience=patience), interval, frequency, monitor)

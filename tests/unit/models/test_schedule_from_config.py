@@ -1,0 +1,130 @@
+"""Any schedule and any optimizer that a config names: torch's own, a function's of one's own, Lightning's dictionary."""
+
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from fits import BARE, prepared
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
+
+from lockstep.config.construct import Factory
+from lockstep.errors import ConfigError
+from lockstep.models.schedule_from_config import Schedule
+from lockstep.models.schedules import TrainingLength
+
+PAGE = Path(__file__).parents[3] / "docs" / "your-model-and-data.md"
+TEN_EPOCHS = TrainingLength(steps=100, epochs=10, steps_per_epoch=10)
+KEY = "model.lr_scheduler"
+TORCH = "torch.optim.lr_scheduler"
+WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}  # as constant.yaml has it
+
+
+def optimizer(**options: Any) -> SGD:
+    return SGD([{"params": [torch.nn.Parameter(torch.zeros(1))], **options}], lr=1.0)
+
+
+def lightning_s(sgd: SGD, gamma: float) -> dict[str, Any]:
+    return {"scheduler": ExponentialLR(sgd, gamma), "interval": "epoch", "name": "rate"}
+
+
+def of_length(sgd: SGD, training: Any) -> LambdaLR:
+    return LambdaLR(sgd, lambda t: 1 - t / training.steps)
+
+
+def none(sgd: SGD) -> None: ...
+
+
+def entry(target: str, **values: Any) -> dict[str, Any]:
+    return Schedule(KEY, {"_target_": target, "_partial_": True, **values})(optimizer(), TEN_EPOCHS)
+
+
+def test_one_of_torch_s_by_name_keeps_what_is_lightning_s() -> None:
+    found = entry(f"{TORCH}.ExponentialLR", gamma=0.9, **WHEN)
+    assert isinstance(found["scheduler"], ExponentialLR)
+    assert (found["interval"], found["frequency"], found["monitor"]) == ("step", 1, None)
+
+
+def test_a_function_s_dictionary_comes_before_the_config() -> None:
+    found = entry(f"{__name__}.lightning_s", gamma=0.5, interval="step", frequency=2)
+    assert (found["interval"], found["frequency"], found["name"]) == ("epoch", 2, "rate")
+
+
+def test_a_function_that_asks_for_it_is_given_how_long_training_lasts() -> None:
+    assert entry(f"{__name__}.of_length")["scheduler"].lr_lambdas[0](50) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("target", "values", "line"),
+    [
+        (f"{TORCH}.ExponentialLR", {}, "gamma=???: a value is required by"),
+        (
+            f"{TORCH}.ExponentialLR",
+            {"gamma": 0.9, "period": 3},
+            "period=3: no such argument; accepted are optimizer, gamma, last_epoch",
+        ),
+        (f"{TORCH}.ExponentialLR", {"gamma": 0.9, "warmup_steps": 5}, "warmup_steps=5: .* has no warm-up; accepted is 0"),
+        (f"{TORCH}.ReduceLROnPlateau", WHEN, "monitor=null: a plateau is looked for in a metric"),
+        (f"{__name__}.none", {}, "_target_=.*none: returns a NoneType; accepted is what returns one of torch's schedulers"),
+        (f"{TORCH}.CosineAnnealingLR", {"interval": "step"}, "T_max=???: a value is required by"),
+    ],
+)
+def test_what_can_t_be_is_refused_in_one_line(target: str, values: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{re.escape(KEY)}\.{line.replace('???', re.escape('???'))}"):
+        entry(target, **values)
+
+
+def test_parts_of_training_are_not_for_a_schedule_that_does_not_know_them() -> None:
+    with pytest.raises(ConfigError, match=r"^model\.param_groups="):
+        Schedule(KEY, {"_target_": f"{TORCH}.ExponentialLR", "gamma": 0.9})(optimizer(until=0.5), TEN_EPOCHS)
+
+
+def fitted(folder: Path, *options: str) -> Any:
+    short = ("model=linear", "datamodule=random_regression", "trainer.max_epochs=2", "trainer.limit_train_batches=3")
+    datamodule, model, trainer = prepared(folder, *short, "trainer.limit_val_batches=0", *options, base=BARE)
+    trainer.fit(model, datamodule)
+    return trainer.optimizers[0]
+
+
+def test_on_the_command_line_a_schedule_of_torch_s_trains(tmp_path: Path) -> None:
+    options = (f"model.lr_scheduler._target_={TORCH}.ExponentialLR", "+model.lr_scheduler.gamma=0.5", "model.optimizer.lr=0.1")
+    assert math.isclose(fitted(tmp_path, *options).param_groups[0]["lr"], 0.1 * 0.5**6)
+
+
+def blocks(language: str) -> dict[str, str]:
+    """Those of the page that open with a file's name, by it."""
+    found = re.findall(rf"^```{language}\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+def test_the_page_s_examples_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "schedules_of_the_page"
+    (tmp_path / f"{module}.py").write_text(blocks("python")["src/lockstep/models/my_schedules.py"])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    named = {Path(name).stem: yaml.safe_load(text) for name, text in blocks("yaml").items() if name.startswith("conf/model/")}
+    nodes = {name: {key: value for key, value in node.items() if key != "_partial_"} for name, node in named.items()}
+    exponential = Schedule(KEY, nodes["exponential"])(optimizer(), TEN_EPOCHS)
+    assert exponential["interval"] == "epoch"
+    own = nodes["inverse_root"] | {"_target_": f"{module}.inverse_root"}
+    assert Schedule(KEY, own)(optimizer(), TEN_EPOCHS)["scheduler"].lr_lambdas[0](150) == 0.5
+    assert entry(f"{module}.there_and_back")["interval"] == "step"
+    assert entry(f"{module}.patient")["monitor"] == "val/loss"
+    values = nodes["rmsprop"].items()
+    rmsprop = [f"{'' if key in ('_target_', 'lr') else '+'}model.optimizer.{key}={value}" for key, value in values]
+    made = fitted(tmp_path / "run", "~model.optimizer.nesterov", "~model.optimizer.fused", *rmsprop)
+    assert (type(made), made.defaults["alpha"]) == (torch.optim.RMSprop, 0.95)
+
+
+def of_period(sgd: SGD, period: int) -> None: ...
+
+
+def test_a_value_that_comes_twice_is_not_called_unknown() -> None:
+    make = Factory(KEY, {"_target_": f"{__name__}.of_period", "period": 3})
+    with pytest.raises(ConfigError, match=rf"^{re.escape(KEY)}\.period=3: is set elsewhere; accepted is to leave it out"):
+        make(optimizer(), 5)
