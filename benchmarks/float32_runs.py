@@ -107,7 +107,7 @@ def trained(model: str, folder: Path, flips: bool) -> dict[str, Any]:
     devices = f"trainer.devices={os.environ.get('WORLD_SIZE', '1')}"
     cfg = compose(*FIXED, *options, devices, f"trainer.max_steps={STEPS[-1]}", f"run_dir={folder}")
     datamodule, module, trainer = build(cfg, Plan.of(cfg))
-    trainer.callbacks.append(kept := Kept(flips))
+    trainer.callbacks.append(kept := Kept(flips))  # pyright: ignore[reportAttributeAccessIssue]
     trainer.fit(module, datamodule)
     (measured,) = trainer.validate(module, datamodule, verbose=False)  # training may end within an epoch
     return {"weights": kept.weights, "metric": measured[metric]}

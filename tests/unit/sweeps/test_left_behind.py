@@ -1,5 +1,6 @@
 """What a job's own code has started in a session of its own ends with the job."""
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -23,7 +24,7 @@ def left_by(folder: Path, mark: str) -> tuple[LocalAttempt, int]:
     pool = Pool(("0",))
     folder.mkdir()
     process = subprocess.Popen(["sh", "-c", LEAVES], cwd=folder, env=os.environ | {JOB_MARK: mark}, start_new_session=True)
-    attempt = LocalAttempt(process, pool, pool.take(1), mark)
+    attempt = LocalAttempt(process, pool, pool.take(1), mark, contextlib.ExitStack())
     wait_for(lambda: process.poll() is not None)
     return attempt, int((folder / "pid").read_text())
 
