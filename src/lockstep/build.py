@@ -10,17 +10,18 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from lightning import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment, TorchElasticEnvironment
+from lightning.pytorch import loggers
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lockstep.callbacks import LastCheckpoint, PlainLightning, Ranks, SteppedRate
+from lockstep.callbacks import LastCheckpoint, MonitoredMetrics, PlainLightning, Ranks, SteppedRate
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.arguments import Arguments
+from lockstep.config.checks import monitored
 from lockstep.config.construct import Factory, construct
 from lockstep.config.overrides import key_of
 from lockstep.config.plan import Plan
@@ -78,6 +79,8 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule | None, Ligh
         _check_test(model, datamodule)
     step = None if cfg.ckpt_path is None else _step_of_continued(cfg, plan, model)
     trainer = build_trainer(cfg, plan, step)
+    if not isinstance(model, Task):
+        _look_at_metrics(cfg, trainer)
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
         _ignore_warnings(_OF_TASKS)
     else:
@@ -90,6 +93,13 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule | None, Ligh
     if cfg.trainer.sync_batchnorm and plan.world_size > 1:
         synchronise_batchnorm(model)
     return datamodule, model, trainer
+
+
+def _look_at_metrics(cfg: DictConfig, trainer: Any) -> None:
+    """A Task says in the config what it logs; of another module it is seen in a batch of validation before training."""
+    if cfg.trainer.num_sanity_val_steps is None:
+        trainer.num_sanity_val_steps = 1
+    trainer.callbacks.append(MonitoredMetrics(dict(monitored(cfg))))
 
 
 def _quieten_lightning() -> None:
@@ -146,6 +156,8 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of cfg.ckpt_path."""
     settings = _plain(cfg, "trainer")
     del settings["sync_batchnorm"]  # it is the model's; see build
+    if settings.get("num_sanity_val_steps") is None:  # see build, too
+        settings["num_sanity_val_steps"] = 0
     io = construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))
     strategy = construct("trainer.strategy", settings.pop("strategy"), {"world_size": plan.world_size})
     settings |= {"accelerator": plan.accelerator, "devices": list(plan.device_ids) if plan.device_ids else plan.devices}
@@ -248,17 +260,21 @@ def _instances(cfg: DictConfig, group: str, given: Callable[[Factory], dict[str,
 def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
     """Of a run that is continued the same ones, less what they have logged after its checkpoint, which is of `step`."""
     is_continued = step is not None and Path(cfg.ckpt_path).is_relative_to(cfg.run_dir)
-    can_purge = (TensorBoardLogger, CSVLogger) if is_continued else ()
+    can_purge = (loggers.TensorBoardLogger, CSVLogger) if is_continued else ()
 
     def given(factory: Factory) -> dict[str, Any]:
-        if factory.callee is TensorBoardLogger:  # which passes the rest on only when it first writes
+        if _is_one(factory.callee, (loggers.TensorBoardLogger,)):  # which passes the rest on only when it first writes
             from torch.utils.tensorboard import SummaryWriter
 
             rest = factory.keywords.keys() - factory.arguments.own
             Arguments(SummaryWriter).check(factory.key, {name: factory.keywords[name] for name in rest})
-        return {"purge_step": step} if factory.callee in can_purge else {}
+        return {"purge_step": step} if _is_one(factory.callee, can_purge) else {}
 
     return _instances(cfg, "logger", given)
+
+
+def _is_one(callee: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(callee, type) and issubclass(callee, kinds)
 
 
 def _plain(cfg: DictConfig, key: str) -> Any:

@@ -124,6 +124,8 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
         if result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")) and _has_script("scripts/evaluate.py"):
             commands.append(command_line("scripts/evaluate.py", run_dir))
         print("\n  ".join(["\nNext:", *commands]), flush=True)
+    if ended_by := result.get("ended_by"):
+        print(f"The run has finished: {ended_by}", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:

@@ -37,9 +37,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+def test_a_metric_that_it_does_not_log_is_refused_before_training_and_leaves_nothing(tmp_path: Path) -> None:
+    done = train(*MINE, *TWO, "optimized_metric=val/acc", "trainer.check_val_every_n_epoch=3", "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("optimized_metric=val/acc: the model logs ")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_it_leaves_a_record(run: Path) -> None:
     found = record(run)
-    assert json.loads((run / "status.json").read_text())["status"] == "finished"
+    status = json.loads((run / "status.json").read_text())
+    assert (status["status"], status["reason"]) == ("finished", "trainer.max_epochs=3")
     assert (found["world_size"], found["samples_trained"], found["steps"], found["lr"]) == (2, 4200, 21, 0.05)
     assert found["samples_per_second"] > 0
     assert [cause.partition(",")[0] for cause in found["not_as_one_process"]] == [

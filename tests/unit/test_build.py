@@ -9,7 +9,6 @@ import torch
 from built import SMALL, built, same_weights
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from omegaconf import DictConfig
 
@@ -17,7 +16,7 @@ from lockstep.build import build_trainer
 from lockstep.callbacks import LastCheckpoint
 from lockstep.config.plan import Plan
 from lockstep.trainer.batchnorm import Synchronised
-from lockstep.trainer.loggers import CSVLogger
+from lockstep.trainer.loggers import CSVLogger, TensorBoardLogger
 from lockstep.trainer.strategies import DDP
 
 
@@ -119,7 +118,7 @@ def names(objects: list[Any]) -> set[str]:
     return {type(thing).__name__ for thing in objects}
 
 
-DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog"}
+DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog", "SteppedRate"}
 DEFAULT |= {
     "CounterBasedRandomness",
     "EquivalenceReport",

@@ -7,6 +7,7 @@ from lockstep.callbacks.early_stopping import EarlyStopping
 from lockstep.callbacks.equivalence import EquivalenceReport
 from lockstep.callbacks.freeze import Freeze
 from lockstep.callbacks.lr_range import LearningRateRange
+from lockstep.callbacks.monitored import MonitoredMetrics
 from lockstep.callbacks.monitors import LearningRate, SteppedRate, Throughput
 from lockstep.callbacks.noise_scale import NoiseScale
 from lockstep.callbacks.nonfinite import NonFinite

@@ -32,3 +32,5 @@ class EarlyStopping(callbacks.EarlyStopping):
         super().load_state_dict(state_dict)
         self._has_stopped = state_dict["has_stopped"] and given == self.patience
         self.patience = given
+        if not self._has_stopped:
+            self.stopping_reason_message = None

@@ -39,6 +39,10 @@ class LearningRateRange(Callback):
         self._loss: Tensor | float = 0.0  # of the step so far, here
         self._ratios: list[tuple[dict[str, Any], float]] = []  # of parameter groups to the first one's rate
 
+    @property
+    def ended_by(self) -> str | None:
+        return None if self.diverged_at is None else f"the loss has diverged at a rate of {self.diverged_at:.2g}"
+
     def facts(self) -> dict[str, Any]:
         """For the record of the run."""
         rate, reason = self._suggestion()

@@ -40,7 +40,7 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     check_rules(cfg, RULES)
     for key, value, accepted in _conflicts(cfg):
         raise config_error(key, value, accepted)
-    for key, metric in _monitored(cfg):
+    for key, metric in monitored(cfg):
         check_metric(cfg, key, metric)
     _check_targets(cfg)
     _check_data_dir(cfg)
@@ -150,7 +150,8 @@ def _conflicts_of_communication(of: Callable[[str], Any]) -> Iterator[tuple[str,
         yield "guards.nonfinite.action", "skip", accepted
 
 
-def _monitored(cfg: DictConfig) -> Iterator[tuple[str, str]]:
+def monitored(cfg: DictConfig) -> Iterator[tuple[str, str]]:
+    """The metrics that a run is compared, stopped or saved by: the key, and the name."""
     yield "optimized_metric", cfg.optimized_metric
     groups = {"model.lr_scheduler": OmegaConf.select(cfg, "model.lr_scheduler")}
     groups |= {f"callbacks.{name}": cfg.callbacks[name] for name in cfg.get("callbacks") or {}}

@@ -178,7 +178,7 @@ RULES: dict[str, Rule] = {
     "trainer.limit_val_batches": LIMIT,
     "trainer.limit_test_batches": LIMIT,
     "trainer.val_check_interval": AMOUNT,
-    "trainer.num_sanity_val_steps": integer(-1),
+    "trainer.num_sanity_val_steps": integer(-1).or_null(),
     "trainer.deterministic": one_of(True, False, "warn"),
     "trainer.benchmark": YES_NO.or_null(),
     "trainer.strategy.process_group_backend": one_of("nccl", "gloo").or_null(),

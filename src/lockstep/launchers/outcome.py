@@ -36,11 +36,11 @@ class Outcome:
     is_silent: bool = field(default=False, compare=False)  # the rank has not said why
 
 
-def outcome_of(error: BaseException, rank: int, has_saved: bool = False) -> Outcome:
-    """A ConfigError means that the run could not start, unless it has saved a checkpoint by then: that is never thrown
-    away."""
+def outcome_of(error: BaseException, rank: int, has_stepped: bool = False) -> Outcome:
+    """A ConfigError means that the run could not start, unless an optimizer has made a step by then: what was
+    trained is never thrown away."""
     if isinstance(error, ConfigError):
-        return Outcome(code=ExitCode.FAILED if has_saved else ExitCode.REFUSED, reason=str(error), rank=rank, is_final=True)
+        return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=str(error), rank=rank, is_final=True)
     if isinstance(error, Preempted):
         return Outcome(code=ExitCode.PREEMPTED, reason=str(error), rank=rank, signal=error.number, unsaved=error.unsaved)
     if isinstance(error, KeyboardInterrupt):

@@ -21,6 +21,7 @@ from lockstep.runs.locks import Lock
 from lockstep.runs.mirror import check_mirror
 
 _OF_A_RUN = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a run has the directory
+_OF_A_SWEEP = ("manifest.json", "multirun.yaml", "search.json")  # the same of a sweep
 _SMALL = 2**20  # bytes; we write no larger file beside the folders and the logs
 
 
@@ -70,6 +71,7 @@ class OwnDirectory:
     def __init__(self) -> None:
         self.path: Path | None = None
         self.has_begun = False  # what has begun in it can be continued
+        self.is_kept = False  # the optimizer has made a step, say
         self._lock: Lock | None = None
         self._before: _Before | None = None
 
@@ -79,7 +81,7 @@ class OwnDirectory:
             return
         assert self.path is None, f"{self.path} is this process's directory already"
         with STOP_SIGNALS.held(), _writing(directory, key):
-            self.path, self._before = directory, self._before or _Before.of(directory)
+            self.path, self._before, self.is_kept = directory, self._before or _Before.of(directory), False
             directory.mkdir(parents=True, exist_ok=True)
             try:
                 self._lock = Lock(directory, key)
@@ -99,15 +101,15 @@ class OwnDirectory:
             self.take(directory, key)
 
     def keep(self) -> None:
-        """From here on there is something in it."""
-        self._before, self.has_begun = None, True
+        """From here on there is something in it; known to a rank of a run, whose directory its parent has, too."""
+        self._before, self.has_begun, self.is_kept = None, True, True
 
     def leave(self) -> None:
         """Somebody else may take it, as it is now."""
         if self._lock is not None:
             self._lock.close()
         self.path = self._lock = self._before = None
-        self.has_begun = False
+        self.has_begun = self.is_kept = False
 
     def give_back(self) -> None:
         """Makes it what it was before: for a run that could not start."""
@@ -157,6 +159,8 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     if resumed and absolute(config.resume) != directory:
         raise config_error("resume", config.resume, f"accepted on the command line alone, as resume={config.resume}")
     key = "resume" if resumed else "hydra.run.dir"
+    if not resumed:
+        _check_no_sweep(directory)
     check_files(directory, key)
     OWN_DIRECTORY.take(directory, key)
     takes_global = "global_batch_size" in (config.get("datamodule") or {})
@@ -183,6 +187,21 @@ def _earlier_life(directory: Path, command: CommandLine, resumed: bool) -> Ident
         return theirs
     is_over = not restarts() and (read_json(directory / "status.json") or {}).get("status") == "finished"
     return None if is_over or theirs.overrides != Identity.new(command, None).overrides else theirs
+
+
+def _check_no_sweep(directory: Path) -> None:
+    """Raises ConfigError for a directory that a sweep has: overwrite=true sets aside runs alone."""
+    if any((directory / name).exists() for name in _OF_A_SWEEP) or any(directory.glob("*/job.json")):
+        raise config_error("hydra.run.dir", directory, "belongs to a sweep; accepted is another directory")
+
+
+def take_sweep_directory(config: DictConfig) -> None:
+    """For a sweep, before Hydra's sweeper writes into it. Raises ConfigError for a directory that a run has."""
+    directory = folder_of(config, "hydra.sweep.dir")
+    is_run_s = any((directory / name).exists() for name in _OF_A_RUN) and not (directory / "manifest.json").exists()
+    if is_run_s:
+        raise config_error("hydra.sweep.dir", directory, "belongs to a run; accepted is another directory")
+    OWN_DIRECTORY.take(directory, "hydra.sweep.dir")
 
 
 def folder_of(config: DictConfig, key: str) -> Path:

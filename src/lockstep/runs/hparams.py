@@ -59,12 +59,12 @@ def session(values: Mapping[str, str | float], is_success: bool) -> list[Any]:
     ]
 
 
-def write_failed_session(folder: Path, values: Mapping[str, str | float]) -> None:
-    """For a run that could not write it itself."""
+def write_session(folder: Path, values: Mapping[str, str | float], is_success: bool) -> None:
+    """Into an event file of its own, beside a logger's."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     writer = EventFileWriter(str(folder))
-    for summary in session(values, is_success=False):
+    for summary in session(values, is_success):
         writer.add_event(Event(wall_time=time.time(), summary=summary))
     writer.close()

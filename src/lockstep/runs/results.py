@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 from lightning import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.hparams import hyperparameters, session, swept
+from lockstep.runs.hparams import hyperparameters, swept, write_session
 from lockstep.runs.shares import share_of_batch
+
+_SIGNALING = " Signaling Trainer to stop."
 
 
 def best_checkpoint(trainer: Any) -> Path | None:
@@ -84,6 +86,25 @@ def _has_test(model: Any, datamodule: Any) -> bool:
     return are_lightning_s and getattr(datamodule, "has_test", True) and all(is_overridden(hook, part) for part, hook in parts)
 
 
+def ended_by(trainer: Any) -> str:
+    """Why training has ended: the key that set the end, or what has asked for it before. A callback says so by an attribute
+    `ended_by`."""
+    if 0 < trainer.max_steps <= trainer.global_step:
+        return f"trainer.max_steps={trainer.max_steps}"
+    if 0 < (trainer.max_epochs or -1) <= trainer.current_epoch:
+        return f"trainer.max_epochs={trainer.max_epochs}"
+    said = (why for callback in trainer.callbacks if (why := _said_by(callback)) is not None)
+    return next(said, "trainer.should_stop, which the model or a callback has set")
+
+
+def _said_by(callback: Any) -> str | None:
+    if isinstance(callback, Timer):
+        left = callback.time_remaining()
+        return None if left is None or left > 0 else f"trainer.max_time, after {callback.time_elapsed():.0f} s"
+    message = getattr(callback, "stopping_reason_message", None)  # of Lightning's EarlyStopping
+    return getattr(callback, "ended_by", None) if message is None else f"early stopping: {message.removesuffix(_SIGNALING)}"
+
+
 def _peak_memory(device: torch.device) -> int:
     """Bytes: of the GPU; elsewhere of the process."""
     if device.type == "cuda":
@@ -103,7 +124,8 @@ def _of_ranks(trainer: Trainer, value: float) -> list[float]:
 def log_hparams(
     trainer: Trainer, cfg: DictConfig, command: CommandLine, facts: dict[str, Any], metrics: dict[str, float]
 ) -> None:
-    """One hparams record per run: the overridden keys and what follows from them, with the final metrics.
+    """One hparams record per run: the overridden keys and what follows from them, with the final metrics:
+    those of the best checkpoint, where there is one, as best/NAME.
 
     A logger with a method `log_result` gets both by it, and the last step; the run ends with that."""
     values = hyperparameters(cfg, command.choices, swept(command.overrides), facts)
@@ -112,9 +134,10 @@ def log_hparams(
             log_result(values, metrics, trainer.global_step)
             continue
         if isinstance(logger, TensorBoardLogger):
-            logger.log_metrics(metrics, step=trainer.global_step)
-            for summary in session(values, is_success=True):
-                logger.experiment.file_writer.add_summary(summary)
+            if best_checkpoint(trainer) is not None:
+                best = {f"best/{name}": value for name, value in metrics.items() if not name.startswith("test")}
+                logger.log_metrics(best, step=trainer.global_step)
+            write_session(Path(logger.log_dir), values, is_success=True)
         else:
             logger.log_hyperparams(values)
         logger.finalize("success")

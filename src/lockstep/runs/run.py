@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -28,7 +29,7 @@ from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.identity import run_id_of
-from lockstep.runs.mirror import Mirror, stamps_of_checkpoints
+from lockstep.runs.mirror import Mirror
 from lockstep.runs.speaker import first_to_speak, forget_speakers
 from lockstep.runs.storage import shortcomings
 from lockstep.runs.validation import Prepared
@@ -51,7 +52,6 @@ class Run:
         self.cfg = cfg
         self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
-        self._checkpoints_before = stamps_of_checkpoints(self.directory)
         self.plan, self.command = prepared.plan, prepared.command
         self.rank = this_rank()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
@@ -171,6 +171,7 @@ class Run:
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= self.cfg.max_restarts:
                 break
             attempt += 1
+            OWN_DIRECTORY.keep()  # there may be something in it
             log.warning(f"{outcome.reason}; restart {attempt} of {self.cfg.max_restarts}")
         if outcome.code:
             self._fail(outcome)
@@ -178,7 +179,7 @@ class Run:
 
     def finish(self, trainer: "Trainer") -> None:
         """In every rank: writes metrics.json from rank zero, then leaves the process group together."""
-        from lockstep.runs.results import facts_of, log_hparams, metrics_of
+        from lockstep.runs.results import ended_by, facts_of, log_hparams, metrics_of
 
         metrics = metrics_of(trainer)
         optimized = self.cfg.optimized_metric
@@ -188,6 +189,7 @@ class Run:
         result = {
             "metrics": metrics,
             "optimized_metric": optimized,
+            "ended_by": ended_by(trainer),
             "wall_time": time.monotonic() - self._started,
             **facts,
             **record.environment(),
@@ -206,7 +208,7 @@ class Run:
         value = result["metrics"][result["optimized_metric"]]
         self.result = math.nan if value is None else value
         if self.is_owner:
-            record.write_status(self.directory, "finished")
+            record.write_status(self.directory, "finished", result.get("ended_by"))
             self._code = 0
             console.show_result(self.directory, result)
 
@@ -216,8 +218,7 @@ class Run:
             if error is not None and self._code is None:
                 error = STOP_SIGNALS.raised or first_of(error)  # what breaks on the way out has come of it
                 error = refused_by_lightning(error, self.cfg.trainer) or error
-                has_saved = bool(stamps_of_checkpoints(self.directory).items() - self._checkpoints_before.items())
-                self._end(self._explained(outcome_of(error, self._global_rank, has_saved)))
+                self._end(self._explained(outcome_of(error, self._global_rank, OWN_DIRECTORY.is_kept)))
         finally:
             HEARTBEAT.stop()
             end_workers()
@@ -243,6 +244,8 @@ class Run:
 
     def _fail(self, outcome: Outcome) -> None:
         """Says why once, records it, and leaves. Without a parent any rank may be the one who knows."""
+        if outcome.code == ExitCode.REFUSED and OWN_DIRECTORY.is_kept:
+            outcome = replace(outcome, code=ExitCode.FAILED)
         self._code = outcome.code
         if outcome.code == ExitCode.REFUSED:
             console.say(outcome.reason or "")

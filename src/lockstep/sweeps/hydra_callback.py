@@ -7,7 +7,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import config_error
-from lockstep.runs.directory import OWN_DIRECTORY, folder_of
+from lockstep.runs.directory import take_sweep_directory
 from lockstep.runs.validation import refusing
 
 
@@ -20,7 +20,7 @@ class EndSweep(Callback):
         with refusing():
             if OmegaConf.select(config, "overwrite"):
                 raise config_error("overwrite", "true", "is for one run; accepted is another hydra.sweep.dir")
-            OWN_DIRECTORY.take(folder_of(config, "hydra.sweep.dir"), "hydra.sweep.dir")
+            take_sweep_directory(config)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.sweeps.sweep import Sweep  # Hydra makes this callback for single runs too

@@ -24,7 +24,7 @@ DIED = "the sweep process died"
 # What these files hold, as `is_like` reads it.
 NUMBER = int | float | None
 CALL = {"program": str, "flags": [str], "overrides": [str]}  # of a sweep
-_RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str} | {f"{name}?": NUMBER for name in RECORDED}
+_RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str} | {f"{name}?": NUMBER for name in RECORDED}
 _PROGRESS = {"metrics?": {str: NUMBER}, "epoch?": NUMBER, "epochs?": NUMBER, "step?": NUMBER, "share?": NUMBER}
 _PROGRESS |= {"seconds_per_epoch?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
 _CARD = {"key": str, "number": int, "overrides": list, "devices": int, "command": list, "config": dict, "directory": str}
@@ -114,7 +114,7 @@ def judge_record(directory: Path, record: dict[str, Any]) -> Verdict:
     latest = progress_of(directory).get("metrics", {})
     if infinite := sorted({name for metrics in (latest, record["metrics"]) for name, value in metrics.items() if value is None}):
         return Verdict(FAILED, f"{', '.join(infinite)} not finite")
-    return Verdict(FINISHED, metric=record["metrics"][record["optimized_metric"]])
+    return Verdict(FINISHED, record.get("ended_by"), record["metrics"][record["optimized_metric"]])
 
 
 def archive(directory: Path) -> None:

@@ -1,18 +1,21 @@
 """What a sweep is on disk: one file that says which jobs there are and how each stands."""
 
 import logging
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.sweeps.job_directory import CALL, DIED, NUMBER, card_of, cards, is_like, judged, write_card
+from lockstep.sweeps.job_directory import CALL, CARD, DIED, NUMBER, card_of, cards, is_like, judged, write_card
 from lockstep.sweeps.jobs import Job, repetition
 from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, Verdict
 
 log = logging.getLogger(__name__)
 
+UNREADABLE = f"its {CARD} can't be read, and nothing else says which job it is"
+_JOB_NAME = re.compile(r"(^|_)[0-9a-f]{12}(-\d+)?$")  # of a job's directory: it ends with its identity
 _ATTEMPT = {"started": int | float, "ended": NUMBER, "queue?": str}
 _JOB = {"number": int, "directory": str, "devices": int, "optimized_metric": str, "overrides": [str], "attempts": [_ATTEMPT]}
 _JOB |= {"status": STATES, "reason": str | None, "metric": NUMBER}
@@ -26,6 +29,7 @@ class Manifest:
     jobs: by identity: number, overrides, directory (relative), status, reason, metric, command, attempts.
     calls: the distinct {program, flags, overrides} that there have been for this directory, in their order, in `cwd`.
     recovered: the number of jobs that were known from their directories only.
+    unreadable: directories of jobs of which neither this file nor their own says what they are. None of them is in `jobs`.
     """
 
     def __init__(self, sweep_dir: Path, asks_directories: bool = True) -> None:
@@ -38,6 +42,7 @@ class Manifest:
         self.git_commit: str | None = content.get("git_commit")
         self.jobs: dict[str, dict[str, Any]] = content.get("jobs", {})
         self.recovered = 0
+        self.unreadable: list[str] = []
         if asks_directories:
             self._add_from_directories()
 
@@ -46,8 +51,16 @@ class Manifest:
         found = cards(self.directory)
         lost = {key: card for key, card in found.items() if self.jobs.get(key, {}).get("directory") != card["directory"]}
         self.recovered = len(lost)
-        if not lost:
-            return
+        if lost:
+            self._add(lost)
+        self._find_unreadable()
+
+    def _find_unreadable(self) -> None:
+        known = {job["directory"] for job in self.jobs.values()}
+        folders = [path.name for path in self.directory.glob("*/") if _JOB_NAME.search(path.name) or (path / CARD).is_file()]
+        self.unreadable = sorted(name for name in folders if name not in known)
+
+    def _add(self, lost: dict[str, dict[str, Any]]) -> None:
         places = {card["directory"] for card in lost.values()}
         kept = {key: job for key, job in self.jobs.items() if job["directory"] not in places}
         jobs = kept | {key: _entry(card, self.directory / card["directory"]) for key, card in lost.items()}
@@ -97,6 +110,7 @@ class Manifest:
         """Notes them; returns those that have to run: the new ones, and the ones that have not finished."""
         for job in jobs:
             self._note(job)
+        self._find_unreadable()
         self.save()
         todo = [job for job in jobs if self.jobs[job.key]["status"] != FINISHED]
         for job in jobs:

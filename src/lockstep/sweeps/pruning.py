@@ -47,6 +47,10 @@ class Pruning(Callback):
             self._trial.report(value, step)
         return self._trial.should_prune()
 
+    @property
+    def ended_by(self) -> str | None:
+        return None if self._pruned_after is None else f"pruned after {self._pruned_after} validations"
+
     def facts(self) -> dict[str, Any]:
         return {} if self._pruned_after is None else {PRUNED: self._pruned_after}
 

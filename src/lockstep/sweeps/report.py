@@ -19,8 +19,8 @@ from lockstep.console import show_table, table
 from lockstep.sweeps.job_directory import RECORDED, cards, record_of
 from lockstep.sweeps.jobs import REPEATS, flat, varying
 from lockstep.sweeps.live_table import clause, fitted
-from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.states import FINISHED
+from lockstep.sweeps.manifest import UNREADABLE, Manifest
+from lockstep.sweeps.states import FAILED, FINISHED
 from lockstep.sweeps.view import Views, seen
 
 
@@ -30,16 +30,18 @@ def report(manifest: Manifest, keys: Sequence[str]) -> None:
     swept = varying([job["overrides"] for job in manifest.jobs.values()])
     edited = edits(manifest)
     results = [_result(key, job, manifest, swept) | edited.get(key, {}) for key, job in _ranked(manifest)]
+    unknown = {"key": None, "repetition": None, "metric": None, "status": FAILED, "reason": UNREADABLE}
+    results += [unknown | {"directory": name} for name in manifest.unreadable]
     differing = [*swept, *dict.fromkeys(name for values in edited.values() for name in values)]
     names = [name for name in dict.fromkeys(itertools.chain(*results)) if name != "repetition"]
     replace_text(directory / "results.csv", _csv(names, results))
     tables = [_table(names[1:], results), *_repeats(results, [name for name in differing if name not in REPEATS])]
     replace_text(directory / "results.md", "\n".join(tables))
     if sys.stdout.isatty():
-        _show(manifest, [result["key"] for result in results if result["key"] in keys])
+        _show(manifest, [*(result["key"] for result in results if result["key"] in keys), *manifest.unreadable])
     else:
         shown = ("directory", "status", *differing, "metric", "world_size", "samples_per_second", "reason")
-        show_table(_cells(shown, [result for result in results if result["key"] in keys]), shown)
+        show_table(_cells(shown, [result for result in results if result["key"] in (None, *keys)]), shown)
     print(f"\n{directory}/results.csv\ntensorboard --logdir {shlex.quote(str(directory))}", flush=True)
 
 

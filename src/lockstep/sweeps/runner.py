@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.runs.hparams import write_failed_session
+from lockstep.runs.hparams import write_session
 from lockstep.runs.identity import is_resumable
 from lockstep.sweeps.executor import Attempt, Executor
 from lockstep.sweeps.job_directory import archive, judge, log_tail
@@ -162,7 +162,7 @@ def _show_in_tensorboard(job: Job) -> None:
     """A job that has finished has written its hyperparameters itself; one that failed can't have."""
     if job.tensorboard is not None:
         with contextlib.suppress(ImportError, OSError):  # a logger that is not installed, a disk that is full
-            write_failed_session(job.directory / job.tensorboard, job.hyperparameters)
+            write_session(job.directory / job.tensorboard, job.hyperparameters, is_success=False)
 
 
 def _saved(job: Job) -> int | None:

@@ -29,7 +29,7 @@ from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import edits, report
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
-from lockstep.sweeps.states import exit_code_of
+from lockstep.sweeps.states import FAILED, exit_code_of
 
 log = logging.getLogger(__name__)
 _OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir", ALLOW)
@@ -221,6 +221,7 @@ class Sweep:
         keys = [*dict.fromkeys([*self.adopted, *self.jobs])]
         report(self.manifest, keys)
         states = [self.manifest.jobs[key]["status"] for key in keys if key in self.manifest.jobs]
+        states += [FAILED for _ in self.manifest.unreadable]
         if self.runner.stopped:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {resume_hint(self.directory)}")
             if queued := self.manifest.in_queue():

@@ -15,7 +15,7 @@ from lockstep.launchers.slurm import Unanswered
 from lockstep.runs.locks import is_held
 from lockstep.sweeps.job_directory import SEARCH, progress_of, record_of, trials_of
 from lockstep.sweeps.jobs import varying
-from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.states import FAILED, FINISHED, RUNNING, UNKNOWN, WAITING, exit_code_of
 
 ASK_QUEUE = 10.0  # seconds between two questions to a cluster's queue
@@ -159,7 +159,17 @@ def _of(epoch: Any, epochs: Any) -> str:
 def seen(manifest: Manifest, views: Views, is_held: bool = True) -> SweepView:
     jobs, trials = views.of(manifest), views.trials(manifest.directory)
     left = _left(jobs, to_come=max(0, (trials or 0) - len(jobs)))
+    first = max((job.number for job in jobs), default=-1) + 1
+    jobs += [_unreadable(number, name) for number, name in enumerate(manifest.unreadable, first)]
     return SweepView(manifest.directory, jobs, is_held, bool(manifest.in_queue()), trials, left)
+
+
+def _unreadable(number: int, directory: str) -> JobView:
+    """The row of a directory of which nobody knows which job it is."""
+    unknown = dict.fromkeys(("earlier", "step", "share", "metric", "rate", "seconds", "left"))
+    what = {"key": directory, "number": number, "directory": directory, "status": FAILED, "reason": UNREADABLE}
+    known: Any = {"overrides": (), "devices": 0, "tries": 0, "epoch": "", "metric_name": "", "mode": "min"}
+    return JobView(**what, **unknown, **known)
 
 
 class Watched:

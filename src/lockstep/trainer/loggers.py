@@ -1,12 +1,29 @@
-"""A logger that goes on where a run was broken off."""
+"""Loggers that go on where a run was broken off, and write each point once."""
 
 import csv
 import warnings
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import rank_zero_experiment
+
+
+class TensorBoardLogger(loggers.TensorBoardLogger):
+    """Lightning's, which writes `epoch` again with each group of metrics that it logs at a step."""
+
+    @cached_property
+    def _steps(self) -> dict[str, int]:
+        """The latest of each metric."""
+        return {}
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        new = {name: value for name, value in metrics.items() if step is None or self._steps.get(name) != step}
+        if step is not None:
+            self._steps.update(dict.fromkeys(new, step))
+        super().log_metrics(new, step)
 
 
 class CSVLogger(loggers.CSVLogger):

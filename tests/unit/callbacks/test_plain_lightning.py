@@ -11,6 +11,7 @@ from fits import SMALL, KeepAll, composed, last
 from plain_lightning import DigitsData, LitClassifier
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.build import build, load_model
@@ -66,6 +67,38 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
 def test_what_a_checkpoint_would_overrule_is_refused(override: str, line: str, whole: tuple[Path, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"^{line}"):
         fitted(tmp_path / "run", f"ckpt_path={quote(str(whole[0] / '14.ckpt'))}", override)
+
+
+LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, train_loss_epoch, train_loss_step, val_acc, "
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["optimized_metric=val/acc"], rf"optimized_metric=val/acc: {LOGS}val_loss; accepted is one of these"),
+        (["optimized_metric=val/acc", "trainer.check_val_every_n_epoch=2"], rf"optimized_metric=val/acc: {LOGS}"),
+        (["optimized_metric=loss"], "optimized_metric=loss: the model logs "),
+        (
+            ["callbacks=early_stopping", "callbacks.early_stopping.monitor=val_los"],
+            r"callbacks\.early_stopping\.monitor=val_los: the model logs ",
+        ),
+        (["trainer.limit_val_batches=0"], "optimized_metric=val_acc: the model logs train_acc, "),
+    ],
+)
+def test_a_metric_that_is_not_logged_is_refused_before_the_first_step(overrides: list[str], line: str, tmp_path: Path) -> None:
+    steps: list[int] = []
+    hook = register_optimizer_step_post_hook(lambda *_: steps.append(1))
+    with pytest.raises(ConfigError, match=f"^{line}"):
+        fitted(tmp_path, *overrides)
+    hook.remove()
+    assert steps == []
+
+
+@pytest.mark.parametrize("metric", ["train_loss", "train_acc", "test_acc"])
+def test_a_metric_that_is_logged_in_training_or_in_the_test_is_accepted(metric: str, tmp_path: Path) -> None:
+    monitor = ["callbacks.best_checkpoint=null"]
+    trainer = fitted(tmp_path, f"optimized_metric={metric}", "trainer.max_epochs=1", *monitor)
+    assert trainer.global_step == 14
 
 
 def test_the_record_has_what_a_task_counts_and_the_hyperparameters_are_lightning_s(whole: tuple[Path, Any]) -> None:

@@ -17,7 +17,7 @@ from lockstep.errors import ConfigError
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import RESTARTS, Rank
 from lockstep.runs import directory as directories
-from lockstep.runs.directory import OWN_DIRECTORY, folder_of, take_run_directory
+from lockstep.runs.directory import OWN_DIRECTORY, folder_of, take_run_directory, take_sweep_directory
 from lockstep.runs.identity import Identity, is_resumable
 from lockstep.runs.locks import Lock
 from lockstep.runs.resume import command_to_continue
@@ -261,6 +261,31 @@ def test_a_full_disk_at_the_start_is_one_line_and_leaves_nothing(tmp_path: Path,
         begin(config(str(tmp_path / "logs" / "run")), 64)
     OWN_DIRECTORY.give_back()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("left", ["manifest.json", "multirun.yaml", "lr=0.1_0123456789ab/job.json"])
+def test_a_sweep_s_directory_is_no_run_s_not_to_be_set_aside_either(left: str, tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    (sweep / left).parent.mkdir(parents=True)
+    (sweep / left).write_text("{}")
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=rf"^hydra\.run\.dir={sweep}: belongs to a sweep; accepted is another directory$"):
+            begin(config(str(sweep), overwrite=overwrite), 64)
+    assert [path.name for path in sweep.iterdir()] == [left.partition("/")[0]]
+    begin(config(str(sweep / "lr=0.1_0123456789ab")), 64)  # as a job of it does
+
+
+def test_a_run_s_directory_is_no_sweep_s(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    before = sorted(path.name for path in run.iterdir())
+    cfg = config(str(run))
+    cfg.hydra.sweep = {"dir": str(run)}
+    with pytest.raises(ConfigError, match=rf"^hydra\.sweep\.dir={run}: belongs to a run; accepted is another directory$"):
+        take_sweep_directory(cfg)
+    assert sorted(path.name for path in run.iterdir()) == before
+    cfg.hydra.sweep.dir = str(tmp_path / "sweep")
+    take_sweep_directory(cfg)
+    assert Lock.is_here(tmp_path / "sweep")
 
 
 def test_half_an_identity_is_none(tmp_path: Path) -> None:

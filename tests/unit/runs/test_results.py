@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from fits import composed
-from lightning import LightningModule, Trainer
+from fits import composed, prepared, trained
+from lightning import Callback, LightningModule, Trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.callbacks import BestCheckpoint
+from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.runs.hparams import hyperparameters, swept, write_failed_session
-from lockstep.runs.results import metrics_of
+from lockstep.runs.hparams import hyperparameters, swept, write_session
+from lockstep.runs.results import ended_by, log_hparams, metrics_of
 
 
 class OfOnesOwn(LightningModule):
@@ -45,6 +46,48 @@ def test_metrics_are_the_best_checkpoint_s_of_any_model(tmp_path: Path) -> None:
     assert metrics_of(trainer)["val/acc"] == pytest.approx(0.9)
 
 
+class AsksToStop(Callback):
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        trainer.should_stop = True
+
+
+EARLY = ("callbacks=early_stopping", "callbacks.early_stopping.patience=1", "callbacks.early_stopping.min_delta=1.0")
+NO_BETTER = "early stopping: Monitored metric val/acc did not improve in the last 1 records. Best score: "
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (["trainer.max_epochs=1"], "trainer.max_epochs=1"),
+        (["trainer.max_steps=4"], "trainer.max_steps=4"),
+        (["trainer.max_epochs=-1", "trainer.max_time='00:00:00:01'"], "trainer.max_time, after "),
+        ([*EARLY], NO_BETTER),
+        ([], "trainer.should_stop, which the model or a callback has set"),
+    ],
+)
+def test_why_training_has_ended(overrides: list[str], why: str, tmp_path: Path) -> None:
+    _, trainer = trained(tmp_path, *overrides, extra=[] if overrides else [AsksToStop()])
+    assert ended_by(trainer).startswith(why)
+    if overrides == [*EARLY]:  # a run that is resumed has been stopped before
+        last = tmp_path / "checkpoints" / "last.ckpt"
+        assert ended_by(trained(tmp_path, *overrides, ckpt_path=last)[1]) == ended_by(trainer)
+
+
+def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "logger=tensorboard")
+    trainer.fit(model, datamodule)
+    trainer.test(model, datamodule, verbose=False)
+    cfg = composed(run_dir=tmp_path)
+    log_hparams(trainer, cfg, CommandLine(), {}, {"val/acc": 0.5, "test/acc": 0.25})
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    steps = {tag: [event.step for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    assert all(len(points) == len(set(points)) for points in steps.values())
+    assert (steps["val/acc"], steps["train/loss"], steps["test/acc"]) == ([3, 7, 11], [3, 7, 11], [12])
+    assert events.Scalars("best/val/acc")[0].value == 0.5
+    assert "best/test/acc" not in steps
+
+
 FACTS = {"world_size": 2, "global_batch_size": 128, "lr": 0.2, "precision": "32-true", "seed": 3}
 
 
@@ -64,7 +107,7 @@ def test_in_a_job_of_a_sweep_they_are_what_is_swept(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_that_failed_has_a_record_for_tensorboard(tmp_path: Path) -> None:
-    write_failed_session(tmp_path, {"model": "cnn", "lr": 0.5, "compile": True})
+    write_session(tmp_path, {"model": "cnn", "lr": 0.5, "compile": True}, is_success=False)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     content = {tag: events.summary_metadata[tag].plugin_data.content for tag in events.summary_metadata}

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json, write_json
+from lockstep.callbacks import SteppedRate
 from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.checkpointing import write_checkpoint
 from lockstep.config.plan import Plan
@@ -34,27 +37,29 @@ def prepared(cfg: DictConfig) -> Run:
     return Run(cfg, Prepared(Plan.of(cfg)))
 
 
-def test_a_refusal_is_a_run_that_could_not_start_unless_it_has_saved_something() -> None:
+def test_a_refusal_is_a_run_that_could_not_start_unless_it_has_made_a_step() -> None:
     assert outcome_of(ConfigError("seed=-1: no"), 1) == Outcome(code=2, reason="seed=-1: no", rank=1, is_final=True)
-    assert outcome_of(ConfigError("cat.png: not a readable image"), 0, has_saved=True).code == 1
+    assert outcome_of(ConfigError("cat.png: not a readable image"), 0, has_stepped=True).code == 1
 
 
-@pytest.mark.parametrize(("saves", "code"), [(False, 2), (True, 1)])
-def test_what_was_saved_since_it_was_continued_is_what_counts(
-    saves: bool, code: int, tmp_path: Path, compose: Callable[..., DictConfig]
+@pytest.mark.parametrize(("steps", "code"), [(0, 2), (1, 1)])
+def test_from_the_first_step_on_nothing_is_deleted(
+    steps: int, code: int, tmp_path: Path, compose: Callable[..., DictConfig]
 ) -> None:
-    """Whatever the clocks say: the checkpoint that was there is of tomorrow, the new one of the year 1970."""
-    path = tmp_path / "checkpoints" / "last.ckpt"
-    write_checkpoint({"step": 1}, path)
-    os.utime(path, (2e9, 2e9))
-    run = prepared(compose("trainer.accelerator=cpu", run_dir=tmp_path))
+    folder = tmp_path / "run"
+    run = prepared(compose("trainer.accelerator=cpu", run_dir=folder))
     run.__enter__()
-    if saves:
-        write_checkpoint({"step": 2}, path)
-        os.utime(path, (0, 0))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    trainer: Any = SimpleNamespace(optimizers=[optimizer], lr_scheduler_configs=[])
+    rate = SteppedRate()
+    rate.on_fit_start(trainer, Any)
+    rate.on_train_start(trainer, Any)
+    for _ in range(steps):
+        optimizer.step()
     with pytest.raises(SystemExit) as left:
         run.__exit__(ConfigError, ConfigError("cat.png: not a readable image"), None)
     assert left.value.code == code
+    assert folder.exists() == (code == 1)
 
 
 def test_an_exit_on_the_way_is_a_failure_that_says_where() -> None:

@@ -13,12 +13,13 @@ import fake_sweep
 import pytest
 
 from lockstep.console import show_table
+from lockstep.errors import ExitCode
 from lockstep.sweeps.job_directory import archive
 from lockstep.sweeps.live_table import COLUMNS, rows_of
-from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.report import report
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING
-from lockstep.sweeps.view import Views, as_it_stands
+from lockstep.sweeps.view import Views, as_it_stands, seen
 
 STATES = (FINISHED, FINISHED, FAILED, INTERRUPTED, WAITING)
 DAMAGES = ("cut", "emptied", "lost", "flipped 0", "flipped 1")
@@ -99,6 +100,28 @@ def test_with_the_manifest_and_the_cards_lost_finished_jobs_stay_finished(whole:
     for path in [folder / "manifest.json", *folder.glob("*/job.json")]:
         path.unlink()
     assert goes_on(folder) == [2, 3, 4]
+
+
+def test_a_job_that_nothing_can_be_read_of_is_a_row_that_says_so(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The manifest cannot be read, nor the card of a finished job; and no command names the job again, as in a search."""
+    folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
+    lost = Manifest(folder).jobs[f"{1:012x}"]["directory"]
+    (folder / lost / "job.json").write_text("")
+    (folder / "manifest.json").write_text("{")
+    manifest = Manifest(folder)
+    report(manifest, list(manifest.jobs))
+    assert f"{lost} " in capsys.readouterr().out
+    (row,) = (line for line in (folder / "results.csv").read_text().splitlines() if lost in line)
+    assert FAILED in row
+    assert "job.json can't be read" in row
+    view = seen(manifest, Views())
+    assert [job.directory for job in view.jobs if job.reason == UNREADABLE] == [lost]
+    manifest.jobs = {key: job for key, job in manifest.jobs.items() if job["status"] == FINISHED}
+    assert seen(manifest, Views()).exit_code == ExitCode.FAILED
+    assert goes_on(folder) == [2, 3, 4]  # the command that names it finds it finished
+    assert Manifest(folder).unreadable == []
 
 
 def test_a_finished_job_whose_directory_is_gone_runs_again(whole: Path, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import fake_sweep
 import pytest
 from terminals import terminal
 
+from lockstep.sweeps.job_directory import judge_record
 from lockstep.sweeps.live_table import clause, rows_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.report import edits, report
+from lockstep.sweeps.states import FINISHED
 from lockstep.sweeps.view import Views, as_it_stands
 
 LONG = "rank 0: at step 3 the loss is nan, of samples " + ", ".join(map(str, range(64)))
@@ -48,6 +50,12 @@ def test_tables_have_a_reason_s_first_clause(tmp_path: Path, capsys: pytest.Capt
         assert "samples 0" not in text
     assert rows_of(Views().of(manifest))[0][3] == "failed: rank 0: at step 3 the loss is nan"
     assert Manifest(tmp_path).jobs[one.key]["reason"] == LONG
+
+
+def test_a_job_that_has_finished_says_what_ended_it(tmp_path: Path) -> None:
+    record = {"metrics": {"val/acc": 0.5}, "optimized_metric": "val/acc"}
+    assert judge_record(tmp_path, record | {"ended_by": "trainer.max_steps=9"}) == (FINISHED, "trainer.max_steps=9", 0.5)
+    assert judge_record(tmp_path, record) == (FINISHED, None, 0.5)  # of an earlier version
 
 
 def test_a_short_reason_is_left_whole_and_a_long_clause_is_cut() -> None:

@@ -1,0 +1,51 @@
+"""The metrics that a run is compared, stopped or saved by: are they among those that the model logs?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.optim import Optimizer
+
+from lockstep.errors import config_error
+from lockstep.trainer.lightning_internals import names_logged_in_training
+
+
+class MonitoredMetrics(Callback):
+    """Before the first step of the optimizer, raises ConfigError for a metric of `monitored`, a name by its config key, that the
+    model has logged neither in Lightning's sanity check, a batch of validation, nor in its first training step.
+
+    A name that may be logged later is accepted: one of the test, and one that is not of validation where the end of an epoch has
+    hooks of its own, or the model optimizes by itself. A run that continues from a checkpoint has no sanity check.
+    """
+
+    def __init__(self, monitored: Mapping[str, str]) -> None:
+        self.monitored = monitored
+        self._validated: set[str] = set()
+        self._is_asked = False
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._is_asked = trainer.ckpt_path is None and (trainer.num_sanity_val_steps != 0 or not trainer.enable_validation)
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validated = set(trainer.callback_metrics)
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        if not self._is_asked:
+            return
+        self._is_asked = False
+        known = self._validated | names_logged_in_training(trainer)
+        logs_later = not pl_module.automatic_optimization or _has_hooks_at_the_end(trainer, pl_module)
+        for key, metric in self.monitored.items():
+            is_later = metric.startswith("test") or (logs_later and not metric.startswith("val"))
+            if metric not in known and not is_later:
+                raise config_error(
+                    key, metric, f"the model logs {', '.join(sorted(known)) or 'nothing'}; accepted is one of these"
+                )
+
+
+def _has_hooks_at_the_end(trainer: Any, model: LightningModule) -> bool:
+    own = [one for one in trainer.callbacks if not type(one).__module__.startswith(("lockstep.", "lightning."))]
+    hooks = ("on_train_batch_end", "on_train_epoch_end")
+    of_model = any(is_overridden(hook, model, LightningModule) for hook in hooks)
+    return of_model or any(is_overridden(hook, callback, Callback) for callback in own for hook in hooks)
