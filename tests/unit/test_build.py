@@ -118,7 +118,7 @@ def names(objects: list[Any]) -> set[str]:
     return {type(thing).__name__ for thing in objects}
 
 
-DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog", "SteppedRate"}
+DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog", "SteppedRate", "Ranks"}
 DEFAULT |= {
     "CounterBasedRandomness",
     "EquivalenceReport",
