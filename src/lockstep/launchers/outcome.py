@@ -57,7 +57,7 @@ def outcome_of(error: BaseException, rank: int, has_stepped: bool = False) -> Ou
         return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
     if isinstance(error, RuntimeError) and _PORT_TAKEN.search(str(error)) and (port := os.environ.get("MASTER_PORT")):
         reason = f"MASTER_PORT={port}: another program has this port on {platform.node()}; accepted is one that is free"
-        return Outcome(code=ExitCode.FAILED if has_saved else ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
+        return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
     text = "".join(traceback.format_exception(error))
     reason = f"rank {rank}: {type(error).__name__}: {error}"
     if _NO_ROOM.search(reason):
