@@ -77,7 +77,15 @@ def test_twelve_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_pat
 
     status = python(SWEEP, "status", "sweep", cwd=tmp_path / "slurm", **cluster.environment)
     assert (status.stdout.count(" finished "), status.stdout.count(" interrupted: CANCELLED")) == (10, 1)
-    again = ("resume", "sweep", "--program", PROGRAM)  # the fault has been mended
+    again = (
+        "resume",
+        "sweep",
+        "--program",
+        PROGRAM,
+        "--allow",
+        "hydra.launcher.sbatch",
+        "hydra.launcher.setup",
+    )  # the fault has been mended
     done = python(SWEEP, *again, cwd=tmp_path / "slurm", **cluster.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(cluster.tasks()) == sum(attempts.values()) + 2
