@@ -70,7 +70,8 @@ def test_what_a_page_shows_runs(block: Block, made: Path, tmp_path: Path) -> Non
         assert command[0] == "python", f"{block.page.name}:{block.line}: {command} can't be run here: give the reason"
         script, arguments = ROOT / command[1], command[2:]
         arguments += [item for item in SHORT if command[1] == "train.py" and not is_without_training(arguments)]
-        done = python(script, *arguments, cwd=tmp_path, timeout=200)
+        is_resumed = arguments == ["resume", "SWEEP_DIR"]  # which is done where the sweep was started
+        done = python(script, *arguments, cwd=made if is_resumed else tmp_path, timeout=200)
         assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 

@@ -213,7 +213,8 @@ def _wait(
             why, due = "asked for twice", min(due, time.monotonic() + INSISTED)
         elif received and not why:
             limit = within_job(deadline)
-            why, due, heard_by = f"no answer within {round(limit, 1):g} s", now + limit, now + HEARD
+            asked = time.monotonic()
+            why, due, heard_by = f"no answer within {round(limit, 1):g} s", asked + limit, asked + HEARD
     overdue(Preempted(leading(received), why))
 
 

@@ -54,10 +54,10 @@ def supervise(
         with STOP_SIGNALS.noted() as received:
             try:
                 for rank in range(world_size):
-                    reader, _ = lifelines.enter_context(pipe(handed))
-                    ranks.append(_start(command, rank, environment, reader, log, fresh, quiet))  # ended should one fail to start
                     if received:  # they have not met: there is nothing to save
                         return _preempted(received)
+                    reader, _ = lifelines.enter_context(pipe(handed))
+                    ranks.append(_start(command, rank, environment, reader, log, fresh, quiet))  # ended should one fail to start
                 return _watch(ranks, received, Path(errors), stop_deadline)
             finally:
                 _end(ranks)
