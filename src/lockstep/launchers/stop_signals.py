@@ -208,9 +208,10 @@ def _wait(
         if not (numbers := os.read(reader, 64)):
             os.close(reader)
             return
+        now = time.monotonic()  # the deadline is counted from the request
         received += [number for number in numbers if number in SIGNALS]
         if received.count(signal.SIGINT) > 1:
-            why, due = "asked for twice", min(due, time.monotonic() + INSISTED)
+            why, due = "asked for twice", min(due, now + INSISTED)
         elif received and not why:
             limit = within_job(deadline)
             asked = time.monotonic()

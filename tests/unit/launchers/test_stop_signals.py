@@ -188,6 +188,14 @@ def test_a_request_has_a_deadline(overdue: list[Preempted]) -> None:
     assert list(map(str, overdue)) == ["preempted by SIGUSR1, with nothing saved anew: no answer within 2 s"]
 
 
+def test_the_deadline_is_counted_from_the_request(overdue: list[Preempted]) -> None:
+    time.sleep(2.5)  # it has listened for longer
+    ask(signal.SIGTERM)
+    time.sleep(0.5)
+    assert not overdue
+    wait_for(lambda: overdue)
+
+
 def test_the_deadline_holds_where_no_handler_of_python_s_is_run(overdue: list[Preempted]) -> None:
     """As in a collective that waits for a rank that has been suspended: C code that goes on waiting after a signal."""
     ctypes.CDLL(None).system(b"kill -TERM $PPID; sleep 6")
