@@ -27,7 +27,6 @@ PRELOADED = (
     "fits",
     "frozen",
 )
-SERVE = b"from lockstep.launchers.warm_server import serve"  # in the command line of a server and of its forks
 
 
 class Running:
@@ -125,11 +124,11 @@ def in_session_of(leader: int) -> list[int]:
 
 def served_in(folder: Path) -> list[int]:
     """The servers of ranks and jobs, and all that was forked from one, that live in a folder or below. By that alone: what they
-    have forked has the server's environment in /proc, and their parents may be gone."""
+    have forked has the server's environment in /proc and a title of its own, and their parents may be gone."""
 
     def is_meant(process: Path) -> bool:
         command = (process / "cmdline").read_bytes()
-        is_ours = command.startswith(b"lockstep ") or SERVE in command or b"train.py" in command
+        is_ours = int(process.name) != os.getpid() and b"multiprocessing" not in command  # which lives as long as the tests
         return is_ours and (process / "cwd").readlink().is_relative_to(folder.resolve())
 
     return living(is_meant)

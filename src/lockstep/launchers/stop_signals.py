@@ -214,8 +214,7 @@ def _wait(
             why, due = "asked for twice", min(due, now + INSISTED)
         elif received and not why:
             limit = within_job(deadline)
-            asked = time.monotonic()
-            why, due, heard_by = f"no answer within {round(limit, 1):g} s", asked + limit, asked + HEARD
+            why, due, heard_by = f"no answer within {round(limit, 1):g} s", now + limit, now + HEARD
     overdue(Preempted(leading(received), why))
 
 
