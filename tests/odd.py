@@ -29,6 +29,9 @@ EQUAL_BUT = {  # with what is said beside it
     ),
     "bound to float32": (odd("equal.Float32Only", "parity.precision=run"), ""),
     "averaged weights, a cycle": (odd("equal.OneCycle", *SWA), ""),
+    "a mean of training without sync_dist": (odd("equal.TrainMetric"), ""),
+    "a mean of the test without sync_dist": (odd("equal.TestMetric", data="TestRows"), ""),
+    "a validation that does not divide": (odd("equal.Plain", data="UnevenValidation"), ""),
 }
 
 SHARED = "running statistics of each process"
@@ -50,19 +53,9 @@ UNEQUAL = {  # what differs first, and why
         "running statistics of each process",
     ),
     "a mean of one's own": (odd("unequal.RunningMean"), "in step 0: buffers of mean", "running statistics of each process"),
-    "training": (
-        odd("unequal.TrainMetric"),
-        "in step 1: training metrics of train/loss",
-        "a metric that is not reduced over processes",
-    ),
-    "test": (
-        odd("unequal.TestMetric", data="TestRows"),
-        "in the test after step 1",
-        "a metric that is not reduced over processes",
-    ),
     "alone": (
         odd("unequal.LoggedAlone"),
-        "in the validation after step 1: validation metrics of val/alone of process 1",
+        "in the validation after step 1: validation metrics of val/alone",
         "none of the",
     ),
     "imaginary": (odd("unequal.Imaginary", "parity.precision=run"), "in step 0: gradients of phase", "none of the causes known"),

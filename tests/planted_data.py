@@ -10,6 +10,7 @@ from lightning import LightningDataModule
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
+from lockstep.datamodules import sharded
 from lockstep.datamodules.base import DataSpec
 
 
@@ -45,11 +46,22 @@ class Rows(LightningDataModule):
         return self.loader(self.val)
 
 
-class PaddedValidation(Rows):
-    """11 rows to validate with, in a plain loader: the sampler that Lightning gives it repeats one on two processes."""
+class UnevenValidation(Rows):
+    """11 rows to validate with, in a plain loader."""
 
     def val_dataloader(self) -> Any:
         return DataLoader(TensorDataset(*self.val[:11]), batch_size=self.size)
+
+
+class OwnLoader(DataLoader[Any]):
+    """A class of the user's own, which Lightning shares out by itself."""
+
+
+class PaddedValidation(Rows):
+    """11 rows to validate with: the sampler that Lightning gives the loader repeats one on two processes."""
+
+    def val_dataloader(self) -> Any:
+        return OwnLoader(TensorDataset(*self.val[:11]), batch_size=self.size)
 
 
 class ReadByWorkers(Rows):
@@ -118,7 +130,7 @@ class Dictionaries:
 
 class BareLoader(Rows):
     def train_dataloader(self) -> Any:
-        return Dictionaries(self.size)
+        return sharded(Dictionaries(self.size))
 
 
 class TestRows(Rows):

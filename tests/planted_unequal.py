@@ -163,22 +163,6 @@ class Killed(Plain):
         return super().training_step(batch, batch_idx)
 
 
-class TrainMetric(Plain):
-    """Logs its own process's mean of training."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        loss = self.loss(batch)
-        self.log("train/loss", loss, on_step=False, on_epoch=True)
-        return loss
-
-
-class TestMetric(Plain):
-    """Tests, and logs its own process's mean."""
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("test/loss", self.loss(batch))
-
-
 class LoggedAlone(Plain):
     """A metric that only the second process logs."""
 

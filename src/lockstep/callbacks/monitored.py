@@ -25,7 +25,7 @@ class MonitoredMetrics(Callback):
         self._is_asked = False
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        self._is_asked = trainer.ckpt_path is None and (trainer.num_sanity_val_steps != 0 or not trainer.enable_validation)
+        self._is_asked = trainer.ckpt_path is None and trainer.num_sanity_val_steps != 0
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validated = set(trainer.callback_metrics)

@@ -177,12 +177,6 @@ CAUSES = (
         _equal_batches,
     ),
     Cause(
-        "a metric that is not reduced over processes",
-        lambda c: c.differs("training metrics", "validation metrics", "test metrics") and not c.facts.get("logged alone"),
-        "what is logged is that of process 0 alone; log it with sync_dist=true, or as a torchmetrics object",
-        {"interventions.reduced": True},
-    ),
-    Cause(
         "a learning rate scaled by the world size",
         lambda c: c.differs("learning rate") and _is_scaled(c),
         "at one global batch one rate is right; leave the world size out of the optimizer, or scale it by lr_scaling",

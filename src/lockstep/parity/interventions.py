@@ -37,7 +37,6 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule) -> Iterato
         summed      losses are multiplied by the number of processes and accumulated batches, over which they are averaged
         batch_first layers that take time as the first axis take the samples as it
         norms       torch's batch_norm is that of all processes' samples, whoever calls it
-        reduced     logged metrics are reduced over processes
         tokens      losses are weighted by the tokens of each process
         no_dropout  nothing is dropped
         constant    {library: True}: draws give one number; torch, numpy, Python
@@ -67,8 +66,6 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule) -> Iterato
             layer.batch_first = True  # pyright: ignore[reportArgumentType]
     if "norms" in interventions and dist.is_initialized():
         _wrap(model, _synchronised)
-    if "reduced" in interventions:
-        model.log = functools.partial(model.log, sync_dist=True)  # pyright: ignore[reportAttributeAccessIssue]
     if "tokens" in interventions and dist.is_initialized():
         _wrap(model, _weighted_by_tokens)
     with ExitStack() as stack:

@@ -25,7 +25,7 @@ class Recorder(Callback):
         self.exchange, self.interventions, self.report = exchange, interventions, report
         self.differences = Differences()
         self.facts: dict[str, Any] = {"draws": set(), "unused": False, "steps": 0, "logged per step": set(), "not tensors": set()}
-        self.facts |= {"ran": set(), "trained": set(), "no loss": False, "tokens": False, "logged alone": False, "epoch": 0}
+        self.facts |= {"ran": set(), "trained": set(), "no loss": False, "tokens": False, "epoch": 0}
         self.end: Tensors = {}  # the model's state at the end of training
         self._in_step = False
         self._observed: Observed = {}
@@ -142,7 +142,6 @@ class Recorder(Callback):
         if isinstance(model, Task):  # it knows them in float64
             logged |= {name: torch.tensor(model.results[name]).double() for name in logged.keys() & model.results.keys()}
         everyone = of_all_ranks(copied(logged))
-        self.facts["logged alone"] |= any(other.keys() != everyone[0].keys() for other in everyone)
         alone = [(rank, name) for rank, other in enumerate(everyone) for name in other if name not in everyone[0]]
         return everyone[0] | {f"{name} of process {rank}": everyone[rank][name] for rank, name in alone}
 
