@@ -44,6 +44,7 @@ OVERRIDES = (
     "trainer.enable_progress_bar=false",
     "test=false",
 )
+OVERRIDES += ("trainer.num_sanity_val_steps=0",)  # the kinds log names of their own
 OVERRIDES += (
     "trainer.strategy.find_unused_parameters=true",
     "guards.watchdog=null",

@@ -64,6 +64,7 @@ def started(
     """
     command, fresh = [*map(str, arguments)], fresh or MARK in env
     mark = env.setdefault(MARK, uuid.uuid4().hex) if fresh else uuid.uuid4().hex[:12]
+    there = {*warm.served_in(cwd)}
     with tempfile.TemporaryDirectory() as folder:
         variables = environment(**env)
         if not fresh:
@@ -88,7 +89,7 @@ def started(
         finally:
             process.kill()
             process.wait()
-            left = _left_by(process, mark, cwd)
+            left = _left_by(process, mark, cwd, there)
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -104,16 +105,17 @@ def _server() -> Server:
     return Server(Request([str(ROOT / "train.py")], ".", environment(HYDRA_FULL_ERROR="1"), "", []))  # as every command has it
 
 
-def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, cwd: Path) -> list[int]:
-    """What outlives a process that has ended. Those of a killed one follow it when they see that it is gone; of a forked one,
-    what was told to end does in a moment, and a fork server of its own when it has imported what it was told to."""
+def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, cwd: Path, there: set[int]) -> list[int]:
+    """What outlives a process that has ended, and was not there before it. Those of a killed one follow it when they see that it
+    is gone; of a forked one, what was told to end does in a moment, and a fork server of its own when it has imported what it was
+    told to."""
     seconds = FOLLOW if process.returncode == -signal.SIGKILL else 0
     if isinstance(process, warm.Running):
         seconds = GRACE if seconds or processes_marked(mark) else MOMENT
 
     def left() -> list[int]:
         session = warm.in_session_of(process.pid) if isinstance(process, warm.Running) else []
-        return [*{*processes_marked(mark), *session, *warm.served_in(cwd)}]
+        return [*{*processes_marked(mark), *session, *warm.served_in(cwd)} - there]
 
     deadline = time.monotonic() + seconds
     while (pids := left()) and time.monotonic() < deadline:

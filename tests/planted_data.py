@@ -114,7 +114,7 @@ class Stream(IterableDataset[Any]):
 
 class Streams(Rows):
     def loader(self, dataset: Any, **options: Any) -> Any:
-        return DataLoader(Stream(dataset), batch_size=self.size, **options)
+        return DataLoader(sharded(Stream(dataset)), batch_size=self.size, **options)
 
 
 class Dictionaries:

@@ -76,7 +76,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
 
     done = train(f"resume={run}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (status(run)["status"], status(run)["reason"]) == ("finished", None)
+    assert (status(run)["status"], status(run)["reason"]) == ("finished", "trainer.max_epochs=2")
     last_log = (run / "train.log").read_text().removeprefix(log)
     assert "seconds: 500" in last_log  # remembered
     assert "epoch 2/2" not in last_log  # it went straight to the test

@@ -46,8 +46,8 @@ def test_a_rank_that_dies_does_not_take_the_sweep_with_it_in_any_order_of_device
     assert done.returncode == 1
     assert [(job["status"], job["reason"]) for job in jobs(tmp_path)] == [
         ("failed", "rank 2: ArithmeticError: planted fault"),
-        ("finished", None),
-        ("finished", None),
+        ("finished", "trainer.max_epochs=1"),
+        ("finished", "trainer.max_epochs=1"),
     ]
     records = [json.loads((tmp_path / "sweep" / job["directory"] / "metrics.json").read_text()) for job in jobs(tmp_path)[1:]]
     assert [record["world_size"] for record in records] == [1, 2]

@@ -86,6 +86,7 @@ def test_what_is_not_an_override_is_named(
 @pytest.fixture
 def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # start() sets it; so it is taken back
+    OWN_DIRECTORY.leave()  # what an earlier test has begun in this process
 
 
 @pytest.mark.usefixtures("_full_errors")

@@ -41,9 +41,10 @@ _WITHIN = "Resumed within an epoch, its metrics are of its rest, and random augm
 class PlainLightning(Callback):
     """Does for them from outside what a Task and a DataModule do by themselves, and says once what it can't.
 
-    Training and evaluation take the batches of one process, shared out (see lockstep.datamodules.torch_loaders). Where ranks hold
-    unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the whole batch, for
-    a loss that is a mean over its batch. What is logged over an epoch is reduced over ranks (see lockstep.trainer.reduced_logs).
+    Training and evaluation take the batches of one process, shared out (see lockstep.datamodules.torch_loaders). Where ranks
+    hold unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the whole
+    batch, for a loss that is a mean over its batch. What is logged over an epoch is reduced over ranks: see
+    lockstep.trainer.reduced_logs.
     A run that is continued loads anew the batches that it has trained on in its epoch, and passes over them. Samples and times
     are counted for the record of the run. Hyperparameters that a checkpoint could not be read with are left out of it.
 

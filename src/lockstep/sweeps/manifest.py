@@ -57,7 +57,7 @@ class Manifest:
 
     def _find_unreadable(self) -> None:
         known = {job["directory"] for job in self.jobs.values()}
-        folders = [path.name for path in self.directory.glob("*/") if _JOB_NAME.search(path.name) or (path / CARD).is_file()]
+        folders = [path.name for path in self.directory.glob("*/") if _JOB_NAME.search(path.name)]  # not what is set aside
         self.unreadable = sorted(name for name in folders if name not in known)
 
     def _add(self, lost: dict[str, dict[str, Any]]) -> None:
