@@ -20,9 +20,9 @@ from tempfile import TemporaryDirectory
 from hardware import processor
 from omegaconf import DictConfig
 
-from lockstep.parity.comparison import Comparison, compare
-from lockstep.parity.groups import Groups
-from lockstep.parity.sides import Sides
+from lockstep.extras.parity.comparison import Comparison, compare
+from lockstep.extras.parity.groups import Groups
+from lockstep.extras.parity.sides import Sides
 from lockstep.runs.composition import compose
 
 FIXED = ("trainer=cpu", "model/lr_scheduler=constant", "datamodule.augment=null")

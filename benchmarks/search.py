@@ -21,7 +21,7 @@ import torch
 from hardware import processor
 
 from lockstep.atomic_files import read_json
-from lockstep.sweeps.study import study_in
+from lockstep.extras.search.study import study_in
 
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = ("model=mlp", "trainer.accelerator=cpu", "trainer.max_epochs=2", "logger=csv", "callbacks.pictures=null")

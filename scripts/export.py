@@ -42,7 +42,7 @@ def main() -> None:
 def as_it_is(source: Path, target: Path) -> None:
     """The whole state under its own names, in one file."""
     from lockstep.checkpointing import read_checkpoint
-    from lockstep.nets.lora import merged
+    from lockstep.extras.finetuning.lora import merged
 
     checkpoint = read_checkpoint("checkpoint", source)
     weights, model_config = merged(checkpoint["state_dict"]), checkpoint.get("hyper_parameters", {})
@@ -56,8 +56,8 @@ def as_it_is(source: Path, target: Path) -> None:
 def as_llama(source: Path, target: Path) -> None:
     """A folder in the layout of Hugging Face's Llama."""
     from lockstep.build import load_model
-    from lockstep.nets import GPT
-    from lockstep.nets.llama import to_llama
+    from lockstep.extras.language.gpt import GPT
+    from lockstep.extras.language.llama import to_llama
 
     net = load_model(source).net
     if not isinstance(net, GPT):

@@ -10,8 +10,8 @@ import argparse
 from pathlib import Path
 
 from lockstep.cli import start
+from lockstep.extras.mirror.fetch import bring, directory_for
 from lockstep.runs.directory import absolute
-from lockstep.runs.fetch import bring, directory_for
 
 
 def main() -> None:

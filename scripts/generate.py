@@ -49,10 +49,10 @@ def text(arguments: Any, checkpoint: Path, tokenizer: str | None, separator: str
     import torch
 
     from lockstep.build import load_model
-    from lockstep.datamodules.vocabulary import vocabulary
-    from lockstep.models import LanguageModel
-    from lockstep.nets import GPT
-    from lockstep.nets.sampling import continuation
+    from lockstep.extras.language.gpt import GPT
+    from lockstep.extras.language.language_model import LanguageModel
+    from lockstep.extras.language.sampling import continuation
+    from lockstep.extras.language.vocabulary import vocabulary
 
     model = load_model(checkpoint)
     if not isinstance(model, LanguageModel) or not isinstance(model.net, GPT):

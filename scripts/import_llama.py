@@ -34,7 +34,7 @@ def main() -> None:
     from safetensors.torch import load_file
 
     from lockstep.build import build_model
-    from lockstep.nets.llama import from_llama
+    from lockstep.extras.language.llama import from_llama
 
     try:
         config = json.loads((arguments.folder / "config.json").read_text())

@@ -35,7 +35,7 @@ def main() -> None:
     if not hasattr(datamodule, "pack"):
         name = type(datamodule).__name__
         raise config_error("datamodule", name, "is not read from image files; accepted is datamodule=image_folder")
-    from lockstep.datamodules.image_cache import UnreadableImages
+    from lockstep.extras.image_cache.image_cache import UnreadableImages
 
     try:
         packed = datamodule.pack(arguments.workers)

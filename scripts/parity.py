@@ -41,8 +41,8 @@ from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.console import say
 from lockstep.errors import ExitCode, NamedFailure
-from lockstep.parity.groups import SideFailed
-from lockstep.parity.verdict import parity
+from lockstep.extras.parity.groups import SideFailed
+from lockstep.extras.parity.verdict import parity
 from lockstep.runs.composition import compose
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.reports.findings import NODE, NODE_BANDWIDTH, Assumed, read_all_reduce
-from lockstep.reports.write import write_report
+from lockstep.extras.report.findings import NODE, NODE_BANDWIDTH, Assumed, read_all_reduce
+from lockstep.extras.report.write import write_report
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
     python scripts/score.py RUN_DIR                          # RUN_DIR/scores.pt
     python scripts/score.py RUN_DIR --checkpoint last --to scores.pt
-    python train.py datamodule/curriculum=linear datamodule.curriculum.scores._target_=lockstep.datamodules.curriculum.saved \
-      +datamodule.curriculum.scores.path=RUN_DIR
+    python train.py datamodule/curriculum=linear \
+      datamodule.curriculum.scores._target_=lockstep.extras.curriculum.curriculum.saved +datamodule.curriculum.scores.path=RUN_DIR
 
 The samples are those of the run's training split, not augmented; another seed splits otherwise.
 """
@@ -32,7 +32,7 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     from lockstep.build import load_model
     from lockstep.datamodules import DataModule
-    from lockstep.datamodules.curriculum import save_scores
+    from lockstep.extras.curriculum.curriculum import save_scores
     from lockstep.models import Task
 
     cfg = saved_config(arguments.run_dir, arguments.overrides, arguments.allow)

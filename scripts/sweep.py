@@ -20,14 +20,14 @@ from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import ExitCode, config_error
+from lockstep.extras.slurm_queue import launcher as slurm
+from lockstep.extras.watch.watch import watch
 from lockstep.launchers.slurm import Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.launchers.supervisor import POLL
-from lockstep.sweeps import slurm
 from lockstep.sweeps.live_table import COLUMNS, rows_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.view import Views, Watched, as_it_stands
-from lockstep.sweeps.watch import watch
 
 PROGRAM = Path(__file__).resolve().parents[1] / "train.py"
 
@@ -67,7 +67,7 @@ def watched(arguments: argparse.Namespace) -> int:
         raise config_error("--interval", arguments.interval, "accepted is a number of seconds from 0.1 to 3600")
     if not arguments.web:
         return watch(Watched(arguments.sweep_dir), arguments.interval, once=arguments.once)
-    from lockstep.reports.live_page import serve  # a server, and TensorBoard's reader
+    from lockstep.extras.watch.live_page import serve  # a server, and TensorBoard's reader
 
     serve(Watched(arguments.sweep_dir), arguments.port)
     return ExitCode.FINISHED

@@ -1,14 +1,16 @@
 """What all tests share."""
 
+import copy
 import gc
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = [str(ROOT / folder) for folder in ("tests", "scripts", "benchmarks", "docs", "src")]
@@ -58,3 +60,36 @@ def mnist() -> Path:
     if not (DATA / "MNIST" / "raw" / "t10k-images-idx3-ubyte").is_file():
         pytest.skip(f"no MNIST in {DATA}")
     return DATA
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """seed_everything leaves variables behind."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def compose(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., DictConfig]:
+    """Composes conf/train.yaml with overrides; see tests/fits.py."""
+    from fits import composed  # which imports torch
+
+    elsewhere = tmp_path_factory.getbasetemp() / "run"
+
+    def with_overrides(*overrides: str, run_dir: Path = elsewhere) -> DictConfig:
+        return composed(*overrides, run_dir=run_dir)
+
+    return with_overrides
+
+
+@pytest.fixture(scope="session")
+def _composed_once(compose: Callable[..., DictConfig]) -> DictConfig:
+    return compose()
+
+
+@pytest.fixture
+def shipped(_composed_once: DictConfig) -> DictConfig:
+    """The config as it is shipped; a copy, to be changed."""
+    return copy.deepcopy(_composed_once)

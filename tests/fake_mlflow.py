@@ -1,4 +1,4 @@
-"""As much of MLflow as lockstep.trainer.tracking asks for, in memory: where the library is not installed."""
+"""As much of MLflow as lockstep.extras.tracking.loggers asks for, in memory: where the library is not installed."""
 
 import re
 import sys

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lockstep.datamodules import DataSpec
-from lockstep.models import LanguageModel
+from lockstep.extras.language.language_model import LanguageModel
 from lockstep.models.schedules import constant
 
 METRICS = ("loss", "perplexity", "bits_per_byte")

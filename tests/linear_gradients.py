@@ -12,9 +12,9 @@ from fits import BARE, prepared
 from lightning import Callback
 from torch import Tensor
 
-from lockstep.callbacks import NoiseScale
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.splits import Splits
+from lockstep.extras.noise_scale.noise_scale import NoiseScale
 
 VARIANCES = torch.tensor([4.0, 1.0, 1.0, 0.25, 0.25, 0.25], dtype=torch.float64)
 OFF = torch.tensor([0.5, -0.5, 1.0, 1.0, -1.0, 0.5], dtype=torch.float64)  # w - a, which training leaves as it is

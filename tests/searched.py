@@ -5,8 +5,8 @@ from typing import Any
 
 from optuna import Study
 
+from lockstep.extras.search.study import POINT, begin
 from lockstep.sweeps.job_directory import write_card
-from lockstep.sweeps.study import POINT, begin
 
 NOBODY = {"_target_": "optuna.pruners.NopPruner"}
 

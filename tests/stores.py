@@ -12,7 +12,8 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from lockstep.checkpointing import write_checkpoint
-from lockstep.runs import mirror, record
+from lockstep.extras.mirror import mirror
+from lockstep.runs import record
 from lockstep.runs.identity import Identity
 
 

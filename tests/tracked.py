@@ -1,4 +1,4 @@
-"""What a tracker was given, read without lockstep.trainer.tracking."""
+"""What a tracker was given, read without lockstep.extras.tracking.loggers."""
 # pyright: reportMissingImports=false
 # (either library may be absent)
 

@@ -13,7 +13,7 @@ from lockstep.errors import config_error
 
 
 class OptunaSweeper(Sweeper):
-    """Trials that Optuna asks for, as jobs of whichever launcher is chosen; see lockstep.sweeps.search."""
+    """Trials that Optuna asks for, as jobs of whichever launcher is chosen; see lockstep.extras.search.search."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -30,7 +30,7 @@ class OptunaSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        from lockstep.sweeps.search import Search, Settings
+        from lockstep.extras.search.search import Search, Settings
 
         assert self.launcher is not None
         Search(self.config, self.loader, Settings.of(self.settings), self.launcher).run(arguments)

@@ -12,8 +12,8 @@ class SlurmLauncher(SweepLauncher):
     """Each job in SLURM's queue."""
 
     def executor(self, config: DictConfig) -> tuple[Any, Any]:
+        from lockstep.extras.slurm_queue.launcher import SlurmExecutor
         from lockstep.sweeps.settings import SlurmSettings
-        from lockstep.sweeps.slurm import SlurmExecutor
 
         settings = SlurmSettings.of(config.hydra.launcher)
         return settings, SlurmExecutor(Path(str(config.hydra.sweep.dir)).absolute(), settings)

@@ -18,10 +18,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.batch_size import FLAG, find_batch_size, try_batch
 from lockstep.config.hydra_errors import explain
 from lockstep.config.overrides import check_single, null_groups_left_out
 from lockstep.errors import ConfigError, ExitCode
+from lockstep.extras.batch_size.batch_size import FLAG, find_batch_size, try_batch
 from lockstep.imports import remove_empty_cache
 from lockstep.launchers.command_line import take_handed
 from lockstep.launchers.environment import register_resolvers, this_rank

@@ -16,7 +16,9 @@ from ranks import in_ranks
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lockstep.callbacks import LearningRate, NoiseScale, StepTime, Throughput
+from lockstep.callbacks import LearningRate, Throughput
+from lockstep.extras.noise_scale.noise_scale import NoiseScale
+from lockstep.extras.profiling.step_time import StepTime
 from lockstep.trainer.epoch_loop import shorten_steps
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from commands import ROOT, python
 from fits import KeepAll, prepared, trained
 from lightning import Callback
 
-from lockstep.callbacks import StepTime
+from lockstep.extras.profiling.step_time import StepTime
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,8 +6,8 @@ import torch
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batches, InMemory
 from lockstep.datamodules.loaders import loader_of
-from lockstep.datamodules.on_device import OnDevice
 from lockstep.datamodules.samplers import EvalSampler, TrainSampler
+from lockstep.extras.image_cache.on_device import OnDevice
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,9 +11,9 @@ import pytest
 from ranks import in_ranks
 
 from lockstep.errors import ConfigError
+from lockstep.extras.report.findings import read_all_reduce
 from lockstep.launchers.environment import Rank
 from lockstep.launchers.outcome import Outcome
-from lockstep.reports.findings import read_all_reduce
 
 PLANTED = allreduce.Ring(latency=20e-6, latency_error=0.0, bandwidth=2e9, bandwidth_error=0.0)
 

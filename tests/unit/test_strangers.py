@@ -16,8 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.build import build, load_model
 from lockstep.config.plan import Plan
 from lockstep.config.read import Given, check_flags, check_overrides, check_targets, trust_of
-from lockstep.datamodules import hf_dataset
 from lockstep.errors import ConfigError
+from lockstep.extras.huggingface import hf_dataset
+from lockstep.extras.search.study import study_in
 from lockstep.launchers.command_line import take_handed
 from lockstep.runs import resume
 from lockstep.runs.composition import CONF
@@ -25,7 +26,6 @@ from lockstep.runs.identity import Identity
 from lockstep.runs.resume import command_to_continue
 from lockstep.runs.saved import saved_config
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.study import study_in
 
 sys.path.append(str(CONF.parent / "scripts"))
 import sweep
@@ -140,7 +140,7 @@ def test_what_a_run_is_made_of_and_the_project_s_own_modules_are_taken(
     own = {"a": "mine.net", "b": "mine.Data", "c": "torchmetrics.F1Score", "d": "torchvision.transforms.v2.Resize"}
     own |= {
         "e": "lightning.pytorch.callbacks.Timer",
-        "f": "lockstep.datamodules.curriculum.saved",
+        "f": "lockstep.extras.curriculum.curriculum.saved",
         "g": "torchvision.models.resnet18",
     }
     OmegaConf.update(shipped, "callbacks.own", {name: {"_target_": target} for name, target in own.items()}, force_add=True)

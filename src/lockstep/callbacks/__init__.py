@@ -5,11 +5,8 @@ from lockstep.callbacks.averaging import EMA
 from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lockstep.callbacks.early_stopping import EarlyStopping
 from lockstep.callbacks.equivalence import EquivalenceReport
-from lockstep.callbacks.freeze import Freeze
-from lockstep.callbacks.lr_range import LearningRateRange
 from lockstep.callbacks.monitored import MonitoredMetrics
 from lockstep.callbacks.monitors import LearningRate, SteppedRate, Throughput
-from lockstep.callbacks.noise_scale import NoiseScale
 from lockstep.callbacks.nonfinite import NonFinite
 from lockstep.callbacks.pictures import Pictures
 from lockstep.callbacks.plain_lightning import PlainLightning
@@ -17,7 +14,5 @@ from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.ranks import Ranks
-from lockstep.callbacks.step_time import StepTime
 from lockstep.callbacks.tf32 import TF32
-from lockstep.callbacks.token_throughput import TokenThroughput
 from lockstep.callbacks.watchdog import Watchdog

@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from lockstep.callbacks.checkpoints import last_checkpoint_of
 from lockstep.callbacks.nonfinite import step_was_skipped
-from lockstep.trainer.model_parallel import ModelParallel
+from lockstep.extras.sharding.model_parallel import ModelParallel
 
 
 class EMA(EMAWeightAveraging):

@@ -13,7 +13,7 @@ from torchmetrics import Metric
 from lockstep.console import first_of
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import NamedFailure
-from lockstep.trainer.shards import local_part
+from lockstep.extras.sharding.shards import local_part
 from lockstep.trainer.steps import begins_step, ends_step
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ _PACKAGE = __name__.partition(".")[0]
 _METRICS = ("aggregation", "classification", "clustering", "detection", "nominal", "regression", "retrieval", "segmentation")
 _OF_MODELS = ("torch.nn", "torch.optim", "torchvision.models", *(f"torchmetrics.{name}" for name in _METRICS))
 # Where what a checkpoint, or the config in a directory, names has to be defined. torchmetrics.text and the like load networks.
-IN_A_CHECKPOINT = (f"{_PACKAGE}.models", f"{_PACKAGE}.nets", *_OF_MODELS)
+IN_A_CHECKPOINT = (f"{_PACKAGE}.models", f"{_PACKAGE}.nets", f"{_PACKAGE}.extras", *_OF_MODELS)
 IN_A_DIRECTORY = (_PACKAGE, "lightning.pytorch", "torchvision.ops", "torchvision.transforms", *_OF_MODELS)
 _TOOLS = ("tests", "scripts", "benchmarks", "docs")  # folders of a project that hold programs: what they define may start others
 _BUILDABLE: set[Any] = set()
@@ -30,7 +30,7 @@ P = ParamSpec("P")
 
 
 def buildable(target: T) -> T:
-    """Marks a function, or a class of no kind that `_is_part` knows, as one that a file may name: it only makes an object."""
+    """Marks a function, or a class of another kind than `Trust` knows, as one that a file may name: it only makes an object."""
     _BUILDABLE.add(target)
     return target
 
@@ -72,9 +72,9 @@ class Trust:
         where = str(getattr(target, "__module__", None))
         if not isinstance(target, type | FunctionType) or vars(sys.modules[where]).get(target.__qualname__) is not target:
             raise self._refusal(key, path)  # a method, an object, or what is defined within a function
-        if _is_below(where, self.allow) or (self._is_of_the_project(where) and (self._is_of_a_run or _is_part(target))):
+        if _is_below(where, self.allow) or (self._is_of_the_project(where) and (self._is_of_a_run or self._is_part(target))):
             return target
-        if not _is_below(where, self.modules) or not (target in _BUILDABLE or _is_part(target) or _is_model_builder(target)):
+        if not _is_below(where, self.modules) or not (target in _BUILDABLE or self._is_part(target) or _is_model_builder(target)):
             raise self._refusal(key, path)
         return _unpickling_nothing(target) if isinstance(target, FunctionType) else target
 
@@ -82,6 +82,11 @@ class Trust:
     def _is_of_a_run(self) -> bool:
         """Or of a model alone; a run may name functions of the project too, in its callbacks and data say."""
         return self.modules != IN_A_CHECKPOINT
+
+    def _is_part(self, target: Any) -> bool:
+        """Is it a class of what a model, or a run, is made of?"""
+        kinds = _kinds_of_a_model() + (_kinds_of_a_run() if self._is_of_a_run else ())
+        return isinstance(target, type) and issubclass(target, kinds)
 
     def _is_of_the_project(self, module: str) -> bool:
         """Is it in the folder of the program or in the working directory, not installed there, and not beside what was read?"""
@@ -148,17 +153,19 @@ def _is_below(name: str, modules: Sequence[str]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
-def _is_part(target: Any) -> bool:
-    """Is it a class of what a run is made of: modules (metrics are some), optimizers, schedules, data, callbacks, loggers, ..."""
+def _kinds_of_a_model() -> tuple[type, ...]:
+    from torch import nn, optim
+
+    return nn.Module, optim.Optimizer, optim.lr_scheduler.LRScheduler  # torchmetrics' metrics are modules too
+
+
+def _kinds_of_a_run() -> tuple[type, ...]:
     from lightning import Callback, LightningDataModule, Trainer
     from lightning.pytorch.loggers import Logger
     from lightning.pytorch.profilers import Profiler
     from lightning.pytorch.strategies import Strategy
-    from torch import nn, optim
 
-    of_models = (nn.Module, optim.Optimizer, optim.lr_scheduler.LRScheduler)
-    kinds = (*of_models, LightningDataModule, Callback, Logger, Profiler, Strategy, Trainer)
-    return isinstance(target, type) and issubclass(target, kinds)
+    return LightningDataModule, Callback, Logger, Profiler, Strategy, Trainer
 
 
 def _is_model_builder(target: Any) -> bool:

@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader, DistributedSampler
 from lockstep.config.memory import check_memory
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batch, Batches
-from lockstep.datamodules.curriculum import Curriculum, EasyFirst
 from lockstep.datamodules.loaders import loader_of
-from lockstep.datamodules.on_device import OnDevice
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
 from lockstep.datamodules.splits import Splits, check_part, fold_of, part_of, seeded_split
 from lockstep.errors import config_error
+from lockstep.extras.curriculum.curriculum import Curriculum, EasyFirst
+from lockstep.extras.image_cache.on_device import OnDevice
 from lockstep.runs.shares import share_of_batch
 
 if TYPE_CHECKING:  # else where it is needed: the import takes a second

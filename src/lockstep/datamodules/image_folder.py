@@ -10,10 +10,10 @@ import torchvision
 from torchvision.datasets.folder import find_classes
 
 from lockstep.datamodules.base import DataModule, DataSpec
-from lockstep.datamodules.image_cache import Mapped, UnreadableImages, cached
 from lockstep.datamodules.images import WORKERS, damage, decode
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import config_error
+from lockstep.extras.image_cache.image_cache import Mapped, UnreadableImages, cached
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,6 @@
 """LightningModules, one per task: what the loss and the metrics are. The net inside comes from config."""
 
 from lockstep.models.classifier import Classifier
-from lockstep.models.language_model import LanguageModel
 from lockstep.models.regressor import Regressor
 from lockstep.models.sample_mean import SampleMean
 from lockstep.models.task import Task

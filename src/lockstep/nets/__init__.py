@@ -3,11 +3,7 @@
 `build` passes `input_shape` and `num_outputs` to every constructor that takes them.
 """
 
-from lockstep.nets.airbench import Airbench
 from lockstep.nets.cnn import CNN
 from lockstep.nets.dropout import Dropout
-from lockstep.nets.gpt import GPT
-from lockstep.nets.lora import lora
 from lockstep.nets.mlp import MLP
 from lockstep.nets.resnet import resnet
-from lockstep.nets.vit import ViT, torchvision_vit

@@ -13,12 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json
 from lockstep.errors import ConfigError, config_error
+from lockstep.extras.mirror.mirror import check_mirror
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import may_go_on, rendezvous_id, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.identity import FILE, Identity, check_files
 from lockstep.runs.locks import Lock
-from lockstep.runs.mirror import check_mirror
 
 _OF_A_RUN = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a run has the directory
 _OF_A_SWEEP = ("manifest.json", "multirun.yaml", "search.json")  # the same of a sweep

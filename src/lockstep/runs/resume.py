@@ -11,12 +11,12 @@ from lockstep.config.plan import AUTO
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.config.urls import is_url
 from lockstep.errors import config_error
+from lockstep.extras.mirror.fetch import bring, directory_for
+from lockstep.extras.mirror.mirror import url_of
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import absolute
-from lockstep.runs.fetch import bring, directory_for
 from lockstep.runs.identity import FILE, OF_ONE_START, Identity, check_files, how_else
 from lockstep.runs.locks import check_free
-from lockstep.runs.mirror import url_of
 from lockstep.runs.record import actual_status
 
 _CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}

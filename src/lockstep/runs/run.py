@@ -18,6 +18,8 @@ from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
 from lockstep.errors import ExitCode, NamedFailure, config_error
+from lockstep.extras.mirror.mirror import Mirror
+from lockstep.extras.mirror.storage import shortcomings
 from lockstep.launchers.environment import SWEPT_KEYS, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, first_of, no_shared_memory, outcome_of
@@ -29,9 +31,7 @@ from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.identity import run_id_of
-from lockstep.runs.mirror import Mirror
 from lockstep.runs.speaker import first_to_speak, forget_speakers
-from lockstep.runs.storage import shortcomings
 from lockstep.runs.validation import Prepared
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.errors import ExitCode
-from lockstep.runs.mirror import FILE as MIRROR
+from lockstep.extras.mirror.mirror import FILE as MIRROR
 from lockstep.runs.record import Status
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, End, Verdict
 

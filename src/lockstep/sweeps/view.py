@@ -206,7 +206,7 @@ def as_it_stands(manifest: Manifest) -> Manifest:
     if not is_held(manifest.directory):
         manifest.settle()
         if manifest.in_queue():
-            from lockstep.sweeps import slurm
+            from lockstep.extras.slurm_queue import launcher as slurm
 
             try:
                 slurm.settle(manifest)

@@ -13,8 +13,8 @@ from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, config_error
+from lockstep.extras.compression.communication import Communication, Stateful, go_on
 from lockstep.launchers.environment import this_rank
-from lockstep.trainer.communication import Communication, Stateful, go_on
 
 
 class OfPlannedSize(ParallelStrategy):

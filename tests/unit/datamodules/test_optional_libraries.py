@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.datamodules import HFDataset
 from lockstep.errors import ConfigError
+from lockstep.extras.huggingface.hf_dataset import HFDataset
 
 
 def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,163 @@
+"""Easy samples first, and by and by the others (Bengio et al. 2009, doi:10.1145/1553374.1553380).
+
+What is easy, a function of the training split says, by a score for each of its samples; how many of the easiest take part at
+which time, a pacing function. Both are named in the config, so that they can be one's own.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from lockstep.atomic_files import replacing
+from lockstep.checkpointing import read_checkpoint
+from lockstep.config.targets import buildable
+from lockstep.datamodules.batches import Batches
+from lockstep.datamodules.samplers import BatchIndices
+from lockstep.errors import config_error
+
+log = logging.getLogger(__name__)
+Scores = Callable[[Any], Tensor]  # from a training split to a number for each sample, (length,); more is harder
+Pacing = Callable[[Tensor], Tensor]  # from times between 0 and 1 to the parts, up to 1, of all samples that take part then
+_SCORES = "datamodule.curriculum.scores"
+_ROUNDING = 1e-6  # by which a power may be another on another processor
+
+
+@buildable
+class Curriculum:
+    """What decides which training samples take part when.
+
+    Args:
+        scores: where two samples have the same one, the earlier is taken for the easier.
+        pacing: time 0 is the beginning of training, and time 1 comes after `epochs`; from then on all samples take part.
+    """
+
+    def __init__(self, scores: Scores, pacing: Pacing, epochs: float) -> None:
+        self.scores, self.pacing, self.epochs = scores, pacing, epochs
+
+    def __call__(self, train: Any) -> "EasyFirst":
+        """Raises ConfigError where there is not a score for each sample."""
+        scores = torch.as_tensor(self.scores(train))
+        accepted = f"accepted are {len(train)} finite numbers, one for each training sample"
+        if scores.shape != (len(train),):
+            raise config_error(_SCORES, f"numbers of shape {tuple(scores.shape)}", accepted)
+        if not scores.isfinite().all():
+            raise config_error(_SCORES, f"{scores[~scores.isfinite()][0]}, among others", accepted)
+        order = EasyFirst(scores.argsort(stable=True), self.pacing, self.epochs)
+        first = int(order.taking_part(0)[0])
+        log.info(f"curriculum: the easiest {first} of {len(train)} samples at first, all of them after {self.epochs:g} epochs")
+        return order
+
+
+class EasyFirst:
+    """From the order of an epoch to one of the samples that take part.
+
+    Each sample is replaced by the one that lies as far up among those that take part as it does among all. So these are taken
+    equally often, but for one time; where all take part, the order stays as it is. An epoch that repeats a sample does so with
+    the same augmentation and dropout, which are counted by epoch and sample.
+    """
+
+    def __init__(self, easiest: Tensor, pacing: Pacing, epochs: float) -> None:
+        self.easiest, self.pacing, self.epochs = easiest, pacing, epochs
+        self.rank = torch.empty_like(easiest).scatter(0, easiest, torch.arange(len(easiest)))
+
+    def taking_part(self, epoch: int) -> Tensor:
+        """How many samples do at each place of the epoch's order."""
+        length = len(self.easiest)
+        time = (epoch + torch.arange(length, dtype=torch.float64) / length) / self.epochs
+        part = torch.where(time < 1, self.pacing(time.clamp(max=1)), 1.0)
+        return (part * length - _ROUNDING).ceil().long().clamp(1, length)
+
+    def __call__(self, order: Tensor, epoch: int) -> Tensor:
+        return self.easiest[self.rank[order] * self.taking_part(epoch) // len(order)]
+
+    @property
+    def identity(self) -> int:
+        """A number that another ranking or pacing does not have."""
+        paces = (self.pacing(torch.linspace(0, 1, 9, dtype=torch.float64)) / _ROUNDING).round().long()
+        return zlib.crc32(self.easiest.numpy().tobytes() + paces.numpy().tobytes() + str(float(self.epochs)).encode())
+
+
+# Pacing functions
+
+
+@buildable
+def linear(time: Tensor, start: float) -> Tensor:
+    """As many more in each step (Platanios et al. 2019, arXiv:1903.09848)."""
+    return start + (1 - start) * time
+
+
+@buildable
+def root(time: Tensor, start: float, power: float) -> Tensor:
+    """More at first: the share of what is new stays as it is (Platanios et al. 2019)."""
+    return (start**power + (1 - start**power) * time) ** (1 / power)
+
+
+@buildable
+def exponential(time: Tensor, start: float) -> Tensor:
+    """More and more: by the same factor in each step (Hacohen & Weinshall 2019, arXiv:1904.03626, there in stairs)."""
+    return start ** (1 - time)
+
+
+@buildable
+def step(time: Tensor, start: float) -> Tensor:
+    """The same ones until all take part (Bengio et al. 2009; "single step" of Hacohen & Weinshall 2019)."""
+    return torch.full_like(time, start)
+
+
+# Scores
+
+
+@buildable
+def distance_to_class_mean(train: Any) -> Tensor:
+    """How far each input lies from the mean of its class. All inputs are in memory at once."""
+    inputs, targets = Batches(train)[BatchIndices(torch.arange(len(train)), 0, 1.0)][:2]
+    if targets.ndim != 1 or targets.is_floating_point():
+        accepted = "is for data of classes; accepted are others, see docs/curriculum.md"
+        raise config_error(f"{_SCORES}._target_", "lockstep.extras.curriculum.curriculum.distance_to_class_mean", accepted)
+    features = inputs.flatten(1).double()
+    sums = torch.zeros(int(targets.max()) + 1, features.shape[1], dtype=torch.float64).index_add(0, targets, features)
+    return (features - (sums / targets.bincount()[:, None])[targets]).norm(dim=1)
+
+
+@buildable
+def field(train: Any, name: str) -> Tensor:
+    """What the data itself says of each sample: a column of Hugging Face's data, or what a data set of one's own has as an
+    attribute of that name."""
+    if isinstance(train, Subset):
+        return field(train.dataset, name)[torch.as_tensor(train.indices)]
+    column = getattr(train, "column", lambda name: getattr(train, name, None))
+    if (found := column(name)) is None:
+        raise config_error(f"{_SCORES}.name", name, f"a {type(train).__name__} has no such column or attribute")
+    return torch.as_tensor(found)
+
+
+@buildable
+def saved(train: Any, path: str) -> Tensor:
+    """What `save_scores` has written, scripts/score.py say; of a run directory its scores.pt."""
+    file = Path(path) / "scores.pt" if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        accepted = "no such file; accepted is what python scripts/score.py RUN_DIR has written, or that RUN_DIR"
+        raise config_error(f"{_SCORES}.path", file, accepted)
+    content = read_checkpoint(f"{_SCORES}.path", file)
+    if content.get("split") != _fingerprint(train):
+        accepted = "not of this training split; accepted are scores of the same data, datamodule.seed and val_fraction"
+        raise config_error(f"{_SCORES}.path", file, accepted)
+    return content["scores"]
+
+
+def save_scores(train: Any, scores: Tensor, file: Path) -> None:
+    with replacing(file, "wb") as opened:
+        torch.save({"scores": scores, "split": _fingerprint(train)}, opened)
+
+
+def _fingerprint(train: Any) -> int:
+    """Of its length and up to 64 samples from everywhere in it."""
+    ids = torch.linspace(0, len(train) - 1, min(64, len(train))).long()
+    inputs, targets = Batches(train)[BatchIndices(ids, 0, 1.0)][:2]
+    return zlib.crc32(inputs.contiguous().numpy().tobytes() + targets.numpy().tobytes(), len(train))

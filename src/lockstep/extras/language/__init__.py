@@ -1,0 +1,16 @@
+"""Language models: text as tokens, GPT, Llama, sampling."""
+
+FILES = [
+    "docs/language-models.md",
+    "conf/datamodule/text.yaml",
+    "conf/model/gpt.yaml",
+    "conf/model/gpt_nano.yaml",
+    "conf/model/gpt_small.yaml",
+    "conf/model/language_model.yaml",
+    "conf/callbacks/tokens.yaml",
+    "conf/experiment/gpt_stdlib.yaml",
+    "scripts/generate.py",
+    "scripts/import_llama.py",
+]
+NEEDS = ["finetuning"]
+OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,0 +1,274 @@
+"""Two sides are trained and compared, and what came of it: the table, the tolerances, the verdict. Imports no torch."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lockstep.config.plan import Plan
+from lockstep.console import aligned
+from lockstep.errors import NamedFailure
+from lockstep.extras.parity.groups import Groups, SideFailed
+from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Role, Sides, as_one_process, for_steps
+
+Parts = dict[str, tuple[Role, dict[str, Any]]]  # what each group does, and what is done to its training alone
+
+# Of one step from identical state, as max|a-b| / max|a|, of buffers entry by entry. Calibrated by the control, a permuted
+# batch: over the models of benchmarks/parity.md its gradients differ by up to 4e-14 in float64, and by 1e-5 in float32 where
+# no unit is at its kink.
+ONE_STEP = {64: 1e-10, 32: 1e-3, 16: 1e-1}
+# What a single step of the control may excuse, as ten times its own difference: rounding, but amplified by the model.
+AMPLIFIED = {64: 1e-8, 32: 1e-3, 16: 1e-1}
+# A number that is held in fewer bits than its training computes in, as Lightning's and torchmetrics' metrics are.
+HELD = {32: 1e-5, 16: 1e-1}
+# A gradient of rounding alone is at most so large, beside the largest of its step.
+NOTHING_BESIDE = {64: 1e-10, 32: 1e-5, 16: 1e-2}
+# Where the control's loss differs by more within a single step it is another training, and tells nothing.
+ANOTHER_TRAINING = {64: 1e-6, 32: 1e-4, 16: 1e-1}
+ROUNDING = {64: 2.0**-52, 32: 2.0**-23, 16: 2.0**-8}  # of one operation: what a control that rounds alike is taken for
+CONTROLS = 10.0  # the weights may drift this many times as far as the control's
+SGD_64 = 1e-12  # nothing amplifies rounding in float64 with SGD: the weights then may drift this far at most
+QUANTITIES = (
+    "steps per epoch",
+    "samples",
+    "learning rate",
+    "loss",
+    "gradients",
+    "buffers",
+    "training metrics",
+    "validation samples",
+    "validation metrics",
+    "test samples",
+    "test metrics",
+    *AT_THE_END,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The tensor of a quantity that lies closest to or furthest beyond its tolerance, over all steps."""
+
+    quantity: str
+    difference: float
+    control: float
+    tolerance: float
+
+    @property
+    def equal(self) -> bool:
+        return self.difference <= self.tolerance
+
+    @property
+    def beyond(self) -> float:
+        """How many times the tolerance; what may differ by any amount is not beyond it."""
+        return 0.0 if self.equal and math.isinf(self.tolerance) else self.difference / self.tolerance
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of comparing two sides.
+
+    `at_kinks`: the gradients that differ are those of units within rounding of their kink. `imitated`: the control with
+    permuted batches was another training; its place has been taken by noise in the reference's gradients. `failure`: a side
+    failed, and nothing was found.
+    """
+
+    sides: Sides
+    other: Findings
+    control: Findings
+    at_kinks: bool = False
+    imitated: bool = False
+    failure: SideFailed | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """Of the side that is to equal the reference."""
+        return Plan.of(self.sides.other)
+
+    @property
+    def reference_plan(self) -> Plan:
+        return Plan.of(self.sides.reference)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.other.facts
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        found = [[d for d in self._compared if d.quantity == quantity] for quantity in QUANTITIES]
+        return [max(map(self._row, of_one), key=lambda row: row.beyond) for of_one in found if of_one]
+
+    def _row(self, difference: Difference) -> Row:
+        bits, quantity, control = self.sides.bits, difference.quantity, self._controls.get(_key(difference), math.nan)
+        if quantity == "learning rate" or (quantity.endswith("samples") and self.sides.is_same_precision):
+            tolerance = ONE_STEP[64]  # no step has rounded these
+        elif quantity == "weights":
+            tolerance = self._drift
+        elif quantity in AT_THE_END:
+            tolerance = max(self._drift, CONTROLS * control)
+        else:
+            held = HELD[difference.bits] if difference.bits < bits else 0.0
+            tolerance = max(ONE_STEP[bits], held, min(CONTROLS * control, AMPLIFIED[bits]))
+        return Row(quantity, difference.value, control, tolerance)
+
+    @property
+    def _drift(self) -> float:
+        """How far weights may have come to lie from each other."""
+        bits = self.sides.bits
+        drift = CONTROLS * max(self._controls.get(("weights", ""), math.nan), ROUNDING[bits])
+        return min(drift, SGD_64) if bits == 64 and self.facts["sgd"] else drift
+
+    @cached_property
+    def _controls(self) -> dict[tuple[str, str], float]:
+        """The control's largest difference of each tensor that counts."""
+        largest: dict[tuple[str, str], float] = {}
+        for difference in filter(self._counts, self.control.differences):
+            largest[_key(difference)] = max(largest.get(_key(difference), 0.0), difference.value)
+        return largest
+
+    @cached_property
+    def _compared(self) -> list[Difference]:
+        return list(filter(self._counts, self.other.differences))
+
+    def _counts(self, difference: Difference) -> bool:
+        """Not so the gradients of rounding alone, nor what an optimizer makes of them."""
+        return difference.quantity not in ("gradients", "weights") or difference.name not in self.rounding_alone
+
+    @property
+    def equal(self) -> bool:
+        return self.failure is None and all(row.equal or (self.at_kinks and row.quantity == "gradients") for row in self.rows)
+
+    def differs(self, *quantities: str) -> bool:
+        return any(not row.equal for row in self.rows if row.quantity in quantities)
+
+    @cached_property
+    def beyond(self) -> list[Difference]:
+        """What is not tolerated."""
+        return [difference for difference in self._compared if not self._row(difference).equal]
+
+    @property
+    def first(self) -> Difference | None:
+        """Of the first step in which a quantity differs the tensor that does most; a gradient, if one does."""
+        return min(self.beyond, key=lambda d: (d.step, d.quantity != "gradients", -d.value), default=None)
+
+    @cached_property
+    def rounding_alone(self) -> set[str]:
+        """The parameters without effect, as a bias before a norm is: whose gradient is another one for each order of the
+        samples, and on both sides, in every step, nothing beside the largest of all."""
+        gradients = [[d for d in side.differences if d.quantity == "gradients"] for side in (self.other, self.control)]
+        largest: dict[int, float] = {}
+        for d in (*gradients[0], *gradients[1]):
+            largest[d.step] = max(largest.get(d.step, 0.0), d.size)
+        sizable = {d.name for side in gradients for d in side if not d.size <= NOTHING_BESIDE[self.sides.bits] * largest[d.step]}
+        return {d.name for d in gradients[1] if not d.value <= AMPLIFIED[self.sides.bits]} - sizable
+
+    @property
+    def only_the_end_differs(self) -> bool:
+        """Are all single steps equal, and is what they lead to not?"""
+        return bool(self.beyond) and {difference.quantity for difference in self.beyond} <= {*AT_THE_END}
+
+    @property
+    def is_drift_of_the_control(self) -> bool:
+        """Is all that differs what training leads to, and that no more than in another order of the samples?"""
+        rows = [row for row in self.rows if row.quantity in AT_THE_END]
+        return self.only_the_end_differs and all(row.difference <= CONTROLS * row.control for row in rows if not row.equal)
+
+    @property
+    def steps_needed(self) -> int:
+        """To see what differs."""
+        return self.sides.steps if self.first is None or self.only_the_end_differs else self.first.step + 1
+
+    def table(self) -> str:
+        cells = [("quantity", "difference", "control", "tolerance", "")]
+        for row in self.rows:
+            name = f"{row.quantity.split()[0]} after {self.sides.steps} steps" if row.quantity in AT_THE_END else row.quantity
+            verdict = "equal" if row.equal else "equal but at kinks" if self.at_kinks else "NOT EQUAL"
+            cells.append((name, _number(row.difference), _number(row.control), _number(row.tolerance), verdict))
+        return aligned(cells, right=True)
+
+
+def _key(difference: Difference) -> tuple[str, str]:
+    """By which the control's are found: of any tensor where it is about weights, since drift is chance."""
+    return difference.quantity, "" if difference.quantity == "weights" else difference.name
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else "0" if value == 0 else f"{value:.1e}"
+
+
+def is_another_training(control: Findings, bits: int) -> bool:
+    """Does a control differ by more than rounding? As where the samples of a batch are not independent of its order."""
+    losses = [difference.value for difference in control.differences if difference.quantity in ("loss", "steps per epoch")]
+    return not all(value <= ANOTHER_TRAINING[bits] for value in losses)
+
+
+class TooFewSteps(NamedFailure):
+    """Training has ended before the steps that were asked for: there is no verdict on them."""
+
+
+def compare(sides: Sides, processes: Groups, freely: bool = True) -> Comparison:
+    """Trains both sides and the control, step by step from the reference's states, then `freely`. The control's drift is
+    the largest of three: Adam amplifies rounding by chance, now more, now less.
+
+    The gradient of a ReLU jumps where its input is zero: in float32 an input within rounding of it now and then falls on
+    either side. So where nothing but gradients differ they are compared again in float64. Raises TooFewSteps where the
+    reference ends early.
+    """
+    found = _compare(sides, processes, freely)
+    if sides.bits != 32 or not sides.is_same_precision or {difference.quantity for difference in found.beyond} != {"gradients"}:
+        return found
+    steps = 1 + max(difference.step for difference in found.beyond)
+    exact = _compare(sides.changed({"trainer.precision": "64-true"}, steps), processes, freely=False)
+    return replace(found, at_kinks=exact.failure is None and not exact.differs("gradients"))  # it may be bound to float32
+
+
+def _compare(sides: Sides, processes: Groups, freely: bool) -> Comparison:
+    with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
+        train = partial(_train, sides, processes, Path(folder))
+        try:
+            stepwise = train({"reference": ("lead", {}), "other": ("follow", {}), "control": ("follow", {"permuted": 1})})
+            reference, other, control = (stepwise[name] for name in ("reference", "other", "control"))
+            if (done := reference.facts["steps"]) < sides.steps:
+                fewer = f"; parity.steps={done} is the most" if done else ""
+                raise TooFewSteps(f"the reference has made {done} of {sides.steps} steps, so there is no verdict{fewer}")
+            imitated = is_another_training(control, sides.bits)
+            differences, drift = list(other.differences), [] if imitated else list(control.differences)
+            if freely:
+                how = "noise" if imitated else "permuted"
+                ends = train({"other": ("finish", {}), "control": ("finish", {how: 1}), "reference": ("finish", {how: 2})})
+                third = train({"control": ("finish", {how: 3})})["control"]
+                differences += ends["other"].differences
+                drift += ends["control"].differences + ends["reference"].differences + third.differences
+        except SideFailed as failure:
+            return Comparison(sides, Findings([], {}), Findings([], {}), failure=failure)
+    return Comparison(sides, Findings(differences, other.facts), Findings(drift, reference.facts), imitated=imitated)
+
+
+def repeats(sides: Sides, processes: Groups) -> bool:
+    """Does the reference, trained twice, come to the same bits?"""
+    with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
+        found = _train(sides, processes, Path(folder), {"reference": ("lead", {}), "control": ("follow", {})})
+    return all(difference.value == 0 for difference in found["control"].differences)
+
+
+def in_larger_batches(sides: Sides, processes: Groups) -> Sides:
+    """Accumulated batches are compared with one larger batch on one process, where nothing makes that another thing: BatchNorm,
+    or any state that changes with each batch."""
+    one = sides.reference.trainer
+    if one.accumulate_grad_batches == 1 or processes.groups["control"].world_size > 1:
+        return sides
+    if processes.run({"control": ("counts_batches", for_steps(sides.reference, 1, processes.folder))})["control"]:
+        return sides
+    return replace(sides, reference=as_one_process(sides.reference, parts=1))
+
+
+def _train(sides: Sides, processes: Groups, folder: Path, roles: Parts) -> dict[str, Findings]:
+    """The groups in their roles, at the same time."""
+    followers = tuple(name for name, (role, _) in roles.items() if role == "follow")
+    jobs = {}
+    for name, (role, interventions) in roles.items():
+        cfg = for_steps(sides.other if name == "other" else sides.reference, sides.steps, folder)
+        cfg.interventions.update(interventions)
+        jobs[name] = ("train", cfg, role, (folder, followers, name))
+    return processes.run(jobs)

@@ -1,0 +1,86 @@
+"""Why two sides differ: causes are suspected by a symptom, and named only if switching them off helps. Imports no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.errors import ConfigError
+from lockstep.extras.parity.causes import CAUSES, KERNELS, Cause
+from lockstep.extras.parity.comparison import Comparison, TooFewSteps, compare, repeats
+from lockstep.extras.parity.groups import Groups
+from lockstep.extras.parity.sides import Sides
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Causes, confirmed, and what is still found with all of them switched off: None where both sides are then equal."""
+
+    causes: list[Cause]
+    rest: Comparison | None
+
+
+def explained(comparison: Comparison, processes: Groups) -> list[Explanation]:
+    """What is found first, then what is found behind it, and so on; nothing where no cause is confirmed."""
+    found: list[Explanation] = []
+    possible, current = list(CAUSES), comparison
+    while current is not None and (causes := _causes_of(current, possible, processes)):
+        possible = [cause for cause in possible if cause not in causes]
+        current = _rest(current, causes, processes)
+        found.append(Explanation(causes, current))
+    return found
+
+
+def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Groups) -> Comparison | None:
+    """Over all steps: causes are confirmed up to the first step that differs, and by the end only where nothing else differs."""
+    if comparison.only_the_end_differs:
+        return None
+    processes.doing = "what is behind it"
+    rest = compare(_without(causes, comparison, comparison.sides.steps), processes)
+    return None if rest.equal else rest
+
+
+def _causes_of(comparison: Comparison, possible: Sequence[Cause], processes: Groups) -> list[Cause]:
+    """With it, or with all of them, switched off the sides are equal; with one of them on they are not."""
+    suspects = [cause for cause in possible if cause.is_suspected(comparison)]
+    confirmed = _confirmed(suspects, comparison, processes)
+    if confirmed or comparison.failure is not None or repeats(_without([], comparison, comparison.steps_needed), processes):
+        return confirmed
+    return _confirmed([KERNELS], comparison, processes) or _confirmed([*suspects, KERNELS], comparison, processes)
+
+
+def _confirmed(suspects: Sequence[Cause], comparison: Comparison, processes: Groups) -> list[Cause]:
+    """One of them, or as few as are needed together; what explains more than itself is taken only where nothing else does."""
+    particular, general = ([cause for cause in suspects if cause.is_general == kind] for kind in (False, True))
+    return (
+        _alone(particular, comparison, processes)
+        or _together(particular, comparison, processes)
+        or _alone(general, comparison, processes)
+        or (_together(suspects, comparison, processes) if general else [])
+    )
+
+
+def _alone(suspects: Sequence[Cause], comparison: Comparison, processes: Groups) -> list[Cause]:
+    return next(([suspect] for suspect in suspects if _equal_without([suspect], comparison, processes)), [])
+
+
+def _together(suspects: Sequence[Cause], comparison: Comparison, processes: Groups) -> list[Cause]:
+    needed = [suspect for suspect in suspects if suspect.composes]
+    if len(needed) < 2 or not _equal_without(needed, comparison, processes):
+        return []
+    for suspect in reversed(needed):  # the more particular ones come first
+        fewer = [cause for cause in needed if cause is not suspect]
+        needed = fewer if len(fewer) > 1 and _equal_without(fewer, comparison, processes) else needed
+    return needed
+
+
+def _equal_without(causes: Sequence[Cause], comparison: Comparison, processes: Groups) -> bool:
+    """For as many steps as the difference needs to show."""
+    processes.doing = f"without {' and '.join(cause.name for cause in causes)}"
+    try:
+        sides = _without(causes, comparison, comparison.steps_needed)
+        return compare(sides, processes, freely=comparison.only_the_end_differs).equal
+    except (ConfigError, TooFewSteps):  # it can't be switched off here
+        return False
+
+
+def _without(causes: Sequence[Cause], comparison: Comparison, steps: int) -> Sides:
+    return comparison.sides.changed({k: v for cause in causes for k, v in cause.switched_off(comparison).items()}, steps)

@@ -1,0 +1,136 @@
+"""From a composed config to what a person is told. Imports no torch."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from omegaconf import DictConfig
+
+from lockstep.config.plan import Plan
+from lockstep.console import first_of
+from lockstep.extras.parity.comparison import Comparison, compare, in_larger_batches
+from lockstep.extras.parity.diagnosis import Explanation, explained
+from lockstep.extras.parity.groups import Groups, SideFailed
+from lockstep.extras.parity.sides import AT_THE_END, Sides
+from lockstep.runs.validation import validated
+
+_DRIFT = (
+    "Why: rounding, which this training amplifies: the control's weights drift as far, by the order of the samples alone.\n"
+    "     Take a lower learning rate or fewer parity.steps."
+)
+_UNKNOWN = "Why: none of the causes known here."
+
+
+def parity(
+    compose: Callable[[list[str]], DictConfig],
+    say: Callable[[str], None] = print,
+    show: Callable[[str], None] = lambda _: None,
+    processes: Groups | None = None,
+) -> bool:
+    """Compares the run that `compose([])` gives with its reference, says what came of it; are they equal?
+
+    `compose` takes more overrides; `show` is told how far it is; `processes` are taken where they are as many as it needs. Raises
+    ConfigError for what can't be compared so, TooFewSteps where training ends early, SideFailed where the reference fails, or
+    the other side for a reason that is not known.
+    """
+
+    def checked(more: list[str]) -> DictConfig:
+        cfg = compose(more)
+        validated(cfg)
+        return cfg
+
+    cfg = checked([])
+    sides = Sides.of(cfg, checked)
+    with ExitStack() as stack:
+        if processes is None or processes.groups != sides.groups():
+            folder = stack.enter_context(TemporaryDirectory(prefix="lockstep-parity-"))
+            processes = stack.enter_context(Groups(sides.groups(), Path(folder), cfg.parity.timeout, show))
+        if cfg.parity.against == "one":
+            sides = in_larger_batches(sides, processes)
+        say("\nagainst ".join(f"{Plan.of(side)}, {side.trainer.precision}" for side in (sides.other, sides.reference)))
+        processes.doing = "step by step"
+        found = compare(sides, processes)
+        if found.failure is None:
+            say("\n".join(["", found.table(), "", *notes(found)]))
+        if found.equal:
+            say(f"Equal {_extent(found)}.")
+            return True
+        explanations = explained(found, processes)
+    if found.failure is not None and not explanations:
+        raise _hinted(found.failure, cfg)
+    say(verdict(found, explanations))
+    return False
+
+
+def _hinted(failure: SideFailed, cfg: DictConfig) -> SideFailed:
+    """A model may be bound to its precision: what it raises in another says so."""
+    types = ("dtype", "Float", "Double", "float32", "float64", "Complex", "complex")
+    if cfg.parity.precision == "run" or not any(word in str(failure) for word in types):
+        return failure
+    return SideFailed(failure.side, [f"{failure.tracebacks[0].rstrip()} (in {cfg.parity.precision}; try parity.precision=run)"])
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a verdict does not rest on."""
+    lines = [f"Not compared: {what}." for what in not_compared(comparison)]
+    if comparison.imitated:
+        lines.append(
+            "The control: batches in another order are another training here, so the rounding of its gradients is imitated."
+        )
+    return [*lines, ""] if lines else []
+
+
+def not_compared(comparison: Comparison) -> list[str]:
+    facts, steps = comparison.control.facts, comparison.sides.steps
+    batches = facts["batches per epoch"]
+    epoch = None if batches is None else -(-batches // comparison.sides.reference.trainer.accumulate_grad_batches)
+    parts = {
+        f"what comes later, since these {steps} steps end before the first epoch, of {epoch}, does": (epoch or 0) > steps,
+        f"what comes later, since it is not known whether the first epoch ends within these {steps} steps": epoch is None,
+        "the loss of each step, which the model does not return": facts["no loss"],
+        "validation, since none ran": "validation" not in facts["ran"],
+        "test, since none ran": "test" not in facts["ran"],
+    }
+    names = {
+        "parameters that had no gradient in any step": facts["untrained"],
+        "parameters whose gradients are rounding alone, as those of a bias before a norm": comparison.rounding_alone,
+        "what is logged at single steps, by process 0": facts["logged per step"],
+        "state that is no tensor": facts["not tensors"],
+        "samples, by tensors of several shapes, as padded ones have": comparison.other.facts["samples left out"],
+    }
+    listed = [f"{what} ({first_of(sorted(found))})" for what, found in names.items() if found]
+    return [what for what, applies in parts.items() if applies] + listed
+
+
+def verdict(found: Comparison, explanations: list[Explanation]) -> str:
+    """Where they differ first, and why where that is known; then the same for what is left with that switched off."""
+    lines = [f"Not equal: {found.failure}" if found.failure is not None else f"Not equal, first {_where(found)}."]
+    rest: Comparison | None = found
+    for explanation in explanations:
+        it, rest = "it" if len(explanation.causes) == 1 else "all of these", explanation.rest
+        left = "both are equal" if rest is None else f"they still differ, first {_where(rest)}"
+        lines += [f"Why: {c.name}. With {it} switched off {left}.\n     {c.remedy}." for c in explanation.causes]
+    if rest is not None:
+        lines.append(_DRIFT if rest.is_drift_of_the_control else _UNKNOWN)
+    if found.failure is None:
+        lines.append(f"Compared {_extent(found)}.")
+    return "\n".join(lines)
+
+
+def _where(found: Comparison) -> str:
+    """How a side fails, or the first difference."""
+    if (first := found.first) is None:
+        return str(found.failure)
+    where = f"in step {first.step}"
+    if first.quantity in AT_THE_END:
+        where = f"after step {first.step}"
+    elif first.quantity.startswith(("validation", "test")):
+        where = f"in the {first.quantity.split()[0]} after step {first.step}"
+    name = f" of {first.name}" if first.name else ""
+    return f"{where}: {first.quantity}{name}, by {first.value:.1e}"
+
+
+def _extent(found: Comparison) -> str:
+    """How far a verdict holds. Steps and epochs are counted from 0."""
+    return f"up to step {found.sides.steps - 1}, in epoch {found.control.facts['epoch']}; what comes later was not compared"

@@ -1,0 +1,251 @@
+"""What the time of a step goes to, measured in one step of many."""
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils.data import Subset, TensorDataset
+from torchmetrics.utilities.distributed import gather_all_tensors
+
+from lockstep.callbacks.monitors import log_metrics
+from lockstep.config.plan import visible_cores
+from lockstep.datamodules import Batches, InMemory
+from lockstep.extras.image_cache.on_device import OnDevice
+from lockstep.trainer.epoch_loop import EpochLoop
+from lockstep.trainer.monitor import together, watched
+from lockstep.trainer.steps import StepParts
+
+PARTS: tuple[str, ...] = ("data", "forward", "backward", "communication", "optimizer", "rest")
+_WARM_UP = 5  # batches before the first that is measured
+
+
+class StepTime(StepParts):
+    """Logs time/data and so on: the shares of a batch that is measured, from the end of the batch before to its own end.
+    `facts`, for the record of the run, are their means over all that were measured and all ranks, and a line of advice.
+
+    data: waiting for the loader; on a GPU as far as it had nothing to do meanwhile.
+    communication: with several processes, from the last gradient to the end of the backward pass. That is what of DDP's
+    all-reduces is not hidden behind the computation, and the waiting for slower ranks. Collectives of the net's own,
+    SyncBatchNorm's say, are part of its forward and backward pass.
+    rest: the loop, the callbacks, copies to the device.
+
+    Measured is one batch of `every_n_steps`, without a validation or a checkpoint: on a GPU by events in its stream, for which
+    nothing waits, elsewhere by the clock.
+    """
+
+    def __init__(self, every_n_steps: int = 47) -> None:
+        self.every_n_steps = every_n_steps
+        self._facts: dict[str, Any] = {}
+        self._until_next = _WARM_UP
+        self._batch: _Batch | None = None
+        self._unread: list[_Batch] = []
+        self._seconds, self._count = torch.zeros(len(PARTS), dtype=torch.float64), 0
+        self._idle = 0  # batches of those measured, at whose end the device had nothing left to do
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for optimizer in trainer.optimizers:
+            optimizer.register_step_post_hook(lambda *_: self.begin("rest"))
+
+    def facts(self) -> dict[str, Any]:
+        """For the record of the run; once training has ended."""
+        return self._facts
+
+    def begin(self, part: str) -> None:
+        if self._batch is not None:
+            self._batch.begin(part)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._until_next -= 1
+        if self._batch is not None:
+            self._batch.begin("end")
+            self._unread.append(self._batch)
+            self._batch = None
+            self._read(trainer)
+        if self._until_next <= 0:
+            self._until_next = self.every_n_steps
+            self._batch = _Batch(trainer, pl_module, self._has_gradient)
+
+    @watched
+    def _has_gradient(self, _: Parameter) -> None:
+        if self._batch is not None:
+            self._batch.has_gradient()
+
+    def release(self) -> None:
+        if self._batch is not None:
+            self._batch.take_hooks_away()
+
+    def _read(self, trainer: Trainer) -> None:
+        """Those measured batches that the device has come to the end of."""
+        while self._unread and self._unread[0].is_over():
+            batch = self._unread.pop(0)
+            seconds = batch.seconds()
+            self._seconds += seconds
+            self._count, self._idle = self._count + 1, self._idle + batch.left_device_idle
+            shares = dict(zip(PARTS, (seconds / seconds.sum()).tolist(), strict=True))
+            if trainer.world_size == 1:
+                del shares["communication"]
+            log_metrics(trainer, {f"time/{part}": share for part, share in shares.items()})
+
+    def _leave_out(self, *_: Any, **__: Any) -> None:
+        if self._batch is not None:
+            self._batch, self._until_next = None, 0
+
+    on_train_epoch_start = on_validation_start = on_save_checkpoint = _leave_out
+
+    @together
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        own = self.meet(trainer, lambda: self._own(trainer, pl_module))
+        if own is None:
+            return
+        ranks = torch.stack(gather_all_tensors(own) if trainer.world_size > 1 else [own]).cpu()
+        if self._count:
+            shares = ranks / ranks.sum(dim=1, keepdim=True)
+            mean_time = float(ranks.sum()) / len(ranks) / self._count
+            self._facts = {
+                "step_time": dict(zip(PARTS, shares.mean(dim=0).tolist(), strict=True)),
+                "steps_measured": self._count,
+                "advice": _advice(trainer, shares, mean_time, self._idle / self._count),
+            }
+
+    def _own(self, trainer: Trainer, model: LightningModule) -> Tensor:
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
+        self._read(trainer)
+        return self._seconds.to(model.device, torch.float32)
+
+
+class _Batch:
+    """When, on the device's own clock, each part of a batch begins; from now, the end of the one before."""
+
+    def __init__(self, trainer: Trainer, model: LightningModule, has_gradient: Callable[[Parameter], None]) -> None:
+        loop = trainer.fit_loop.epoch_loop
+        assert isinstance(loop, EpochLoop)
+        self._loop, self._device = loop, model.device
+        self._shared = list(model.parameters()) if trainer.world_size > 1 else []
+        self._call_at_gradient = has_gradient
+        self._hooks: list[Any] = []
+        self._last_gradient: Any = None
+        self._waited = -loop.waited_for_data
+        self.left_device_idle = False
+        self._marks = [("data", self._now())]
+
+    def _now(self) -> Any:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def begin(self, part: str) -> None:
+        if self._hooks:
+            self._end_backward()
+        if part == "end" and self._device.type == "cuda":
+            self.left_device_idle = self._marks[-1][1].query()  # of the optimizer's end
+        if part == "forward":
+            self._waited += self._loop.waited_for_data
+        elif part == "backward":
+            trained = [parameter for parameter in self._shared if parameter.requires_grad]  # as of this backward pass
+            self._hooks = [parameter.register_post_accumulate_grad_hook(self._call_at_gradient) for parameter in trained]
+        self._marks.append((part, self._now()))
+
+    def has_gradient(self) -> None:
+        """Before DDP takes it: its hook is on the graph's node that this is called in."""
+        self._last_gradient = self._now()
+
+    def _end_backward(self) -> None:
+        self.take_hooks_away()
+        if self._last_gradient is not None:
+            self._marks.append(("communication", self._last_gradient))
+        self._last_gradient = None
+
+    def take_hooks_away(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def is_over(self) -> bool:
+        return self._device.type != "cuda" or self._marks[-1][1].query()
+
+    def seconds(self) -> Tensor:
+        """Of each of PARTS."""
+        found = dict.fromkeys(PARTS, 0.0)
+        for (part, began), (_, ended) in pairwise(self._marks):
+            found[part] += began.elapsed_time(ended) / 1000 if self._device.type == "cuda" else ended - began
+        between, found["data"] = found["data"], min(found["data"], self._waited)
+        found["rest"] += between - found["data"]
+        return torch.tensor([found[part] for part in PARTS], dtype=torch.float64)
+
+
+_MUCH = 0.25  # of a step
+_WORTH_A_WORKER = 1e-3  # seconds; to be handed a batch by another process takes about as long
+
+
+def _advice(trainer: Any, shares: Tensor, step: float, idle: float) -> str | None:
+    """What is worth a try, by each rank's shares (ranks, PARTS), the seconds of a step and how often the device was idle at its
+    end: the first that is, if any."""
+    data, communication = shares[:, PARTS.index("data")], shares[:, PARTS.index("communication")]
+    lines = (_of_data(trainer, data, step), _of_threads(trainer), _of_communication(communication), _of_host(idle))
+    return next(filter(None, (*lines, _of_memory(trainer))), None)
+
+
+def _of_data(trainer: Any, data: Tensor, step: float) -> str | None:
+    most = float(data.max())
+    if most < _MUCH or most * step < _WORTH_A_WORKER:
+        return None
+    where = f" on rank {int(data.argmax())}" if len(data) > 1 else ""
+    change = _for_data(trainer.train_dataloader, trainer.strategy.root_device)
+    return f"{most:.0%} of a step{where} is waiting for data: {change}" if change else None
+
+
+def _for_data(loader: Any, device: torch.device) -> str | None:
+    """Rows of tensors in memory are not read sooner by another process, which would have to send them; they may live on the
+    device."""
+    dataset, workers = getattr(loader, "dataset", None), getattr(loader, "num_workers", 0)
+    if isinstance(dataset, OnDevice):
+        return None
+    if isinstance(dataset, Batches) and dataset.augment is None:
+        dataset = dataset.dataset
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    if not isinstance(dataset, InMemory | TensorDataset):
+        return f"with datamodule.num_workers={workers}, try more"
+    if isinstance(dataset, InMemory) and device.type != "cpu":
+        return "it is in memory, try datamodule.on_device=true"
+    return f"it is in memory, with datamodule.num_workers={workers} try 0" if workers else None
+
+
+def _of_threads(trainer: Any) -> str | None:
+    threads, cores = torch.get_num_threads() * trainer.num_devices, visible_cores()
+    if trainer.strategy.root_device.type != "cpu" or threads <= cores:
+        return None
+    if torch.get_num_threads() == 1:
+        return f"{threads} processes share {cores} cores: try fewer of them, trainer.devices={cores}"
+    return f"{threads} threads share {cores} cores: try OMP_NUM_THREADS={max(1, cores // trainer.num_devices)}"
+
+
+def _of_communication(communication: Tensor) -> str | None:
+    least, most = float(communication.min()), float(communication.max())
+    if most - least > _MUCH:
+        return f"rank {int(communication.argmin())} is the slowest: another waits for it for {most:.0%} of a step"
+    if least < _MUCH:
+        return None
+    how = "a larger datamodule.batch_size or trainer.accumulate_grad_batches, for fewer all-reduces"
+    return f"{least:.0%} of a step is waiting for other processes: try {how}"
+
+
+def _of_host(idle: float) -> str | None:
+    """A GPU that is busy is a good part of a step behind the host, unless the host waits for it, or kernels are short."""
+    causes = "a larger datamodule.batch_size or model.compile_mode=reduce-overhead, or look for what reads a tensor's value"
+    return f"the GPU waits for the host at the end of {idle:.0%} of the steps: try {causes}" if idle > 0.5 else None
+
+
+def _of_memory(trainer: Any) -> str | None:
+    if (device := trainer.strategy.root_device).type != "cuda":
+        return None
+    used, total = torch.cuda.max_memory_reserved(device) / 2**30, torch.cuda.get_device_properties(device).total_memory / 2**30
+    return f"{used:.1f} of {total:.0f} GiB were used: try a larger datamodule.batch_size" if used < total / 2 else None

@@ -1,0 +1,11 @@
+"""The report of a sweep: speed-up, accuracy over GPU counts and rates, with pictures and intervals."""
+
+FILES = [
+    "docs/scaling-report.md",
+    "scripts/report.py",
+    "docs/report_first_screen.png",
+    "docs/scaling_example.png",
+    "docs/rates_example.png",
+]
+NEEDS = ["search"]
+OPTIONAL_DEPENDENCIES: list[str] = []

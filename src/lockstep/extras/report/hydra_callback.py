@@ -1,0 +1,25 @@
+"""Hydra's seam for what comes after a sweep's last job."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+log = logging.getLogger(__name__)
+
+
+class WriteReport(Callback):
+    """The report of a sweep, when it ends; that it can't be written changes nothing about the sweep."""
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        from lockstep.extras.report.write import write_report  # Hydra makes this callback in every job too
+
+        if config.hydra.launcher.get("dry_run"):
+            return
+        try:
+            answer, page = write_report(Path(config.hydra.sweep.dir).absolute())
+            print(f"\n{answer}\n{page}\n", flush=True)
+        except Exception as error:
+            log.warning(f"There is no report: {type(error).__name__}: {error}", exc_info=True)

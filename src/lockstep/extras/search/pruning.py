@@ -1,0 +1,71 @@
+"""Ending a trial of a search early, where those before it were better by now."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from lockstep.sweeps.job_directory import PRUNED, SEARCH
+
+log = logging.getLogger(__name__)
+
+
+class Pruning(Callback):
+    """After each validation rank zero tells the study the metric and asks its pruner; what that says, all ranks do. A run that
+    is pruned ends as one that was stopped early does, and is tested and recorded; its record says after how many validations.
+
+    Steps are validations from the run's beginning on, which trials of any batch and number of processes have in common. What
+    is told is the metric that the search is for, `monitor`; a run that is no trial of a search trains as without this.
+    """
+
+    def __init__(self, monitor: str) -> None:
+        self.monitor = monitor
+        self.validations = 0
+        self._pruned_after: int | None = None
+        self._trial: Any = None  # rank zero's
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._pruned_after is not None:
+            trainer.should_stop = True
+        if trainer.is_global_zero:
+            self._trial = _trial_in(Path(trainer.default_root_dir))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
+            return
+        self.validations += 1
+        is_worse = self._trial is not None and self._asked(float(trainer.callback_metrics[self.monitor]))
+        if trainer.strategy.broadcast(is_worse):
+            trainer.should_stop = True
+            self._pruned_after = self.validations
+
+    def _asked(self, value: float) -> bool:
+        step = self.validations - 1
+        if step not in self._trial.study.trials[self._trial.number].intermediate_values:  # told before the run was broken off
+            self._trial.report(value, step)
+        return self._trial.should_prune()
+
+    @property
+    def ended_by(self) -> str | None:
+        return None if self._pruned_after is None else f"pruned after {self._pruned_after} validations"
+
+    def facts(self) -> dict[str, Any]:
+        return {} if self._pruned_after is None else {PRUNED: self._pruned_after}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"validations": self.validations, "pruned_after": self._pruned_after}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.validations, self._pruned_after = state_dict["validations"], state_dict["pruned_after"]
+
+
+def _trial_in(run_dir: Path) -> Any:
+    if (run_dir.parent / SEARCH).is_file():
+        from lockstep.extras.search.study import trial_in  # Optuna, which rank zero alone needs
+
+        if (trial := trial_in(run_dir)) is not None:
+            return trial
+    log.info("callbacks=pruning has nothing to do: this run is no trial of a search")
+    return None

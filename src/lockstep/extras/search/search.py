@@ -1,0 +1,230 @@
+"""A search: Optuna says which points to try, the launcher tries them, and the study in the sweep's directory remembers."""
+
+import logging
+import math
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import optuna
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.plugins.launcher import Launcher
+from numpy.random import SeedSequence
+from omegaconf import DictConfig, OmegaConf
+from optuna.study import StudyDirection
+from optuna.trial import Trial, TrialState
+
+from lockstep.config.checks import check_metric
+from lockstep.config.construct import Factory, construct
+from lockstep.config.read import ALLOW
+from lockstep.config.rules import Rule, integer, one_of
+from lockstep.errors import config_error
+from lockstep.extras.search.space import Space
+from lockstep.extras.search.study import FILES, POINT, begin, told, trial_of, trust_in
+from lockstep.launchers.stop_signals import Preempted
+from lockstep.sweeps.job_directory import PRUNED, RECORDED, record_of
+from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.settings import Keys
+from lockstep.sweeps.states import FINISHED, INTERRUPTED
+from lockstep.sweeps.sweep import RefusedJob, Sweep
+
+log = logging.getLogger(__name__)
+
+Point = tuple[str, ...]  # the overrides of a job
+_REFUSALS = 5  # of as many points as that one has to be able to start
+# Which points these try, and not only which one is next, is their seed's.
+_OF_ONE_SEED = (optuna.samplers.GridSampler, optuna.samplers.QMCSampler)
+_OBJECTIVES = Rule(
+    "accepted is {METRIC: max or min}", lambda v: isinstance(v, Mapping) and {*v.values()} in ({"max"}, {"min"}, {"max", "min"})
+)
+_SPACES = Rule("accepted is {KEY: SPACE}", lambda v: isinstance(v, Mapping))
+
+
+@dataclass
+class Settings(Keys):
+    """hydra.sweeper.KEY=VALUE; conf/hydra/sweeper/optuna.yaml says what each means."""
+
+    GROUP: ClassVar[str] = "hydra.sweeper"
+
+    n_trials: Annotated[int, integer(1)] = 20
+    n_jobs: Annotated[int, integer(1)] = 1
+    objectives: Annotated[Any, _OBJECTIVES.or_null()] = None
+    sampler: Any = "TPESampler"
+    pruner: Any = "MedianPruner"
+    storage: Annotated[str, one_of(*FILES)] = "journal"
+    params: Annotated[Any, _SPACES] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            setattr(self, name, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value)
+        super().__post_init__()
+        for name in self.objectives or {}:
+            if "/" not in name and name not in RECORDED:
+                accepted = f"accepted is a metric, val/loss say, or one of {', '.join(RECORDED)}"
+                raise config_error("hydra.sweeper.objectives", name, accepted)
+        self.sampler, self.pruner = _node(self.sampler, "samplers"), _node(self.pruner or "NopPruner", "pruners")
+
+
+def _node(value: Any, module: str) -> Any:
+    """TPESampler is one of optuna.samplers."""
+    if not isinstance(value, str):
+        return value
+    return {"_target_": value if "." in value else f"optuna.{module}.{value}"}
+
+
+class Answer(NamedTuple):
+    """What is told to Optuna of a trial, and for a person the job's directory and why it has failed."""
+
+    state: TrialState
+    values: Sequence[float] | None = None
+    directory: str | None = None
+    reason: str | None = None
+
+
+class Search:
+    """n_trials in all, those of earlier calls counted. A trial under way when the sweep died is handed out again, and the
+    launcher continues its job; one that has ended, failed or not, never is. The same point twice is trained once."""
+
+    def __init__(self, config: DictConfig, loader: Any, settings: Settings, launcher: Launcher) -> None:
+        self.config, self.loader, self.settings, self.launcher = config, loader, settings, launcher
+        self.directory = Path(str(config.hydra.sweep.dir)).absolute()
+        self.objectives: dict[str, str] = settings.objectives or {config.optimized_metric: config.optimized_mode}
+        allow = config.get(ALLOW)
+        self.trust = None if allow is None else trust_in(self.directory, tuple(allow))
+        self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
+        self._is_exhausted = False
+        self._patience: float = _REFUSALS
+
+    def run(self, arguments: Sequence[str]) -> None:
+        given = [f"{key}={space}" for key, space in self.settings.params.items()]
+        self.space = Space.of(OverridesParser.create(self.loader).parse_overrides([*given, *arguments]))
+        self._check()
+        if self.config.hydra.launcher.get("dry_run"):
+            self.study = optuna.create_study(directions=[StudyDirection.MINIMIZE] * len(self.objectives))
+            self.launcher.launch([self._begun(self._ask()) for _ in range(self.settings.n_jobs)], 0)
+            return
+        settings = self.settings
+        self.study = begin(self.directory, settings.storage, self.objectives, settings.pruner, settings.n_trials)
+        self.study.stop = self._stop  # pyright: ignore[reportAttributeAccessIssue]  called by a sampler that has tried everything
+        if trials := self.study.get_trials(deepcopy=False):
+            self.space.check(trials[-1].distributions)
+        OmegaConf.save(self.config, self.directory / "multirun.yaml")
+        try:
+            while numbers := self._batch():
+                self._try(numbers)
+        except (KeyboardInterrupt, Preempted) as error:
+            Sweep.interrupt(error.number if isinstance(error, Preempted) else signal.SIGINT)
+            raise
+        Sweep.adopt()
+        print(f"\n{self._best()}", flush=True)
+
+    def _check(self) -> None:
+        """Before anything is written: what Optuna is to be made of, and whether all that is to be chosen from is there."""
+        for point in self.space.corners():
+            self.loader.load_sweep_config(self.config, list(point))
+        for name in (self.settings.objectives or {}).keys() - set(RECORDED):
+            check_metric(self.config, "hydra.sweeper.objectives", name)
+        self._sampler(0)
+        construct("hydra.sweeper.pruner", self.settings.pruner, trust=self.trust)
+        if len(self.objectives) > 1 and OmegaConf.select(self.config, "callbacks.pruning") is not None:
+            accepted = "Optuna prunes for one objective; accepted is one in hydra.sweeper.objectives, or callbacks.pruning=null"
+            raise config_error("callbacks", "pruning", accepted)
+
+    def _stop(self) -> None:
+        self._is_exhausted = True
+
+    def _batch(self) -> list[int]:
+        """The trials to try now: first those that an earlier call has left."""
+        trials = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state != TrialState.WAITING]
+        left = [trial.number for trial in trials if trial.state == TrialState.RUNNING and trial.number not in self._interrupted]
+        room = 0 if self._is_exhausted else min(self.settings.n_jobs - len(left), self.settings.n_trials - len(trials))
+        return left[: self.settings.n_jobs] + [self._ask() for _ in range(room)]
+
+    def _ask(self) -> int:
+        self.study.sampler = self._sampler(len(self.study.get_trials(deepcopy=False)))
+        return self.study.ask().number
+
+    def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
+        """Of one trial. What it draws is counted from the seed and the trial's number, so that a search that is resumed does not
+        draw again what it had drawn before, but what it would have drawn."""
+        factory = Factory("hydra.sweeper.sampler", self.settings.sampler, self.trust)
+        seed = factory.keywords.pop("seed", None)
+        if seed is not None and factory.callee not in _OF_ONE_SEED:
+            seed = int(SeedSequence((seed, number)).generate_state(1)[0])
+        return factory.construct({"seed": seed})
+
+    def _begun(self, number: int) -> Point:
+        """The point of a trial; what a killed sweep has not come to draw of it is drawn now."""
+        trial = self._trial(number)
+        point = self.space.point(trial)
+        trial.set_user_attr(POINT, list(point))
+        return point
+
+    def _try(self, numbers: Sequence[int]) -> None:
+        """Tells Optuna what has come of these trials, at points that were tried before without trying again."""
+        points: dict[Point, list[int]] = {}
+        for number in numbers:
+            points.setdefault(self._begun(number), []).append(number)
+        trials = self.study.get_trials(deepcopy=False)
+        tried = {tuple(trial.user_attrs.get(POINT, ())): trial for trial in trials if trial.state.is_finished()}
+        for point in [point for point in points if point in tried]:
+            known = tried[point]
+            values = known.values if known.state == TrialState.COMPLETE else None
+            about = [known.user_attrs.get(name) for name in ("directory", "reason")]
+            self._tell(points.pop(point), Answer(known.state, values, *about))
+        self._launch(points)
+
+    def _launch(self, points: dict[Point, list[int]]) -> None:
+        """A point at which a run can't start has failed."""
+        while points:
+            try:
+                returned = self.launcher.launch(list(points), initial_job_idx=len(self.study.get_trials(deepcopy=False)))
+            except RefusedJob as refusal:
+                self._patience -= 1
+                if not self._patience:
+                    raise
+                log.warning(str(refusal))
+                self._tell(points.pop(list(points)[refusal.number]), Answer(TrialState.FAIL, reason=str(refusal)))
+                continue
+            self._patience = math.inf
+            jobs = {job["directory"]: job for job in Manifest(self.directory).jobs.values()}
+            for numbers, one in zip(points.values(), returned, strict=True):
+                folder = Path(str(one.working_dir))
+                if jobs[folder.name]["status"] == INTERRUPTED:
+                    self._interrupted |= {*numbers}
+                else:
+                    self._tell(numbers, self._answer(folder, jobs[folder.name]))
+            return
+
+    def _answer(self, folder: Path, job: Mapping[str, Any]) -> Answer:
+        record = (record_of(folder) or {}) if job["status"] == FINISHED else {}
+        if PRUNED in record:
+            return Answer(TrialState.PRUNED, None, folder.name)
+        known = record | record.get("metrics", {})
+        values = {name: known[name] for name in self.objectives if known.get(name) is not None}
+        if len(values) == len(self.objectives):
+            return Answer(TrialState.COMPLETE, list(values.values()), folder.name)
+        missing = ", ".join(self.objectives.keys() - values.keys())
+        return Answer(TrialState.FAIL, None, folder.name, job["reason"] or f"{missing} is not in its metrics.json")
+
+    def _tell(self, numbers: Sequence[int], answer: Answer) -> None:
+        for number in numbers:
+            trial = self._trial(number)
+            for name, value in {"directory": answer.directory, "reason": answer.reason}.items():
+                if value is not None:
+                    trial.set_user_attr(name, value)
+            self.study.tell(number, answer.values, answer.state)
+
+    def _trial(self, number: int) -> Trial:
+        return trial_of(self.study, self.study.get_trials(deepcopy=False)[number])
+
+    def _best(self) -> str:
+        trials = self.study.get_trials(deepcopy=False)
+        lines = [f"{len(trials)} trials: {told(trials)}."]
+        best = self.study.best_trials if any(trial.state == TrialState.COMPLETE for trial in trials) else []
+        for trial in best[:5]:
+            values = " ".join(f"{name} {value:.6g}" for name, value in zip(self.objectives, trial.values, strict=True))
+            lines.append(f"best: {values} with {' '.join(f'{key}={value}' for key, value in trial.params.items())}")
+        return "\n".join(lines)

@@ -1,0 +1,239 @@
+"""Models larger than one device: of weights, gradients and optimizer states each process holds a part.
+
+torch's fully_shard (FSDP2) and parallelize_module, which Lightning's ModelParallelStrategy expects a model to call on itself, in
+configure_model. Here they are applied to any model as it is, so that neither it nor what trains it knows of them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning import Trainer
+from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.optim import LBFGS, Optimizer
+
+from lockstep.console import first_of
+from lockstep.errors import config_error
+from lockstep.extras.sharding.shards import local_part, norm, part_like, whole
+from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
+from lockstep.trainer.strategies import OfPlannedSize
+
+# By a key of the plan: how torch divides a linear layer, and along what.
+STYLES: dict[str, tuple[type[ParallelStyle], str]] = {
+    "colwise": (ColwiseParallel, "out_features"),
+    "rowwise": (RowwiseParallel, "in_features"),
+}
+
+
+class ModelParallel(OfPlannedSize, ModelParallelStrategy):
+    """Lightning's ModelParallelStrategy for models that know nothing of it; a checkpoint is one plain file, as any other's.
+
+    Rank zero has the whole of weights and optimizer states, on the CPU, while it saves them. Models are built whole, on the CPU.
+
+    Args:
+        blocks: a regular expression. A module in whose name it is found is gathered before it computes and given back afterwards,
+            by itself; what is in no such module, with the child of the model that it is in.
+        tensor_parallel_size: processes among which the linear layers of `plan` are divided; they take the same samples.
+        plan: regular expressions for the names of linear layers. Of `colwise` ones each process has some of the outputs, which it
+            gives to a `rowwise` one, of which it has the inputs; the sum over the processes is whole again.
+    """
+
+    def __init__(
+        self,
+        *,
+        world_size: int,
+        timeout: float,
+        process_group_backend: str | None,
+        blocks: str,
+        tensor_parallel_size: int = 1,
+        plan: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            data_parallel_size=world_size // tensor_parallel_size,
+            tensor_parallel_size=tensor_parallel_size,
+            save_distributed_checkpoint=False,
+            process_group_backend=process_group_backend,
+            timeout=timedelta(seconds=timeout),
+        )
+        self.planned_world_size, self.blocks = world_size, blocks
+        self.tensor_parallel_size, self.plan = tensor_parallel_size, plan
+        if 1 < tensor_parallel_size <= world_size and plan is None:
+            needs = "says which layers are divided; accepted is a group: trainer/plan=OPTION chooses one"
+            raise config_error("trainer.strategy.plan", "null", needs)
+
+    def setup(self, trainer: Trainer) -> None:
+        assert self.accelerator is not None
+        assert self.lightning_module is not None
+        self.accelerator.setup(trainer)
+        self.precision_plugin.convert_module(self.lightning_module)
+        self.parallelize(self.lightning_module)
+        self.model_to_device()  # what is left: buffers
+        self.precision_plugin.clip_grad_by_norm = self._clip_by_norm
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        super().setup_optimizers(trainer)
+        if any(isinstance(optimizer, LBFGS) for optimizer in self.optimizers):
+            needs = "sees all weights as one vector, of which a process holds a part; accepted is an optimizer that does not"
+            raise config_error("model.optimizer._target_", "torch.optim.LBFGS", needs)
+        self._without_fused()
+
+    def _without_fused(self) -> None:
+        """Of the kernels that make a whole step torch has not all for tensors in parts; those for many tensors at once take none
+        that are divided differently."""
+        names = ("fused", "foreach") if self.tensor_parallel_size > 1 else ("fused",)
+        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+            group.update({name: False for name in names if name in group})
+
+    def parallelize(self, model: nn.Module) -> None:
+        """Leaves this process its part of each parameter; what is in parts already stays as it is."""
+        if any(isinstance(module, FSDPModule) for module in model.modules()):
+            return
+        if self.root_device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):  # pytorch pull request 145935
+            needs = f"torch {torch.__version__} can't divide a model on CPUs; accepted is a GPU, or torch 2.7 or later"
+            raise config_error("trainer.accelerator", "cpu", needs)
+        _check_norms(model, self.tensor_parallel_size)
+        units = list(_units(model, self.blocks))
+        _check_ties(model, units, self.blocks)
+        self._begin_as_rank_zero(model)
+        if self.plan is not None and self.tensor_parallel_size > 1:
+            self._divide_layers(model, self.plan)
+        # Over gloo torch asks for a mean of what is float32 and gets the sum (pytorch issue 162338), but not of what is float64.
+        policy = MixedPrecisionPolicy(reduce_dtype=torch.float64 if dist.get_backend() == "gloo" else None)
+        for unit in units:
+            fully_shard(unit, mesh=self.device_mesh["data_parallel"], mp_policy=policy)
+
+    def _divide_layers(self, model: nn.Module, plan: Mapping[str, str]) -> None:
+        torch.backends.mha.set_fastpath_enabled(False)  # torch's encoder layers read weights there that are in parts
+        for key, pattern in plan.items():
+            style, divided = STYLES[key]
+            for name, layer in _found(model, f"trainer.strategy.plan.{key}", pattern):
+                if (features := getattr(layer, divided)) % self.tensor_parallel_size:
+                    needs = f"does not divide the {features} {divided} of {name}; accepted is a divisor, or a plan without it"
+                    raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
+                parallelize_module(layer, self.device_mesh["tensor_parallel"], style())
+
+    @torch.no_grad()
+    def _begin_as_rank_zero(self, model: nn.Module) -> None:
+        """As DDP does. One tensor at a time: the whole need not fit the device."""
+        for tensor in (*model.parameters(), *model.buffers()):
+            sent = tensor.detach().to(self.root_device).contiguous()
+            dist.broadcast(sent, src=0)
+            tensor.data = sent.to(tensor.device)  # fully_shard takes what is contiguous alone
+
+    def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
+        """As torch.nn.utils.clip_grad_norm_, which does not take gradients that are divided differently."""
+        parameters = self.precision_plugin.main_params(optimizer)
+        if gradients := [parameter.grad for parameter in parameters if parameter.grad is not None]:
+            factor = (clip_val / (norm(gradients) + 1e-6)).clamp(max=1.0)
+            for gradient in gradients:
+                local_part(gradient).mul_(factor)
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._given_back(super().validation_step(*args, **kwargs))
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._given_back(super().test_step(*args, **kwargs))
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._given_back(super().predict_step(*args, **kwargs))
+
+    def _given_back(self, outputs: Any) -> Any:
+        """torch keeps what the outermost modules have gathered until a backward pass."""
+        assert self.lightning_module is not None
+        for module in self.lightning_module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return outputs
+
+    # Lightning's own save and load by torch.distributed.checkpoint, without CheckpointIO, and pass callbacks over.
+    restore_checkpoint_after_setup = ParallelStrategy.restore_checkpoint_after_setup  # pyright: ignore
+    lightning_restore_optimizer = ParallelStrategy.lightning_restore_optimizer  # pyright: ignore
+    lightning_module_state_dict = ParallelStrategy.lightning_module_state_dict
+    optimizer_state = ParallelStrategy.optimizer_state
+    load_checkpoint = ParallelStrategy.load_checkpoint
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
+        ParallelStrategy.save_checkpoint(self, whole(checkpoint, keep=self.is_global_zero), filepath, storage_options)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Into a whole model, or, in a test after training, into one that is in parts."""
+        assert self.lightning_module is not None
+        ours = self.lightning_module.state_dict()
+        parts = {name: part_like(value, ours.get(name)) for name, value in checkpoint["state_dict"].items()}
+        self.lightning_module.load_state_dict(parts, strict=strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            states = {
+                number: {name: part_like(value, parameters[number]) for name, value in state.items()}
+                for number, state in saved["state"].items()
+            }
+            optimizer.load_state_dict({**saved, "state": states})
+        self._without_fused()
+
+
+def _units(model: nn.Module, blocks: str) -> Iterator[nn.Module]:
+    """What is gathered together, from the inside outward: modules that are called, and have parameters."""
+    seen: set[nn.Module] = set()
+
+    def within(parent: nn.Module, path: str, is_outermost: bool) -> Iterator[nn.Module]:
+        if is_outermost and (own := next(iter(parent.named_parameters(path, recurse=False)), None)) is not None:
+            needs = f"{own[0]} is in no layer that is called; accepted is a model whose parameters are in layers, or trainer=ddp"
+            raise config_error("trainer.strategy._target_", f"{__name__}.ModelParallel", needs)
+        for name, module in parent.named_children():
+            inner, is_called = f"{path}.{name}".lstrip("."), type(module).forward is not nn.Module.forward
+            if module in seen or next(module.parameters(), None) is None:
+                continue
+            seen.add(module)
+            yield from within(module, inner, is_outermost and not is_called)
+            if is_called and (is_outermost or re.search(blocks, inner)):
+                yield module
+
+    return within(model, "", True)
+
+
+def _check_ties(model: nn.Module, units: list[nn.Module], blocks: str) -> None:
+    """A parameter that two modules share has to be gathered with both."""
+    owners: dict[Tensor, tuple[str, nn.Module]] = {}
+    names = {module: name for name, module in model.named_modules()}
+    claimed: dict[nn.Module, nn.Module] = {}
+    for unit in units:  # from the inside outward
+        for module in unit.modules():
+            claimed.setdefault(module, unit)
+    for module, unit in claimed.items():
+        for name, parameter in module.named_parameters(names[module], recurse=False):
+            other, owner = owners.setdefault(parameter, (name, unit))
+            if owner is not unit:
+                needs = (
+                    f"{other} and {name} are one parameter, which can't be in two blocks; accepted is a pattern with both in one"
+                )
+                raise config_error("trainer.strategy.blocks", blocks, needs)
+
+
+def _found(model: nn.Module, key: str, pattern: str) -> list[tuple[str, nn.Linear]]:
+    layers = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
+    if not (found := [(name, layer) for name, layer in layers if re.search(pattern, name)]):
+        some = first_of([name for name, _ in layers]) or "one, and this model has none"
+        raise config_error(key, pattern, f"found in no name of a linear layer; accepted is part of {some}")
+    return found
+
+
+def _check_norms(model: nn.Module, tensor_parallel_size: int) -> None:
+    for name, layer in model.named_modules():
+        if is_batchnorm(layer) and tensor_parallel_size > 1:
+            needs = f"{name} would count a sample once for each process that has it; accepted for a model with BatchNorm is 1"
+            raise config_error("trainer.strategy.tensor_parallel_size", tensor_parallel_size, needs)
+        if is_batchnorm(layer) and not isinstance(layer, Synchronised):
+            needs = f"{name} would have statistics of its own on each process, of which one is saved; accepted here is true"
+            raise config_error("trainer.sync_batchnorm", "false", needs)

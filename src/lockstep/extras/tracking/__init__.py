@@ -1,0 +1,5 @@
+"""MLflow and Weights & Biases, as loggers beside TensorBoard."""
+
+FILES = ["conf/logger/mlflow.yaml", "conf/logger/wandb.yaml", "conf/logger/many.yaml"]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES = ["mlflow", "wandb"]

@@ -1,0 +1,5 @@
+"""Vision Transformers (Dosovitskiy et al. 2021, arXiv:2010.11929)."""
+
+FILES = ["conf/model/vit.yaml", "conf/model/vit_b_16.yaml"]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []

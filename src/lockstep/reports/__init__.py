@@ -1,1 +1,0 @@
-"""What a sweep says: how many devices, which learning rate, and why."""

@@ -1,0 +1,186 @@
+"""Which samples take part when: the same ones at any number of processes, from wherever an epoch is continued."""
+
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import score
+import torch
+from fits import prepared
+from language_models import TINY, texts
+from torch import Tensor
+from torch.utils.data import Subset
+
+from lockstep.datamodules import DataModule, Digits, InMemory
+from lockstep.datamodules.samplers import TrainSampler
+from lockstep.errors import ConfigError
+from lockstep.extras.curriculum import curriculum as module
+from lockstep.extras.curriculum.curriculum import Curriculum, exponential, linear, root, save_scores, saved, step
+
+LENGTH = 40
+HARDNESS = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(5))  # of sample i, without ties
+WIDENING = partial(linear, start=0.2)
+
+
+def data(length: int = LENGTH) -> InMemory:
+    return InMemory(torch.arange(float(length)).view(-1, 1), torch.arange(length) % 2)
+
+
+def of(pacing: Any = WIDENING, epochs: float = 2, scores: Tensor = HARDNESS) -> Any:
+    return Curriculum(lambda _: scores, pacing, epochs)(data())
+
+
+def order(epoch: int, reorder: Any, ranks: int = 1, batch_size: int = 8, **options: Any) -> list[int]:
+    """The global order of an epoch, put together from the batches of all ranks."""
+    samplers = [TrainSampler(LENGTH, batch_size // ranks, rank, ranks, reorder=reorder, **options) for rank in range(ranks)]
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    together: list[int] = []
+    for draws in zip(*samplers, strict=True):
+        rows = [draw.ids for draw in draws]
+        together += [int(rows[place % ranks][place // ranks]) for place in range(sum(map(len, rows)))]
+    return together
+
+
+@pytest.mark.parametrize(
+    ("pacing", "expected"),
+    [
+        (partial(linear, start=0.2), [0.2, 0.6, 1.0]),
+        (partial(root, start=0.2, power=2.0), [0.2, 0.52**0.5, 1.0]),  # (1 + 0.04) / 2
+        (partial(exponential, start=0.25), [0.25, 0.5, 1.0]),
+        (partial(step, start=0.3), [0.3, 0.3, 0.3]),
+    ],
+)
+def test_pacing_written_out(pacing: Any, expected: list[float]) -> None:
+    assert pacing(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)).tolist() == pytest.approx(expected)
+
+
+def test_in_a_step_the_easiest_are_taken_equally_often_until_all_are() -> None:
+    reorder = of(partial(step, start=0.25), epochs=2)
+    for epoch in (0, 1):
+        taken = torch.tensor(order(epoch, reorder)).bincount(minlength=LENGTH)
+        assert torch.equal(taken, torch.where(HARDNESS < 10, 4, 0))
+    assert order(0, reorder) != order(1, reorder)
+    assert order(2, reorder) == order(2, None)
+    assert sorted(order(2, reorder)) == list(range(LENGTH))
+
+
+def test_it_widens_within_an_epoch_and_to_the_last_sample() -> None:
+    """From 8 of 40, by 32 in two epochs: by 0.4 with each place."""
+    reorder = of()
+    for epoch in (0, 1):
+        places = torch.arange(LENGTH) + LENGTH * epoch
+        assert torch.equal(reorder.taking_part(epoch), (80 + 4 * places + 9) // 10)
+        assert (HARDNESS[order(epoch, reorder)] < reorder.taking_part(epoch)).all()
+    assert HARDNESS[order(0, reorder)].float().mean() < HARDNESS[order(1, reorder)].float().mean() - 4
+    assert HARDNESS[order(1, reorder)].max() >= 36
+    assert order(2, reorder) == order(2, None)
+
+
+def test_all_from_the_beginning_is_plain_shuffling() -> None:
+    assert order(0, of(partial(linear, start=1.0))) == order(0, None)
+
+
+def test_among_equals_the_earlier_is_the_easier() -> None:
+    reorder = of(partial(step, start=0.1), scores=torch.zeros(LENGTH))
+    assert set(order(0, reorder)) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_any_number_of_processes_has_one_order(ranks: int) -> None:
+    for epoch in range(3):
+        assert order(epoch, of(), ranks) == order(epoch, of())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_epoch_goes_on_where_it_was_broken_off(ranks: int) -> None:
+    assert order(1, of(), ranks, start=(1, 24)) == order(1, of())[24:]
+
+
+def test_a_datamodule_trains_by_it_and_is_not_continued_by_another() -> None:
+    def digits(start: float) -> DataModule:
+        curriculum = Curriculum(module.distance_to_class_mean, partial(step, start=start), 1)
+        datamodule = Digits(batch_size=100, pin_memory=False, curriculum=curriculum, seed=1)
+        datamodule.trainer = SimpleNamespace(
+            distributed_sampler_kwargs={"rank": 0, "num_replicas": 1},
+            accumulate_grad_batches=1,
+            limit_train_batches=1.0,
+            state=SimpleNamespace(fn="fit"),
+        )
+        return datamodule
+
+    half = digits(0.5)
+    seen = torch.cat([ids.ids for ids in half.train_dataloader().sampler]).unique()
+    distances = module.distance_to_class_mean(half.splits.train)
+    assert distances[seen].max() <= distances.median()
+    checkpoint = half.order_facts() | {"epoch": 0, "consumed": 100}
+    digits(0.5).load_state_dict(checkpoint)
+    with pytest.raises(ConfigError, match=r"^datamodule.curriculum=.*within an epoch"):
+        digits(0.4).load_state_dict(checkpoint)
+    digits(0.4).load_state_dict(checkpoint | {"consumed": 0})
+
+
+# Scores
+
+
+def test_the_distance_to_the_mean_of_a_class_written_out() -> None:
+    """Class 0: 0, 2 and 10 around 4; class 1: 5 alone."""
+    train = InMemory(torch.tensor([[0.0], [2.0], [5.0], [10.0]]), torch.tensor([0, 0, 1, 0]))
+    assert module.distance_to_class_mean(train).tolist() == [4.0, 2.0, 0.0, 6.0]
+    with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores._target_=.*is for data of classes"):
+        module.distance_to_class_mean(InMemory(torch.zeros(2, 1), torch.zeros(2, 1)))
+
+
+def test_a_field_is_a_column_or_an_attribute_of_a_part_too() -> None:
+    class Table:
+        def column(self, name: str) -> list[float] | None:
+            return [3.0, 1.0, 2.0] if name == "hardness" else None
+
+    assert module.field(Subset(Table(), [2, 0]), "hardness").tolist() == [2.0, 3.0]
+    assert module.field(data(3), "targets").tolist() == [0, 1, 0]
+    for train, kind in ((Table(), "Table"), (data(), "InMemory")):
+        with pytest.raises(ConfigError, match=rf"^datamodule.curriculum.scores.name=nope: a {kind} has no such column"):
+            module.field(train, "nope")
+
+
+@pytest.mark.parametrize(
+    ("scores", "line"),
+    [
+        (torch.zeros(LENGTH - 1), r"numbers of shape \(39,\)"),
+        (torch.zeros(LENGTH, 1), r"numbers of shape \(40, 1\)"),
+        (torch.tensor([0.0] * (LENGTH - 1) + [torch.nan]), "nan, among others"),
+    ],
+)
+def test_what_is_no_score_for_each_sample_is_refused(scores: Tensor, line: str) -> None:
+    with pytest.raises(ConfigError, match=f"^datamodule.curriculum.scores={line}: accepted are 40 finite numbers, one for each"):
+        of(scores=scores)
+
+
+def test_the_losses_of_a_run_are_the_scores_of_its_training_split(tmp_path: Path) -> None:
+    datamodule, model, _ = prepared(tmp_path / "run", "datamodule.standardize=true")
+    losses, parts = score.losses_of(model, datamodule)
+    assert set(parts.tolist()) == {1.0}
+    train = datamodule.splits.train
+    expected = torch.nn.functional.cross_entropy(model.eval()(train.inputs), train.targets, reduction="none")
+    torch.testing.assert_close(losses, expected.double(), rtol=1e-5, atol=1e-6)
+    save_scores(train, losses, tmp_path / "run" / "scores.pt")
+    assert torch.equal(saved(train, str(tmp_path / "run")), losses)
+    with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores.path=.*/scores.pt: not of this training split; acc"):
+        saved(Digits(seed=1).splits.train, str(tmp_path / "run" / "scores.pt"))
+    with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores.path=nowhere: no such file; accepted is what python"):
+        saved(train, "nowhere")
+
+
+def test_a_window_that_is_partly_empty_is_scored_by_the_tokens_in_it(tmp_path: Path) -> None:
+    datamodule, model, _ = prepared(tmp_path, *TINY, *texts(tmp_path))
+    losses, parts = score.losses_of(model, datamodule)
+    inputs, targets = datamodule.splits.train.__getitems__(range(len(parts)))
+    with torch.no_grad():
+        logits = model.eval()(inputs).double()
+    each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
+    counted = (targets != -100).sum(dim=1)
+    assert 0 < counted[-1] < 16
+    assert parts.tolist() == counted.tolist()
+    torch.testing.assert_close(losses, each.view(targets.shape).sum(dim=1) / counted, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,159 @@
+"""Hugging Face data sets on disk."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from image_files import write_noise
+
+from lockstep.datamodules.images import decode
+from lockstep.errors import ConfigError
+from lockstep.extras.huggingface.hf_dataset import HFDataset
+
+datasets: Any = pytest.importorskip("datasets", reason="the library `datasets` is not installed: pip install datasets")
+
+
+@pytest.fixture(autouse=True)
+def _library_s_cache_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    datasets.disable_progress_bars()
+
+
+def table(length: int = 20, first: int = 0) -> Any:
+    numbers = range(first, first + length)
+    columns = {"x": [[float(i), i / 2] for i in numbers], "a": [i / 10 for i in numbers], "b": [-i for i in numbers]}
+    columns |= {"label": [i % 3 for i in numbers], "y": [i * 0.5 for i in numbers], "name": [f"n{i}" for i in numbers]}
+    return datasets.Dataset.from_dict(columns)
+
+
+def write_parquet(folder: Path) -> Path:
+    folder.mkdir()
+    for number, name in enumerate(("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001", "test")):
+        table(10, 10 * number).to_parquet(str(folder / f"{name}.parquet"))
+    return folder
+
+
+def test_parquet_files_are_the_splits_that_their_names_say(tmp_path: Path) -> None:
+    datamodule = HFDataset(str(write_parquet(tmp_path / "data")), inputs="x", batch_size=20, shuffle=False)
+    assert datamodule.describe() == {"train": 20, "val": 10, "test": 10}
+    assert (datamodule.spec.input_shape, datamodule.spec.num_outputs, datamodule.spec.class_names) == ((2,), 3, None)
+    batch = next(iter(datamodule.train_dataloader()))
+    assert batch.inputs.dtype == torch.float32
+    assert torch.equal(batch.inputs, torch.tensor([[i, i / 2] for i in range(20)]))
+    assert batch.targets.tolist() == [i % 3 for i in range(20)]
+
+
+def test_one_split_alone_is_split_with_the_seed(tmp_path: Path) -> None:
+    table(40).save_to_disk(tmp_path / "data")
+    datamodule = HFDataset(str(tmp_path / "data"), inputs=["a", "b"], target="y", val_fraction=0.25, test_fraction=0.1)
+    assert datamodule.describe() == {"train": 27, "val": 9, "test": 4}  # 4 of 40, 9 of 36
+    assert (datamodule.spec.input_shape, datamodule.spec.num_outputs) == ((2,), 1)
+    seen = [pair for split in (datamodule.splits.train, datamodule.splits.val, datamodule.splits.test) for pair in rows(split)]
+    assert sorted(y for _, y in seen) == [i * 0.5 for i in range(40)]
+    assert all(x == pytest.approx([y / 5, -2 * y]) for x, y in seen)
+
+
+def test_classes_by_name_are_numbered_in_their_order(tmp_path: Path) -> None:
+    names = ["dog", "cat", "dog", "cow"]
+    datasets.DatasetDict(
+        train=datasets.Dataset.from_dict({"x": [1, 2, 3, 4], "label": names}),
+        validation=datasets.Dataset.from_dict({"x": [5], "label": ["cow"]}),
+    ).save_to_disk(tmp_path / "data")
+    datamodule = HFDataset(str(tmp_path / "data"), inputs="x")
+    assert datamodule.spec.class_names == ("cat", "cow", "dog")
+    assert datamodule.splits.train.__getitems__([0, 1, 2, 3])[1].tolist() == [2, 0, 2, 1]
+    assert datamodule.splits.val.__getitems__([0])[1].tolist() == [1]
+    assert not datamodule.has_test
+
+
+def test_a_class_that_training_does_not_have_is_refused(tmp_path: Path) -> None:
+    saved = {"train": table(), "test": datasets.Dataset.from_dict({"x": [[1.0, 2.0]], "label": [-1]})}
+    datasets.DatasetDict(saved).save_to_disk(tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"^datamodule.target=label: in test there is -1, which is none of its classes$"):
+        HFDataset(str(tmp_path / "data"), inputs="x")
+
+
+def test_folds_of_data_with_a_validation_split_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^datamodule.folds=5: this data has a validation split of its own"):
+        HFDataset(str(write_parquet(tmp_path / "data")), inputs=["a", "b"], target="y", folds=5)
+
+
+def rows(split: Any) -> list[tuple[list[float], float]]:
+    inputs, targets = split.__getitems__(range(len(split)))
+    return list(zip(inputs.tolist(), targets[:, 0].tolist(), strict=True))
+
+
+def test_saved_splits_with_class_names_and_images(tmp_path: Path) -> None:
+    paths = write_noise(tmp_path / "photos", 12)
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    columns = {"image": [str(path) for path in paths], "label": [path.parent.name for path in paths]}
+    whole = datasets.Dataset.from_dict(columns, features=features)
+    datasets.DatasetDict({"train": whole, "test": whole}).save_to_disk(tmp_path / "data")
+    datamodule = HFDataset(str(tmp_path / "data"), inputs="image", size=8, val_fraction=0.25)
+    assert datamodule.describe() == {"train": 9, "val": 3, "test": 12}
+    assert (datamodule.spec.input_shape, datamodule.spec.class_names) == ((3, 8, 8), ("a", "b"))
+    assert datamodule.num_workers == 2
+    inputs, targets = datamodule.splits.test.__getitems__(range(12))
+    assert torch.equal(inputs, torch.stack([decode(path, (3, 8, 8)) for path in paths]))
+    assert targets.tolist() == [int(path.parent.name == "b") for path in paths]
+
+
+def test_arrays_of_bytes_stay_bytes(tmp_path: Path) -> None:
+    pixels = torch.randint(256, (10, 1, 4, 4), generator=torch.Generator().manual_seed(0))
+    features = datasets.Features({"pixels": datasets.Array3D((1, 4, 4), "uint8"), "label": datasets.Value("int64")})
+    datasets.Dataset.from_dict({"pixels": pixels.tolist(), "label": [0, 1] * 5}, features=features).save_to_disk(
+        tmp_path / "data"
+    )
+    datamodule = HFDataset(str(tmp_path / "data"), inputs="pixels", test_fraction=0, val_fraction=0)
+    assert not datamodule.has_test
+    inputs, _ = datamodule.splits.train.__getitems__(range(10))
+    assert inputs.dtype == torch.uint8
+    assert torch.equal(inputs.long(), pixels)
+    assert datamodule.num_workers == 0
+
+
+def test_an_image_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    paths = write_noise(tmp_path / "photos", 4)
+    columns = {
+        "image": [{"bytes": path.read_bytes()[: 300 if i == 2 else None], "path": path.name} for i, path in enumerate(paths)]
+    }
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    datasets.Dataset.from_dict(columns | {"label": [0, 1, 0, 1]}, features=features).save_to_disk(tmp_path / "data")
+    rows = HFDataset(str(tmp_path / "data"), inputs="image", size=8).rows["train"]
+    with pytest.raises(ConfigError, match=rf"^row 2 of train, {paths[2].name}: not a readable image \("):
+        rows.__getitems__([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"inputs": "z"}, "datamodule.inputs=z: no such column in train; accepted is x, a, b, label, y, name"),
+        ({"inputs": "x", "target": "z"}, "datamodule.target=z: no such column in train; accepted is x, a, b, label, y, name"),
+        (
+            {"inputs": "x", "target": "b"},
+            "datamodule.target=b: accepted is a column of class numbers from 0 on without a gap, of",
+        ),
+        ({"inputs": "name"}, "datamodule.inputs=name: accepted is a column of images, of numbers or of arrays of one shape"),
+        ({"inputs": ["a", "x"]}, "datamodule.inputs=a, x: accepted is a column of images"),
+        ({"inputs": "x", "streaming": True}, "datamodule.streaming=true: a stream has neither a length nor"),
+    ],
+)
+def test_what_can_not_be_learned_from_is_refused(options: dict[str, Any], line: str, tmp_path: Path) -> None:
+    table().save_to_disk(tmp_path / "data")
+    with pytest.raises(ConfigError) as refused:
+        HFDataset(str(tmp_path / "data"), **options)
+    assert str(refused.value).startswith(line)
+
+
+def test_a_folder_without_a_data_set_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("nothing here")
+    with pytest.raises(ConfigError, match=rf"^datamodule.data_dir={tmp_path}: not readable as a data set"):
+        HFDataset(str(tmp_path), inputs="x")
+
+
+def test_an_unreadable_file_of_parquet_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = write_parquet(tmp_path / "data")
+    (folder / "test.parquet").write_bytes(b"not parquet")
+    with pytest.raises(ConfigError, match=rf"^datamodule.data_dir={folder}: not readable as a data set"):
+        HFDataset(str(folder), inputs="x")

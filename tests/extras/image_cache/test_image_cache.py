@@ -1,0 +1,269 @@
+"""Images decoded once: the same samples, one writer, and nothing that is not whole."""
+
+import os
+import pickle
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from image_files import flat, write_class, write_noise, write_split
+from torch import Tensor
+
+from lockstep.datamodules import Batch, ImageFolder
+from lockstep.datamodules import images as decoding
+from lockstep.errors import ConfigError
+from lockstep.extras.image_cache.image_cache import CHUNK, Mapped, UnreadableImages
+
+COUNT = 2 * CHUNK + 6  # three chunks
+
+
+def cached(folder: Path, **options: Any) -> ImageFolder:
+    return ImageFolder(str(folder), **{"size": 8, "cache": True, "num_workers": 0, **options})
+
+
+def files_of(folder: Path) -> list[str]:
+    """What there is of images in the cache of a data folder."""
+    return sorted(path.name for path in folder.with_name(f"{folder.name}.cache").glob("*") if path.name != "lock")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    write_noise(tmp_path / "photos", COUNT)
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(path: str, _: Any) -> Tensor:
+        raise AssertionError(f"{path} is decoded")
+
+    monkeypatch.setattr(decoding, "decode", decode)
+
+
+def batches(datamodule: ImageFolder) -> list[Batch]:
+    datamodule.prepare_data()
+    loaders: list[Any] = [datamodule.train_dataloader(), datamodule.val_dataloader(), datamodule.test_dataloader()]
+    return [batch for loader in loaders for batch in loader]
+
+
+@pytest.mark.parametrize("augment", [None, {"crop": 1, "flip": True}])
+@pytest.mark.parametrize("layout", ["flat", "split"])
+def test_every_batch_is_the_uncached_one_bit_for_bit(layout: str, augment: Any, tmp_path: Path) -> None:
+    folders = [tmp_path / "photos" / name for name in (("train", "test") if layout == "split" else ("",))]
+    for number, folder in enumerate(folders):
+        write_noise(folder, 20 + number)
+    options = {"size": 8, "batch_size": 6, "augment": augment, "drop_last": False, "num_workers": 0}
+    ours = batches(ImageFolder(str(tmp_path / "photos"), cache=True, **options))
+    theirs = batches(ImageFolder(str(tmp_path / "photos"), **options))
+    assert len(ours) == len(theirs) > 4
+    for a, b in zip(ours, theirs, strict=True):
+        assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(a[:3], b[:3], strict=True))
+        assert a.loss_weight == b.loss_weight
+
+
+def test_images_are_decoded_by_several_processes_into_their_places(photos: Path, request: pytest.FixtureRequest) -> None:
+    uncached = ImageFolder(str(photos), size=8).folders["all"]
+    packed = cached(photos).pack(workers=2)["all"]
+    assert torch.equal(packed.inputs, torch.stack([image for image, _ in uncached]))
+    assert packed.targets.tolist() == [target for _, target in uncached]
+    request.getfixturevalue("no_decoding")
+    assert torch.equal(cached(photos).pack()["all"].inputs, packed.inputs)  # from the file
+    assert len(files_of(photos)) == 1
+
+
+def test_workers_are_started_where_there_is_something_to_decode(photos: Path) -> None:
+    def workers(**options: Any) -> int:
+        return ImageFolder(str(photos), size=8, **options).num_workers
+
+    assert [workers(), workers(num_workers=0)] == [2, 0]
+    assert [workers(cache=True), workers(cache=True, num_workers=2)] == [0, 2]
+
+
+def write_another(photos: Path) -> None:
+    write_class(photos, "a", 1)
+
+
+def touch(photos: Path) -> None:
+    os.utime(next(photos.rglob("*.jpg")), (1, 1))
+
+
+def rename(photos: Path) -> None:
+    path = next(photos.rglob("*.jpg"))
+    path.rename(path.with_name("renamed.jpg"))
+
+
+def change_the_size(photos: Path) -> None:
+    path = next(photos.rglob("*.jpg"))
+    times = path.stat()
+    path.write_bytes(path.read_bytes() + b"\0")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [write_another, touch, rename, change_the_size])
+def test_a_change_to_the_files_is_another_cache(change: Callable[[Path], None], tmp_path: Path) -> None:
+    photos = flat(tmp_path / "photos", 2)
+    write_noise(photos, 4)
+    cached(photos).prepare_data()
+    change(photos)
+    cached(photos).prepare_data()
+    assert len(files_of(photos)) == 2
+
+
+def test_another_size_or_another_way_to_decode_is_another_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = flat(tmp_path / "photos", 2)
+    for size in (8, 9, 8):
+        cached(photos, size=size).prepare_data()
+    assert len(files_of(photos)) == 2
+    monkeypatch.setattr("PIL.__version__", "99")
+    cached(photos).prepare_data()
+    (tmp_path / "decoding.py").write_text("# of one's own")
+    monkeypatch.setattr(decoding, "__file__", str(tmp_path / "decoding.py"))
+    cached(photos).prepare_data()
+    assert len(files_of(photos)) == 4
+
+
+def test_a_folder_that_has_moved_keeps_its_cache(photos: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    cached(photos, cache_dir=str(tmp_path / "cache")).prepare_data()
+    (tmp_path / "elsewhere").mkdir()
+    moved = photos.rename(tmp_path / "elsewhere" / "photos")
+    request.getfixturevalue("no_decoding")
+    cached(moved, cache_dir=str(tmp_path / "cache")).prepare_data()
+
+
+@contextmanager
+def forked(work: Callable[[], None]) -> Iterator[int]:
+    """A process that does the work; on leaving it is waited for."""
+    process = os.fork()
+    if not process:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    yield process
+    os.waitpid(process, 0)
+
+
+def test_a_writer_that_is_killed_leaves_nothing_that_is_taken_for_whole(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, seen = decoding.decode, []
+
+    def killed_in_the_second_chunk(path: str, shape: Any) -> Tensor:
+        if len(seen) > CHUNK + 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen.append(path)
+        return decode(path, shape)
+
+    monkeypatch.setattr(decoding, "decode", killed_in_the_second_chunk)
+    with forked(lambda: cached(photos).pack(workers=0) and None):
+        pass
+    assert [name.endswith(".partial") for name in files_of(photos)] == [True]
+    monkeypatch.setattr(decoding, "decode", decode)
+    packed = cached(photos).pack(workers=0)["all"]
+    assert torch.equal(packed.inputs, torch.stack([image for image, _ in ImageFolder(str(photos), size=8).folders["all"]]))
+    assert files_of(photos) == [packed.path.name]
+
+
+def test_a_file_that_was_cut_is_written_anew(photos: Path) -> None:
+    path = cached(photos).pack(workers=0)["all"].path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    cached(photos).pack(workers=0)
+    assert path.read_bytes() == whole
+
+
+def test_of_several_processes_one_decodes_and_the_others_wait(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = decoding.decode
+
+    def noted(path: str, shape: Any) -> Tensor:
+        with (tmp_path / "decoded").open("a") as file:
+            file.write(f"{path}\n")
+        time.sleep(0.002)
+        return decode(path, shape)
+
+    monkeypatch.setattr(decoding, "decode", noted)
+
+    def use() -> None:
+        assert len(cached(photos).pack(workers=0)["all"]) == COUNT
+        (tmp_path / f"done.{os.getpid()}").touch()
+
+    with forked(use), forked(use), forked(use):
+        pass
+    assert len((tmp_path / "decoded").read_text().splitlines()) == COUNT
+    assert len(list(tmp_path.glob("done.*"))) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_all_files_that_are_unreadable_are_named_and_nothing_is_left(workers: int, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    write_split(photos, test=1)
+    damaged = [*write_noise(photos / "train", COUNT)[10::20], photos / "test" / "cat" / "00.png"]
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:40])
+    for name in ("cat", "dog"):
+        write_class(photos / "train", name, 1)
+    with pytest.raises(UnreadableImages) as refused:
+        cached(photos).pack(workers)
+    assert [problem.partition(": not a readable image (")[0] for problem in refused.value.problems] == [*map(str, damaged)]
+    line = f"datamodule.data_dir={photos}: has 4 unreadable images: {damaged[0]}: not a readable image ("
+    assert str(refused.value).startswith(line)
+    assert str(refused.value).endswith(" and 1 more")
+    assert not photos.with_name("photos.cache").exists()
+
+
+def test_a_folder_that_can_not_be_written_to_is_refused_by_its_key(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError) as refused:
+        cached(photos, cache_dir=str(tmp_path / "file" / "cache")).prepare_data()
+    assert str(refused.value) == (
+        f"datamodule.cache_dir={tmp_path}/file/cache: can't be written (Not a directory); accepted is a folder with room for all "
+        "images as bytes, or datamodule.cache=false"
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_full_disk_is_refused_by_the_key_and_leaves_nothing(workers: int, photos: Path) -> None:
+    """Files that may not grow stand for it: the error comes from write(2), as ENOSPC does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(ConfigError) as refused:
+            cached(photos).pack(workers)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(refused.value).startswith(f"datamodule.cache_dir={photos}.cache: can't be written (File too large); accepted is")
+    assert files_of(photos) == []
+
+
+def test_what_is_there_is_read_from_a_folder_that_can_not_be_written_to(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached(photos).prepare_data()
+
+    def mkdir(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert sum(cached(photos).describe().values()) == COUNT
+
+
+def test_a_file_that_has_vanished_is_named(photos: Path) -> None:
+    datamodule = cached(photos)
+    path = Path(datamodule.folders["all"].samples[3][0])
+    path.unlink()
+    with pytest.raises(ConfigError, match=rf"^datamodule.data_dir={path}: not a readable image \(No such file or directory\)$"):
+        datamodule.prepare_data()
+
+
+def test_a_copy_for_another_process_is_the_file_s_name_not_its_content(photos: Path) -> None:
+    packed = cached(photos).pack(workers=0)["all"]
+    sent = pickle.dumps(packed)
+    assert len(sent) < 4 * COUNT * 8  # targets; the images are 192 bytes each
+    received = pickle.loads(sent)
+    assert isinstance(received, Mapped)
+    assert torch.equal(received.inputs, packed.inputs)
+    assert torch.equal(received.targets, packed.targets)

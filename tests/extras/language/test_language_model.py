@@ -1,0 +1,112 @@
+"""Loss, perplexity and bits per byte, by hand; over tokens and bytes, not over batches."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from language_models import METRICS, language_model
+from torch import Tensor, distributed
+from torch.nn.parallel import DistributedDataParallel
+from torchmetrics import MeanMetric
+
+from lockstep.errors import ConfigError
+from lockstep.extras.language.gpt import GPT
+from lockstep.extras.language.tokens import NOT_COUNTED
+
+
+def logits(*probabilities: list[float]) -> Tensor:
+    """One window of two places, whose softmax these are."""
+    return torch.tensor([probabilities], dtype=torch.float64).log()
+
+
+EVEN, SURE = [1 / 4] * 4, [1 / 8, 1 / 8, 1 / 2, 1 / 4]
+
+
+def test_sums_of_a_window_by_hand() -> None:
+    values = language_model().measure(logits(EVEN, SURE), torch.tensor([[1, 2]]))
+    # log 4 + log 2 nats, over two places
+    assert {name: value.tolist() for name, value in values.items()} == {
+        "loss": [pytest.approx(math.log(8) / 2)],
+        "nats": [pytest.approx(math.log(8))],
+        "tokens": [2],
+        "bytes": [4],
+    }
+
+
+def test_a_place_without_a_target_counts_for_nothing_and_has_no_gradient() -> None:
+    outputs = logits(EVEN, SURE).requires_grad_()
+    values = language_model().measure(outputs, torch.tensor([[1, NOT_COUNTED]]))
+    assert values["loss"].tolist() == [pytest.approx(math.log(4) / 2)]  # of a window of two, as in any other window
+    assert (values["tokens"].tolist(), values["bytes"].tolist()) == ([1], [1])
+    values["loss"].sum().backward()
+    assert outputs.grad is not None
+    assert outputs.grad[0, 0].any()
+    assert not outputs.grad[0, 1].any()
+
+
+def test_metrics_are_over_tokens_and_bytes_not_over_batches() -> None:
+    model = language_model()
+    for targets in ([[1, 2]], [[0, NOT_COUNTED]]):  # log 8 nats, 2 tokens, 4 bytes; log 4 nats, 1 token, 1 byte
+        model.val_means.update(model.measure(logits(EVEN, SURE), torch.tensor(targets)))
+    found = model.val_means.compute()
+    assert tuple(found) == METRICS
+    assert float(found["loss"]) == pytest.approx(math.log(32) / 3, rel=1e-12)
+    assert float(found["perplexity"]) == pytest.approx(32 ** (1 / 3), rel=1e-12)
+    assert float(found["bits_per_byte"]) == pytest.approx(1.0, rel=1e-12)  # five bits for five bytes
+
+
+def test_only_declared_metrics_are_there_and_others_are_refused() -> None:
+    model = language_model(metrics=["loss"])
+    model.test_means.update(model.measure(logits(EVEN, SURE), torch.tensor([[1, 2]])))
+    assert tuple(model.test_means.compute()) == ("loss",)
+    with pytest.raises(ConfigError, match=r"^model.metrics=\['acc'\]: a language model measures loss, perplexity, bits"):
+        language_model(metrics=["loss", "acc"])
+    with pytest.raises(ConfigError, match=r"^model.torchmetrics=\['perplexity'\]: accepted is a name that model.metrics has not"):
+        language_model(torchmetrics={"perplexity": MeanMetric()})
+    language_model(torchmetrics={"tokens": MeanMetric()})  # a sum of its own, which is not logged
+
+
+@pytest.mark.parametrize("targets", [torch.tensor([1]), torch.tensor([[1, 2, 3]]), torch.tensor([[1.0, 2.0]])])
+def test_targets_that_are_no_tokens_are_refused(targets: Tensor) -> None:
+    with pytest.raises(ConfigError, match=r"^datamodule: its targets have the shape .* accepted by a language model are numbers"):
+        language_model().measure(logits(EVEN, SURE), targets)
+
+
+def test_bytes_come_from_the_data_or_are_not_asked_for() -> None:
+    model = language_model()
+    model._trainer = SimpleNamespace(datamodule=SimpleNamespace(token_bytes=torch.tensor([1, 2, 3, 4])))
+    model.setup("test")
+    assert model.token_bytes.tolist() == [1, 2, 3, 4]
+    assert "token_bytes" not in model.state_dict()
+    model._trainer = SimpleNamespace(datamodule=SimpleNamespace())
+    with pytest.raises(ConfigError, match=r"^model.metrics=bits_per_byte: SimpleNamespace has no token_bytes"):
+        model.setup("test")
+
+
+@pytest.mark.parametrize("separator", [3, -1, None])
+def test_documents_begin_with_the_same_token_for_the_net_as_in_the_data(separator: int | None) -> None:
+    model = language_model(net=GPT((2,), 4, width=4, depth=1, heads=1, separator=separator))
+    data = SimpleNamespace(token_bytes=torch.tensor([1, 2, 3, 4]), separator=3)
+    model._trainer = SimpleNamespace(datamodule=data)
+    model.setup("fit")
+    data.separator = 0
+    if separator is None:
+        model.setup("fit")
+    else:
+        with pytest.raises(
+            ConfigError, match=r"^model.net.separator=3: the data's documents begin with token 0; accepted is 0, "
+        ):
+            model.setup("fit")
+
+
+def test_ddp_does_not_send_the_bytes_of_tokens(tmp_path: Path) -> None:
+    """Which every rank has from its data, and which never change."""
+    distributed.init_process_group("gloo", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(language_model(net=GPT((2,), 4, width=4, depth=1, heads=1)))
+    finally:
+        distributed.destroy_process_group()
+    assert "token_bytes" in dict(model.module.named_buffers())
+    assert not model.modules_buffers

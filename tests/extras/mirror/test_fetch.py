@@ -1,0 +1,208 @@
+"""A run is brought back from its copy: whole, the newest state of it, and never over something else."""
+
+import json
+from pathlib import Path
+
+import pytest
+from stores import run_in, save
+
+from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint, write_checkpoint
+from lockstep.config.checks import check_checkpoint
+from lockstep.config.overrides import quote
+from lockstep.config.urls import is_url, url_in
+from lockstep.errors import ConfigError
+from lockstep.extras.mirror import fetch
+from lockstep.extras.mirror.fetch import bring, directory_for
+from lockstep.extras.mirror.mirror import Mirror, url_of
+from lockstep.extras.mirror.remote import Remote
+from lockstep.runs import resume
+from lockstep.runs.resume import command_to_continue
+from lockstep.runs.saved import checkpoint_of, saved_config
+
+
+@pytest.fixture(autouse=True)
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(resume, "this_rank", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    return f"file://{tmp_path}/store"
+
+
+@pytest.fixture
+def run(tmp_path: Path, prefix: str) -> Path:
+    """Of which there is a copy."""
+    folder = run_in(tmp_path / "logs" / "name" / "run")
+    copy(folder, prefix)
+    return folder
+
+
+def copy(folder: Path, prefix: str) -> None:
+    mirror = Mirror(url_of(prefix, folder), folder, wait=20)
+    mirror.start()
+    mirror.finish()
+
+
+def step_of(folder: Path) -> int:
+    return read_checkpoint("last", folder / "checkpoints" / "last.ckpt")["global_step"]
+
+
+def vanish(folder: Path) -> dict[str, bytes]:
+    """What was in it."""
+    held = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    folder.rename(folder.with_name("gone"))
+    return held
+
+
+@pytest.mark.parametrize("asked", ["resume={url}", "resume='{url}/'", "resume={run} mirror={prefix}"])
+def test_a_run_that_is_not_here_any_more_goes_on_from_its_copy(asked: str, run: Path, prefix: str) -> None:
+    held = vanish(run)
+    asked = asked.format(url=f"{prefix}/logs/name/run", run=run, prefix=prefix)
+    command = command_to_continue([*asked.split(), "test=false"])
+    expected = ["--config-name", "train", "model=mlp", f"mirror={prefix}", "test=false", "++allow=[]"]
+    expected.append(f"hydra.run.dir={quote(str(run))}")
+    assert command == [word for word in [*expected, f"resume={quote(str(run))}"] if word != f"mirror={prefix}" or word in asked]
+    copied = held.keys() - {"mirror.json", "checkpoints/previous.ckpt"}
+    assert {name: (run / name).read_bytes() for name in copied} == {name: held[name] for name in copied}
+    assert latest_valid_checkpoint(run / "checkpoints") == run / "checkpoints" / "last.ckpt"
+    assert url_of(prefix, run) == f"{prefix}/logs/name/run"
+
+
+@pytest.mark.usefixtures("run")
+def test_elsewhere_than_it_was_it_is_still_copied_to_the_same_place(prefix: str, tmp_path: Path) -> None:
+    command = command_to_continue([f"resume={prefix}/logs/name/run", f"hydra.run.dir={tmp_path}/other"])
+    assert command is not None
+    assert command[-1] == f"resume={quote(str(tmp_path / 'other'))}"
+    assert url_of(prefix, tmp_path / "other") == f"{prefix}/logs/name/run"
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("s3://bucket/runs/logs/name/run", "logs/name/run"),
+        ("s3://bucket/runs/logs/slurm-77/", "logs/slurm-77"),
+        ("s3://logs/logs/slurm-77", "logs/slurm-77"),
+        ("s3://bucket/name/run", "logs/name/run"),
+        ("s3://bucket/name/logs", "logs/name/logs"),
+    ],
+)
+def test_it_comes_to_where_it_was(url: str, place: str, tmp_path: Path) -> None:
+    assert directory_for(url) == tmp_path / place
+
+
+def test_a_run_of_train_sbatch_has_one_directory_and_its_newest_state(tmp_path: Path, prefix: str) -> None:
+    """logs/slurm-JOBID, which has gone on elsewhere."""
+    run = run_in(tmp_path / "logs" / "slurm-77")
+    copy(run, prefix)
+    url, elsewhere = url_of(prefix, run), tmp_path / "elsewhere"
+    bring(url, elsewhere)
+    save(elsewhere, 5)
+    copy(elsewhere, prefix)
+    command = command_to_continue([f"resume={url}"])
+    assert (command or [])[-1] == f"resume={quote(str(run))}"
+    assert step_of(run) == 5
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["slurm-77", "slurm-77.before-1"]
+
+
+def test_what_is_here_is_left_alone_unless_its_copy_is_newer(run: Path, prefix: str, capsys: pytest.CaptureFixture) -> None:
+    url = f"{prefix}/logs/name/run"
+    save(run, 2)  # not copied yet
+    bring(url, run)
+    assert (step_of(run), capsys.readouterr().err) == (2, "")
+    elsewhere = run.with_name("elsewhere")
+    bring(url, elsewhere)
+    save(elsewhere, 7)
+    copy(elsewhere, prefix)
+    capsys.readouterr()
+    bring(url, run)
+    assert (step_of(run), step_of(run.with_name("run.before-1"))) == (7, 2)
+    assert capsys.readouterr().err.splitlines() == [
+        f"{run} is older than its copy: moved to run.before-1.",
+        f"Fetching {url} to {run}.",
+    ]
+
+
+def test_the_other_ranks_wait_for_rank_zero(run: Path, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"{prefix}/logs/name/run"
+    monkeypatch.setattr(fetch, "is_rank_zero", lambda: False)
+    vanish(run)
+    monkeypatch.setattr("time.sleep", lambda _: run.with_name("gone").rename(run))
+    bring(url, run)
+    assert step_of(run) == 1
+    vanish(run)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(fetch, "_FETCHED_WITHIN", 0.0)
+    with pytest.raises(ConfigError, match=rf"^resume={run}: rank 0 has not fetched it; the directory must be one that all"):
+        bring(url, run)
+
+
+def test_what_is_no_copy_of_this_run_is_refused_and_changes_nothing(run: Path, prefix: str, tmp_path: Path) -> None:
+    url, other = f"{prefix}/logs/name/run", run_in(tmp_path / "other", "another id")
+    lines = {
+        (f"{prefix}/none", run): f"resume={prefix}/none: is no copy of a run; accepted is the URL that its mirror.json says",
+        (url, other): f"resume={url}: {other} is there already and not that run's; accepted is another place for it",
+        (f"{other.as_uri()}/run.json", run): f"resume={other.as_uri()}/run.json: can't be read (",
+    }
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for (asked, directory), line in lines.items():
+        with pytest.raises(ConfigError) as refused:
+            bring(asked, directory)
+        assert str(refused.value).startswith(line)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_directory_in_use_is_not_moved(run: Path, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(directory: Path, key: str) -> None:
+        raise ConfigError(f"{key}={directory}: is being run by another")
+
+    marks = tmp_path / "store" / "logs" / "name" / "run" / "mirror.json"
+    marks.write_text(json.dumps(json.loads(marks.read_text()) | {"starts": ["elsewhere"]}))
+    monkeypatch.setattr(fetch, "check_free", held)
+    with pytest.raises(ConfigError, match=rf"^resume={run}: is being run by another$"):
+        bring(f"{prefix}/logs/name/run", run)
+    assert step_of(run) == 1
+
+
+@pytest.mark.usefixtures("run")
+def test_what_is_fetched_is_there_whole_or_not_at_all(prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, fresh = f"{prefix}/logs/name/run", tmp_path / "fresh"
+    (tmp_path / ".fresh.partial").mkdir()  # of one that was killed
+    (tmp_path / ".fresh.partial" / "status.json").write_text("{}")
+    monkeypatch.setattr(Remote, "names", lambda _: ["run.json", "../../planted"])
+    with pytest.raises(ConfigError, match=r"can't be fetched \(\.\./\.\./planted leads out of the run's directory\)$"):
+        bring(url, fresh)
+    assert not [*tmp_path.glob("*fresh*"), *tmp_path.glob(".*"), *tmp_path.rglob("planted")]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    bring(url, fresh)
+    assert step_of(fresh) == 1
+
+
+def test_a_copy_that_is_damaged_is_found_out_and_the_best_taken_instead(run: Path, prefix: str, tmp_path: Path) -> None:
+    write_checkpoint({"global_step": 0}, tmp_path / "store" / "logs" / "name" / "run" / "checkpoints" / "best.ckpt")
+    last = tmp_path / "store" / "logs" / "name" / "run" / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:-100])
+    vanish(run)
+    bring(f"{prefix}/logs/name/run", run)
+    assert latest_valid_checkpoint(run / "checkpoints") == run / "checkpoints" / "best.ckpt"
+
+
+def test_a_url_where_only_a_path_is_read_is_told_how_to_fetch_it() -> None:
+    url = "s3://bucket/logs/name/run"
+    how = rf"={url}.*: is read on this machine alone; `python scripts/fetch.py {url}` brings that run here$"
+    calls = (
+        lambda: saved_config(Path(url).absolute(), []),
+        lambda: checkpoint_of(Path(url), None),
+        lambda: check_checkpoint("checkpoint", Path(f"{url}/checkpoints/best.ckpt")),
+    )
+    for call in calls:
+        with pytest.raises(ConfigError, match=how):
+            call()
+
+
+def test_urls_and_paths() -> None:
+    urls = ("s3://bucket/logs", "file:///logs/run", "memory://a")
+    assert [url_in(Path(url)) for url in urls] == [*urls]
+    assert all(map(is_url, urls))
+    paths = ("logs/a:b/run", "/logs/run", "C:/logs", "s3:/bucket", "12:30/run")
+    assert [url_in(Path(path)) for path in ("logs/a:b/run", "/logs/run", "12:30/run")] == [None, None, None]
+    assert not any(map(is_url, paths))
+    assert directory_for("s3://bucket/prefix/logs/name/run/") == Path.cwd() / "logs" / "name" / "run"

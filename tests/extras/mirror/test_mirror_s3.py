@@ -1,0 +1,58 @@
+"""The copy of a run in S3, for which moto's server stands in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stores import run_in, save
+
+from lockstep.checkpointing import read_checkpoint
+from lockstep.errors import ConfigError
+from lockstep.extras.mirror.fetch import bring
+from lockstep.extras.mirror.mirror import Mirror, check_mirror, url_of
+
+s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'lockstep[s3]'")
+server = pytest.importorskip("moto.server", reason="needs moto, which stands in for S3: pip install 'moto[server]'")
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of botocore, about itself
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Reached as any S3 is that is not Amazon's: by a variable that its client reads."""
+    store = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    store.start()
+    host, port = store.get_host_and_port()
+    for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem().makedirs("bucket", exist_ok=True)  # which moto keeps as long as the process lives
+    yield "s3://bucket/prefix"
+    store.stop()
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_a_run_is_copied_to_a_bucket_and_comes_back(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = run_in(tmp_path / "logs" / "name" / "run")
+    check_mirror(bucket, run, "its id", is_new=True)
+    copy = Mirror(url_of(bucket, run), run, wait=60)
+    copy.start()
+    save(run, 2)
+    copy.finish()
+    keys = s3fs.S3FileSystem().find("bucket")
+    names = ("hydra/config.yaml", "checkpoints/last.ckpt", "mirror.json", "run.json", "status.json", "train.log")
+    assert keys == sorted(f"bucket/prefix/logs/name/run/{'.' * name.startswith('hydra')}{name}" for name in names)
+    run.rename(tmp_path / "gone")
+    bring(f"{bucket}/logs/name/run", run)
+    assert read_checkpoint("last", run / "checkpoints" / "last.ckpt")["global_step"] == 2
+    (run / "mirror.json").unlink()
+    with pytest.raises(ConfigError, match="is the copy of an earlier run"):
+        check_mirror(bucket, run, "another", is_new=True)
+
+
+@pytest.mark.usefixtures("bucket")
+def test_a_bucket_that_is_not_there_is_refused_before_a_run_begins(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^mirror=s3://nobodys: can't be written to \(.*bucket does not exist.*\)"):
+        check_mirror("s3://nobodys", tmp_path / "run", "its id", is_new=True)

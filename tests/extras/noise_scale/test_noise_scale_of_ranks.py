@@ -1,0 +1,82 @@
+"""The gradient noise scale from real processes' gradients: that of the closed form, exact in an uneven tail, out of the way."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import linear_gradients as linear
+import pytest
+import torch
+from bitwise import differences
+from fits import become_rank, trained
+from ranks import in_ranks
+
+from lockstep.extras.noise_scale.noise_scale import Smoothed
+
+pytestmark = pytest.mark.slow
+EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")
+
+
+@pytest.fixture(scope="module", params=(2, 4))
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank has found: one group for all tests of this file."""
+    folder = tmp_path_factory.mktemp("ranks")
+    return in_ranks(request.param, partial(check_all, folder=folder), folder)
+
+
+def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    become_rank(rank, world_size)
+    devices = f"trainer.devices={world_size}"
+    steps = 400 // world_size  # of more parts fewer tell as much
+    return {
+        "facts": linear.fitted(folder / "fitted", 64 * steps, devices, "datamodule.global_batch_size=64").facts(),
+        "steps": steps_of_a_tail(folder / "tail", devices, f"datamodule.global_batch_size={4 * world_size}"),
+        "differences": differences_it_makes(folder, devices) if world_size == 2 else [],
+    }
+
+
+def steps_of_a_tail(folder: Path, *options: str) -> list[tuple[float, float]]:
+    """Estimates of 19 samples in order, in steps of two batches a process; some have none of the last."""
+    steps: list[tuple[float, float]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Smoothed, "add", lambda *arguments: steps.append(arguments[1:3]))
+        order = ("datamodule.shuffle=false", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=2")
+        linear.fitted(folder, 19, *order, *options)
+    return steps
+
+
+def differences_it_makes(folder: Path, devices: str) -> list[str]:
+    options = ("model=cnn", "model.net.width=4", "datamodule.drop_last=false", "trainer.max_epochs=1", devices)
+    plain, _ = trained(folder / "plain", *options)
+    watched, _ = trained(folder / "watched", *options, *EVERY)
+    return differences(plain | {"callbacks": None}, watched | {"callbacks": None})
+
+
+def test_that_of_a_linear_regression_is_the_one_known_in_closed_form(found: list[dict[str, Any]]) -> None:
+    gradient, trace = linear.in_closed_form()
+    assert all(rank["facts"] == found[0]["facts"] for rank in found)
+    assert found[0]["facts"]["noise_scale"] == pytest.approx(trace / gradient, rel=0.1)
+    assert found[0]["facts"]["noise_scale_gradient_squared"] == pytest.approx(gradient, rel=0.1)
+    assert found[0]["facts"]["noise_scale_trace"] == pytest.approx(trace, rel=0.1)
+
+
+def test_each_step_gives_the_estimates_of_its_parts(found: list[dict[str, Any]]) -> None:
+    """Micro-batch k is the k-th slice of 2 * world size samples; rank r has every world-size-th of it, from the r-th on."""
+    world_size, samples = len(found), linear.data(19)
+    every = linear.gradients(samples, torch.arange(19))
+    expected = []
+    for step in torch.arange(19).split(4 * world_size):
+        batches = step.split(2 * world_size)
+        parts = [every[ids] for batch in batches for rank in range(world_size) if len(ids := batch[rank::world_size])]
+        mean = every[step].mean(dim=0)
+        trace = sum(len(part) * (part.mean(dim=0) - mean).square().sum().item() for part in parts) / (len(parts) - 1)
+        expected.append((mean.square().sum().item() - trace / len(step), trace))
+    assert len(expected) == {2: 3, 4: 2}[world_size]
+    for rank in found:
+        assert [value for pair in rank["steps"] for value in pair] == pytest.approx(
+            [value for pair in expected for value in pair], rel=1e-9
+        )
+
+
+def test_training_is_the_same_to_the_bit(found: list[dict[str, Any]]) -> None:
+    assert [rank["differences"] for rank in found] == [[]] * len(found)

@@ -1,0 +1,60 @@
+"""Is N one for Transformers, in float64: after each step from the same weights, and after all of them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from fits import plain
+from language_models import TINY as TINY_GPT
+from language_models import texts
+
+from lockstep.extras.parity.comparison import compare
+from lockstep.extras.parity.groups import Group, Groups
+from lockstep.extras.parity.sides import Sides
+from lockstep.runs.composition import compose
+
+pytestmark = pytest.mark.slow
+
+# 21 images in steps of 12, and windows of which the last have few targets: the tails do not divide
+STEPS = ("trainer=cpu", "parity.steps=4", "datamodule.global_batch_size=12", "datamodule.drop_last=false")
+IMAGES = ("datamodule=synthetic_images", "datamodule.shape=[1,8,8]", "datamodule.num_classes=3", "datamodule.length=21")
+IMAGES += ("datamodule.val_length=11", "datamodule.test_length=4")
+VIT = (*IMAGES, "model=vit", "model.net.width=16", "model.net.heads=2", "model.net.depth=2", "model.net.registers=1")
+VIT += ("model/optimizer=sgd",)  # the bias of attention's keys has no gradient but rounding, of which Adam makes steps of 1e-10
+MODELS = {
+    "gpt": TINY_GPT,  # by Muon
+    "gpt, AdamW": (*TINY_GPT, "model/optimizer=adamw", "model.net.separator=null", "trainer.gradient_clip_val=0.5"),
+    "gpt, LoRA": (*TINY_GPT, "model/optimizer=adamw", "model/adapt=lora", "model.adapt.rank=2", "model.adapt.train=norm"),
+    "vit": VIT,
+    "gpt, fsdp": (*TINY_GPT, "trainer/strategy=fsdp"),
+    "gpt, tensor_parallel": (*TINY_GPT, "trainer/strategy=tensor_parallel", "trainer/plan=gpt", "trainer.gradient_clip_val=0.5"),
+    "vit, tensor_parallel": (*VIT, "trainer/strategy=tensor_parallel", "trainer/plan=vit"),
+}
+ON = [*((model, devices) for devices in (2, 3, 4) for model in ("gpt", "vit")), ("gpt, LoRA", 2), ("gpt, AdamW", 2)]
+ON += [("gpt, fsdp", 2), ("gpt, fsdp", 4), ("gpt, tensor_parallel", 2), ("gpt, tensor_parallel", 4), ("vit, tensor_parallel", 2)]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Groups]]:
+    """The processes of so many devices: started once for all models."""
+    one = Group(1)
+    groups = {devices: {"reference": one, "other": Group(devices), "control": one} for devices in (2, 3, 4)}
+    with ExitStack() as stack:
+        folder = tmp_path_factory.mktemp("parity")
+        yield {devices: stack.enter_context(Groups(of, folder)) for devices, of in groups.items()}
+
+
+@pytest.mark.parametrize(("model", "devices"), ON)
+def test_gradients_and_weights_are_those_of_one_process(
+    model: str, devices: int, started: dict[int, Groups], tmp_path: Path
+) -> None:
+    data = () if "vit" in model else texts(tmp_path)
+    options = plain(*STEPS, *data, *MODELS[model], f"trainer.devices={devices}")
+    sides = Sides.of(compose(*options, config_name="parity"), lambda more: compose(*options, *more, config_name="parity"))
+    found = compare(sides, started[devices])
+    assert found.equal, found.table()
+    assert "validation metrics" in {row.quantity for row in found.rows}
+    for quantity in ("loss", "gradients", "weights"):
+        worst = max((one for one in found.other.differences if one.quantity == quantity), key=lambda one: one.value)
+        assert worst.value < 1e-10, worst

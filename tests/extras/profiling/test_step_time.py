@@ -1,0 +1,222 @@
+"""What a step's time goes to, where it is known: planted waits are found in the part that they are planted in."""
+
+import csv
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fits import prepared
+from lightning import Callback
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
+
+from lockstep.datamodules import Batches, InMemory
+from lockstep.datamodules.images import ImageFiles
+from lockstep.extras.image_cache.on_device import OnDevice
+from lockstep.extras.profiling import step_time
+from lockstep.extras.profiling.step_time import PARTS, StepTime
+from lockstep.trainer.epoch_loop import EpochLoop
+
+WAITS = {"data": 0.15, "forward": 0.02, "backward": 0.03, "optimizer": 0.01, "rest": 0.025}  # seconds
+
+
+class Waits(Callback):
+    """In the hooks of another callback: part of no computation."""
+
+    def on_train_batch_start(self, *_: Any, **__: Any) -> None:
+        time.sleep(WAITS["rest"] / 2)
+
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+        time.sleep(WAITS["rest"] / 2)
+
+
+def plant(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, forward, configure = Batches.__getitem__, model.forward, model.configure_optimizers
+
+    def slow_read(self: Batches, draw: Any) -> Any:
+        time.sleep(WAITS["data"])
+        return read(self, draw)
+
+    def slow_forward(inputs: Tensor) -> Tensor:
+        time.sleep(WAITS["forward"])
+        outputs = forward(inputs)
+        if outputs.requires_grad:
+            outputs.register_hook(lambda _: time.sleep(WAITS["backward"]))
+        return outputs
+
+    def slow_optimizer() -> Any:
+        configured = configure()
+        configured["optimizer"].register_step_post_hook(lambda *_: time.sleep(WAITS["optimizer"]))
+        return configured
+
+    monkeypatch.setattr(Batches, "__getitem__", slow_read)
+    monkeypatch.setattr(model, "forward", slow_forward)
+    monkeypatch.setattr(model, "configure_optimizers", slow_optimizer)
+
+
+def measured(trainer: Any) -> dict[str, float]:
+    """Seconds of the mean measured batch, by part."""
+    (callback,) = (callback for callback in trainer.callbacks if isinstance(callback, StepTime))
+    assert callback._count
+    return dict(zip(PARTS, (callback._seconds / callback._count).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_each_wait_is_found_in_its_part(is_plain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part is at least as long as its wait; the shares say that none is in another's place."""
+    monkeypatch.setattr(step_time, "_WARM_UP", 1)
+    options = ("callbacks.step_time.every_n_steps=1", "guards.checkpoint.every_n_steps=null", "trainer.limit_val_batches=1")
+    datamodule, model, trainer = prepared(tmp_path, *options, extra=[Waits()])
+    plant(model, monkeypatch)
+    if not is_plain:
+        monkeypatch.setattr("lockstep.trainer.epoch_loop.has_plain_steps", lambda *_: False)
+    trainer.fit(model, datamodule)
+    assert (trainer.fit_loop.epoch_loop._plain is not None) is is_plain
+    seconds = measured(trainer)
+    assert all(seconds[part] >= WAITS[part] for part in WAITS)
+    assert seconds["communication"] == 0
+    assert sum(seconds.values()) < 2 * sum(WAITS.values())
+    record = next(callback.facts() for callback in trainer.callbacks if isinstance(callback, StepTime))
+    assert sum(record["step_time"].values()) == pytest.approx(1, abs=1e-4)
+    assert record["steps_measured"] == 9  # of twelve in three epochs, all but the first of each
+    assert "waiting for data" not in (record["advice"] or "")  # of tensors in memory, which no worker has sooner
+    with (tmp_path / "csv" / "metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["time/data"]]
+    assert len(rows) == 9
+    assert "time/communication" not in rows[0]
+    assert sum(float(rows[0][f"time/{part}"]) for part in WAITS) == pytest.approx(1)
+
+
+def test_validations_checkpoints_and_the_start_of_an_epoch_are_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_time, "_WARM_UP", 1)
+    options = ("callbacks.step_time.every_n_steps=1", "trainer.val_check_interval=2", "trainer.max_epochs=2")
+    datamodule, model, trainer = prepared(tmp_path, *options, "guards.checkpoint.every_n_steps=3")
+    monkeypatch.setattr(model, "on_validation_end", lambda: time.sleep(0.5), raising=False)
+    monkeypatch.setattr(model, "on_save_checkpoint", lambda _: time.sleep(0.5))
+    trainer.fit(model, datamodule)
+    assert max(measured(trainer).values()) < 0.25
+
+
+def test_one_batch_of_many_is_measured(tmp_path: Path) -> None:
+    """Twelve, of which the sixth and the eighth come after the warm-up and are not the first of an epoch."""
+    options = ("callbacks.step_time.every_n_steps=2", "guards.checkpoint.every_n_steps=null")
+    datamodule, model, trainer = prepared(tmp_path, *options)
+    trainer.fit(model, datamodule)
+    with (tmp_path / "csv" / "metrics.csv").open(newline="") as file:
+        assert [int(row["step"]) for row in csv.DictReader(file) if row["time/rest"]] == [5, 7, 9, 11]
+    assert trainer.fit_loop.epoch_loop._plain is not None
+
+
+MEMORY = InMemory(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+NOTHING = dict.fromkeys(PARTS, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "step", "line"),
+    [
+        ([{}], 0.1, None),
+        ([{"data": 0.3}], 0.1, "30% of a step is waiting for data: with datamodule.num_workers=3, try more"),
+        ([{"data": 0.3}], 0.001, None),  # a worker would take as long
+        ([{}, {"data": 0.6}], 0.1, "60% of a step on rank 1 is waiting for data: with datamodule.num_workers=3, try more"),
+        ([{"communication": 0.5}, {}], 0.1, "rank 1 is the slowest: another waits for it for 50% of a step"),
+        (
+            [{"communication": 0.5}, {"communication": 0.4}],
+            0.1,
+            "40% of a step is waiting for other processes: try a larger datamodule.batch_size or "
+            "trainer.accumulate_grad_batches, for fewer all-reduces",
+        ),
+    ],
+)
+def test_what_is_off_is_one_line(ranks: list[dict[str, float]], step: float, line: str | None) -> None:
+    trainer = SimpleNamespace(
+        num_devices=1,
+        train_dataloader=SimpleNamespace(num_workers=3),
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
+    )
+    shares = torch.tensor([[(NOTHING | rank)[part] for part in PARTS] for rank in ranks])
+    assert step_time._advice(trainer, shares, step, idle=0.4) == line
+
+
+@pytest.mark.parametrize(
+    ("dataset", "device", "workers", "advice"),
+    [
+        (Batches(ImageFiles([Path("a.png")], (3, 8, 8))), "cpu", 0, "with datamodule.num_workers=0, try more"),
+        (Batches(MEMORY, augment=lambda inputs, *_: inputs), "cpu", 0, "with datamodule.num_workers=0, try more"),
+        (Batches(MEMORY), "cpu", 0, None),
+        (Batches(Subset(MEMORY, [1])), "cpu", 2, "it is in memory, with datamodule.num_workers=2 try 0"),
+        (TensorDataset(MEMORY.inputs), "cpu", 0, None),
+        (Batches(MEMORY), "cuda", 0, "it is in memory, try datamodule.on_device=true"),
+        (OnDevice(MEMORY, torch.device("cpu")), "cuda", 0, None),
+    ],
+)
+def test_more_workers_are_for_data_that_has_to_be_read(dataset: Any, device: str, workers: int, advice: str | None) -> None:
+    loader = SimpleNamespace(dataset=dataset, num_workers=workers)
+    assert step_time._for_data(loader, torch.device(device)) == advice
+
+
+@pytest.mark.parametrize(
+    ("threads", "processes", "line"),
+    [
+        (8, 2, "16 threads share 4 cores: try OMP_NUM_THREADS=2"),
+        (1, 6, "6 processes share 4 cores: try fewer of them, trainer.devices=4"),
+        (1, 4, None),
+    ],
+)
+def test_more_threads_than_cores_are_said(
+    threads: int, processes: int, line: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(step_time, "visible_cores", lambda: 4)
+    trainer = SimpleNamespace(num_devices=processes, strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    assert step_time._of_threads(trainer) == line
+
+
+def test_a_gpu_that_waits_for_the_host_is_said() -> None:
+    trainer = SimpleNamespace(num_devices=1, strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    line = step_time._advice(trainer, torch.full((1, len(PARTS)), 0.1), 0.1, idle=0.75)
+    assert line is not None
+    assert line.startswith("the GPU waits for the host at the end of 75% of the steps: try ")
+
+
+class Event:
+    """A CUDA event on a device whose clock the test turns; milliseconds, as torch has them."""
+
+    now, done_until = 0.0, 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = Event.now
+
+    def query(self) -> bool:
+        return self.at <= Event.done_until
+
+    def elapsed_time(self, end: "Event") -> float:
+        return end.at - self.at
+
+
+def test_on_a_gpu_its_events_are_read_when_they_are_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "now", 0.0)
+    monkeypatch.setattr(Event, "done_until", 0.0)
+    loop = EpochLoop.__new__(EpochLoop)
+    trainer: Any = SimpleNamespace(fit_loop=SimpleNamespace(epoch_loop=loop), world_size=1)
+    batch = step_time._Batch(trainer, SimpleNamespace(device=torch.device("cuda"), parameters=list), print)  # pyright: ignore
+    loop.waited_for_data = 0.002  # seconds, of the four milliseconds in which the device had nothing to do
+    for part, now in (("forward", 4), ("backward", 14), ("rest", 34), ("optimizer", 35), ("rest", 40), ("end", 42)):
+        Event.now = now
+        if part == "end":
+            Event.done_until = 41
+        batch.begin(part)
+    assert batch.left_device_idle
+    assert not batch.is_over()
+    Event.done_until = 42
+    assert batch.is_over()
+    expected = {"data": 2, "forward": 10, "backward": 20, "communication": 0, "optimizer": 5, "rest": 5}
+    assert dict(zip(PARTS, (1000 * batch.seconds()).tolist(), strict=True)) == pytest.approx(expected)

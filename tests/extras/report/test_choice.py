@@ -1,0 +1,118 @@
+"""The answer in words: which number of devices, which rate, and what the next ones would give."""
+
+from pathlib import Path
+from typing import Any
+
+import measured
+import pytest
+from measured import cell
+
+from lockstep.extras.report import measurements
+from lockstep.extras.report.findings import Assumed, Findings
+from lockstep.extras.report.scaling import metric_change
+
+IDEAL = {1: 0.0100, 2: 0.0102, 4: 0.0108}  # seconds of a step
+
+
+def found(folder: Path, cells: list[dict[str, Any]], mode: str = "max") -> Findings:
+    return Findings(measurements.read(measured.sweep(folder, cells, mode)), Assumed())
+
+
+def answer(folder: Path, cells: list[dict[str, Any]], mode: str = "max") -> str:
+    return found(folder, cells, mode).answer
+
+
+def test_the_most_devices_that_pay_are_taken_and_the_next_count_is_compared(tmp_path: Path) -> None:
+    cells = [cell(n, lr, step=step, metric=0.95 + lr) for n, step in IDEAL.items() for lr in (0.01, 0.003)]
+    cells += [cell(8, lr, step=0.0180, metric=0.95 + lr) for lr in (0.01, 0.003)]
+    assert answer(tmp_path, cells) == (
+        "Take 4 devices at lr 0.01: 3.7x one device at the same val/acc (0.96, one device 0.96); "
+        "8 give 1.2x the speed and cost 1.7x the device-hours."
+    )
+
+
+def test_a_count_that_was_not_measured_is_predicted(tmp_path: Path) -> None:
+    """A range, where one can't tell whether latency or bandwidth is short."""
+    line = answer(tmp_path, [cell(1, step=0.01), cell(2, step=0.013)])
+    assert line.startswith("Take 2 devices at lr 0.1: 1.5x one device at the same val/acc (0.9, one device 0.9); 4 would give 1.")
+    assert "x to 1." in line
+    assert line.endswith("x the device-hours (predicted).")
+
+
+def test_devices_that_cost_accuracy_are_not_taken(tmp_path: Path) -> None:
+    cells = [cell(1, metric=0.95, step=0.010), cell(2, metric=0.85, step=0.0101)]
+    assert answer(tmp_path, cells) == (
+        "Take 1 device at lr 0.1: val/acc 0.95, and more devices are not worth it; 2 give 2x the speed and lose 0.1 of val/acc."
+    )
+
+
+def test_the_answer_and_the_table_have_one_change_and_one_test_of_chance(tmp_path: Path) -> None:
+    """Two rates and two seeds at one global batch: the best rates differ by 0.02, jobs of one rate and seed by no more than
+    chance. What is said to be lost is what the table has."""
+    metrics = {(1, 0.1): (0.90, 0.90), (1, 0.2): (0.86, 0.88), (2, 0.1): (0.88, 0.86), (2, 0.2): (0.87, 0.89)}
+    cells = [
+        cell(n, lr, seed=seed, global_batch=64, step=0.01 / n, metric=metric)
+        for (n, lr), values in metrics.items()
+        for seed, metric in enumerate(values)
+    ]
+    findings = found(tmp_path / "chance", cells)
+    assert findings.series is not None
+    assert metric_change(findings.series.points[1], findings.series, maximize=True).verdict == "not beyond chance"
+    assert findings.answer.startswith("Take 2 devices at lr 0.2: 2x one device at the same val/acc")
+    worse = [one | {"metric": one["metric"] - 0.3 * (one["devices"] == 2)} for one in cells]
+    findings = found(tmp_path / "worse", worse)
+    assert findings.series is not None
+    change = metric_change(findings.series.points[1], findings.series, maximize=True)
+    assert (change.verdict, change.pairs, change.lost) == ("worse", 4, pytest.approx(0.31))
+    assert findings.answer.endswith("2 give 2x the speed and lose 0.31 of val/acc.")
+
+
+def test_less_of_a_loss_is_better(tmp_path: Path) -> None:
+    cells = [cell(1, lr, metric=lr, step=0.010) for lr in (0.3, 0.2)] + [cell(2, 0.2, metric=0.15, step=0.0101)]
+    assert answer(tmp_path, cells, "min").startswith(
+        "Take 2 devices at lr 0.2: 2x one device at a better val/acc (0.15, one device 0.2)"
+    )
+
+
+def test_what_repeats_show_to_be_chance_is_no_loss(tmp_path: Path) -> None:
+    """Means of 0.90 and 0.88, where runs differ by 0.1."""
+    cells = [cell(1, seed=seed, metric=0.85 + 0.05 * seed, step=0.010) for seed in range(3)]
+    cells += [cell(2, seed=seed, metric=0.83 + 0.05 * seed, step=0.0101) for seed in range(3)]
+    assert answer(tmp_path / "noisy", cells).startswith("Take 2 devices")
+    sure = [one | {"metric": 0.9 - 0.02 * (one["devices"] == 2) + 0.001 * one["seed"]} for one in cells]
+    assert answer(tmp_path / "sure", sure).startswith("Take 1 device at")
+
+
+def test_devices_that_add_no_speed_are_not_taken(tmp_path: Path) -> None:
+    line = answer(tmp_path, [cell(1, step=0.010), cell(2, step=0.0180)])
+    assert line.endswith("more devices are not worth it; 2 give 1.1x the speed and cost 1.8x the device-hours.")
+
+
+def test_one_count_and_none(tmp_path: Path) -> None:
+    one = answer(tmp_path / "one", [cell(2, lr, metric=lr) for lr in (0.5, 0.6)] + [cell(4, status="failed", reason="boom")])
+    assert one == (
+        "Take 2 devices at lr 0.6, the best of 2 rates: val/acc 0.6. Only one number of devices has results, so nothing is known "
+        "of speed-up."
+    )
+    none = answer(tmp_path / "none", [cell(2, status="failed", reason="boom"), cell(4, status="waiting")])
+    assert none == "None of 2 jobs has finished with a result: nothing can be said yet."
+
+
+@pytest.mark.parametrize(("threads", "is_fitted"), [(1, True), (2, False)])
+def test_processes_that_share_cores_say_nothing_of_communication(tmp_path: Path, threads: int, is_fitted: bool) -> None:
+    on_cpu = {"accelerator": "cpu", "cpu_count": 2, "threads": threads}
+    findings = found(tmp_path, [cell(n, step=step, **on_cpu) for n, step in ((1, 0.01), (2, 0.012))])
+    assert (findings.fit is not None) == is_fitted
+    assert len(findings.crowded) == (0 if is_fitted else 1)
+
+
+def test_a_process_that_had_no_core_to_itself_is_seen(tmp_path: Path) -> None:
+    on_cpu = {"accelerator": "cpu", "cpu_count": 2}
+    cells = [cell(1, seed=seed, train_cpu_time=time, **on_cpu) for seed, time in enumerate((29.0, 12.0))]  # of 30 seconds
+    findings = found(tmp_path, [*cells, cell(2, train_cpu_time=12.0, **on_cpu)])
+    assert [row.seed for row in findings.starved] == [1]
+
+
+def test_gradients_have_the_bytes_of_their_precision(tmp_path: Path) -> None:
+    for precision, size in {"32-true": 4e6, "bf16-mixed": 4e6, "bf16-true": 2e6, "64-true": 8e6}.items():
+        assert found(tmp_path / precision, [cell(1, precision=precision)]).bytes == size

@@ -1,0 +1,78 @@
+"""What is read of a sweep's directory."""
+
+import json
+from pathlib import Path
+
+import measured
+import pytest
+from measured import cell
+
+from lockstep.errors import ConfigError
+from lockstep.extras.report.measurements import DIVERGED, MISSING, read
+
+
+def test_a_finished_job_is_a_row_of_what_it_recorded(tmp_path: Path) -> None:
+    history = [{"epoch": 1, "seconds": 2.0, "metrics": {"val/acc": 0.5}}, {"epoch": 2, "seconds": 4.0, "metrics": {}}]
+    read_back = read(measured.sweep(tmp_path, [cell(4, lr=0.003, seed=2, step=0.02, metric=0.7, history=history)]))
+    (row,) = read_back.rows
+    assert (row.devices, row.lr, row.seed, row.global_batch, row.batch_per_device) == (4, 0.003, 2, 128, 32)
+    assert (row.step_seconds, row.samples_per_second, row.metric) == (pytest.approx(0.02), pytest.approx(6400), 0.7)
+    assert (row.seconds, row.device_hours, row.history) == (36.0, pytest.approx(0.04), ((2.0, 0.5),))
+    assert (read_back.metric, read_back.maximize, read_back.is_of_steps) == ("val/acc", True, False)
+
+
+def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) -> None:
+    """What is known of them is what they were told to be."""
+    cells = [
+        cell(2, status="failed", reason="rank 1: ValueError: boom"),
+        cell(2, lr=1.0, status="failed", reason="rank 0: at step 3 the loss is nan, of samples 1, 2"),
+        cell(2, lr=2.0, status="failed", reason="val/loss not finite"),
+        cell(4, status="waiting", global_batch=64),
+        cell(4, lr=1.0, status="running"),
+        cell(4, lr=2.0, status="interrupted", reason="preempted by SIGTERM"),
+    ]
+    rows = read(measured.sweep(tmp_path, cells)).rows
+    assert [row.status for row in rows] == ["failed", DIVERGED, DIVERGED, MISSING, MISSING, MISSING]
+    assert rows[0].reason == "rank 1: ValueError: boom"
+    assert rows[3].reason == "waiting"
+    assert rows[5].reason == "preempted by SIGTERM"
+    assert [row.global_batch for row in rows] == [64, 64, 64, 64, 128, 128]
+    assert rows[0].device_hours == pytest.approx(2 * 36 / 3600)  # a failure has cost something
+    assert rows[3].seconds is None
+    assert all(row.samples_per_second is None for row in rows)
+
+
+def test_times_of_steps_are_taken_where_every_job_has_recorded_them(tmp_path: Path) -> None:
+    """Those of whole trainings are slower: the two are not mixed."""
+    cells = [cell(1, step=0.02, seconds_per_step=0.01), cell(2, step=0.02, seconds_per_step=0.012)]
+    of_steps = read(measured.sweep(tmp_path / "a", cells))
+    assert of_steps.is_of_steps
+    assert [row.step_seconds for row in of_steps.rows] == [0.01, 0.012]
+    mixed = read(measured.sweep(tmp_path / "b", [*cells, cell(4, step=0.02)]))
+    assert not mixed.is_of_steps
+    assert [row.step_seconds for row in mixed.rows] == [pytest.approx(0.02)] * 3
+
+
+def test_jobs_that_differ_in_other_keys_are_kept_apart(tmp_path: Path) -> None:
+    cells = [cell(devices, overrides=(f"model={model}",)) for model in ("mlp", "cnn") for devices in (1, 2)]
+    sweep = measured.sweep(tmp_path, [*cells, cell(4, overrides=("model=cnn",))])
+    rows = read(sweep)
+    assert (rows.variant, rows.left_out) == (("model=cnn",), {("model=mlp",): 2})
+    assert [row.devices for row in rows.rows] == [1, 2, 4]
+    assert [row.devices for row in read(sweep, ["model=mlp"]).rows] == [1, 2]
+    with pytest.raises(ConfigError, match="--only=model=vgg: no job has these"):
+        read(sweep, ["model=vgg"])
+
+
+def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"SWEEP_DIR={tmp_path}: names no jobs"):
+        read(tmp_path)
+
+
+def test_a_lost_manifest_changes_nothing(tmp_path: Path) -> None:
+    sweep = measured.sweep(tmp_path, [cell(1), cell(2, step=0.012), cell(4, status="failed", reason="boom")])
+    before = read(sweep)
+    (tmp_path / "manifest.json").write_text(json.dumps({"jobs": "none"}))
+    after = read(sweep)
+    assert [(row.job, row.status, row.metric) for row in after.rows] == [(r.job, r.status, r.metric) for r in before.rows]
+    assert [row.step_seconds for row in after.rows] == [row.step_seconds for row in before.rows]

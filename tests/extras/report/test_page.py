@@ -1,0 +1,243 @@
+"""The page: all that was found, in one file, and of partial sweeps what there is."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import measured
+import pytest
+from browsers import browser
+from matplotlib.figure import Figure
+from measured import cell
+
+from lockstep.errors import ConfigError
+from lockstep.extras.report import measurements
+from lockstep.extras.report.document import Document, Heading, Items, Picture, Table, Text, to_html, to_markdown
+from lockstep.extras.report.findings import Assumed, Findings, read_all_reduce
+from lockstep.extras.report.prediction import COUNTS
+from lockstep.extras.report.rates import Cell, span_of
+from lockstep.extras.report.sections import document
+from lockstep.extras.report.write import write_report
+
+SHARES = {"data": 0.1, "forward": 0.3, "backward": 0.4, "communication": 0.2}
+
+
+def whole() -> list[dict[str, Any]]:
+    """Weak scaling of three counts and two rates; the larger rate diverges on four devices."""
+    cells = [
+        cell(
+            n,
+            lr,
+            step=step,
+            metric=0.9 + lr,
+            step_time=SHARES,
+            noise_scale_mean=320.0,
+            memory_gib_of_ranks=[2.5] * (n - 1) + [2.0],
+            history=[{"epoch": 1, "seconds": 10.0 / n, "metrics": {"val/acc": 0.9 + lr}}],
+        )
+        for n, step in ((1, 0.010), (2, 0.012), (4, 0.0135))
+        for lr in (0.01, 0.02)
+    ]
+    cells[-1] = cell(4, 0.02, status="failed", reason="rank 0: at step 3 the loss is nan, of samples 7")
+    return cells
+
+
+def page(folder: Path, cells: list[dict[str, Any]], **assumed: Any) -> str:
+    """report.md; its pictures are drawn, but not written, which takes a second."""
+    found = Findings(measurements.read(measured.sweep(folder, cells)), Assumed(**assumed))
+    content = document(found)
+    for block in content.blocks:
+        if isinstance(block, Picture):
+            assert block.draw().axes
+    text = to_markdown(content)
+    assert text.startswith(f"**{found.answer}**\n")
+    return text
+
+
+def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
+    text = page(tmp_path, whole())
+    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [
+        "Weak scaling, 32 samples per device",
+        "Time to val/acc 0.91",
+        "Learning rates",
+        "Where a step's time goes",
+        "Memory",
+        "A model of communication",
+        "Predicted efficiency",
+        "What would move it: 64 devices, limited by latency or bandwidth",
+        "How large a batch pays: the gradient noise scale",
+        "What is missing, and what to be careful about",
+        "Where the numbers come from",
+    ]
+    assert "5 of 6 jobs have finished" in text
+    assert "| 4 | 0.01 | 0.91 | 9,481 | 2.96 | 74% | 13.5 | 0.04 | 128 | 1 |" in text
+    assert "| 2 | 10% | 30% | 40% | 20% |" in text
+    assert "| 1 | 2 | 2 | 100% |" in text
+    assert "| 2 | 2.5 | 2 | 80% |" in text
+    assert "At 32 samples per device that is 10 devices" in text
+    assert "diverged (rank 0: at step 3 the loss is nan, of samples 7)" in text
+    for origin in ("0123456789abcdef", "NVIDIA H100", "torch 2.15.0", "node1, 64 cores"):
+        assert origin in text
+    assert len(re.findall(r"^\| devices=", text, re.MULTILINE)) == 5  # each number's run
+
+
+def test_the_html_is_one_file_that_asks_for_no_other(tmp_path: Path) -> None:
+    answer, path = write_report(measured.sweep(tmp_path, whole()))
+    names = re.findall(r"\]\((\w+)\.png\)", (path.parent / "report.md").read_text())
+    for name in names:
+        assert (path.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        ElementTree.fromstring((path.parent / f"{name}.svg").read_text())
+    html = path.read_text()
+    assert f'<p class="answer">{answer}</p>' in html
+    links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')>\s]+)""", html)
+    assert all(link.startswith(("#", "data:")) for link in links), links
+    assert "<script" not in html
+    assert html.count("<svg") == len(names) == 4
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids)) > 4  # what one picture refers to is its own
+
+
+@pytest.mark.slow
+def test_no_table_is_cut_off_and_dark_is_dark(tmp_path: Path) -> None:
+    """At 1280 pixels, and on a phone."""
+    _, path = write_report(measured.sweep(tmp_path, whole()))
+    with browser() as running:
+        for width in (1280, 390):
+            for scheme, paper in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(26, 26, 26)")):
+                view = running.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+                view.goto(path.as_uri())
+                wide = "[...document.querySelectorAll('html, .wide')].filter(one => one.scrollWidth > one.clientWidth).length"
+                assert view.evaluate(wide) == 0
+                assert view.evaluate("getComputedStyle(document.body).backgroundColor") == paper
+                view.close()
+
+
+def test_strong_scaling_compares_accuracy_at_one_batch(tmp_path: Path) -> None:
+    cells = [cell(n, seed=seed, global_batch=64, step=0.01 / n, metric=0.9 + 0.01 * seed) for n in (1, 2) for seed in (0, 1)]
+    cells += [cell(4, seed=seed, global_batch=64, step=0.003, metric=0.8 + 0.001 * seed) for seed in (0, 1)]
+    text = page(tmp_path, cells)
+    assert "## The same global batch of 64: val/acc against devices" in text
+    assert "| 2 | 2 | +0 | equal |" in text
+    assert re.search(r"^\| 4 \| 2 \| -0.1 \[-0.16 to -0.047\] \| worse \|$", text, re.MULTILINE)
+    assert "1024" not in re.findall(r"## Predicted efficiency.*?## ", text, re.DOTALL)[0]  # a device would have no sample
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (
+            [cell(2, status="failed", reason="boom"), cell(4, status="waiting")],
+            ["0 of 2 jobs", "failed (boom)", "missing (waiting)"],
+        ),
+        ([cell(2)], ["1 of 1 jobs have", "One number of devices", "It needs times of two numbers of devices"]),
+        (
+            [cell(1), cell(2, status="running")],
+            ["1 of 2 jobs", "missing (the sweep process died)", "It needs times of two numbers of devices"],
+        ),
+        ([cell(1), cell(2, 0.2), cell(2, 0.3)], ["has no job for devices=1 at lr 0.2, devices=1 at lr 0.3, devices=2 at lr 0.1"]),
+        (
+            [cell(1), cell(2, step=0.012)],
+            ["can't be told from the others", "Nothing was repeated", "Nothing is predicted beyond 4 devices, twice what was"],
+        ),
+        ([cell(1, batch=32), cell(2, batch=20)], ["Neither the batch of a device nor the global batch was kept"]),
+        (
+            [cell(1, train_cpu_time=9.0, accelerator="cpu"), cell(2)],
+            ["Measured on a machine that was busy.**", "The machine was busy", "Jobs of one process had 30% to 30% of a core"],
+        ),
+        ([cell(1), cell(2, git_commit="ffff", git_dirty=True)], ["Jobs of several commits are compared", "not committed"]),
+        ([cell(1, overrides=("model=a",)), cell(1, overrides=("model=b",))], ["1 job of model=b left out: --only model=b"]),
+    ],
+    ids=["nothing", "one point", "one count", "holes", "two counts", "mixed", "busy", "commits", "variants"],
+)
+def test_a_partial_sweep_has_a_report_that_says_what_is_missing(tmp_path: Path, cells: list[Any], said: list[str]) -> None:
+    text = page(tmp_path, cells)
+    for words in said:
+        assert words in text
+
+
+def predicted(text: str) -> list[int]:
+    """The numbers of devices in the table of predictions."""
+    (table,) = re.findall(r"## Predicted efficiency\n(.*?)\n## ", text, re.DOTALL)
+    return [int(number) for number in re.findall(r"^\| (\d+)", table, re.MULTILINE)]
+
+
+def test_little_is_predicted_from_two_counts_without_repeats(tmp_path: Path) -> None:
+    once = [cell(n, step=step) for n, step in ((1, 0.01), (2, 0.012))]
+    assert predicted(page(tmp_path / "once", once)) == [1, 2, 4]
+    assert predicted(page(tmp_path / "repeated", [one | {"seed": seed} for one in once for seed in (0, 1)])) == [1, 2, *COUNTS]
+    assert predicted(page(tmp_path / "three", [*once, cell(4, step=0.0135)])) == [1, 2, 4, *COUNTS]
+
+
+def test_the_page_says_what_was_trained_on_what(tmp_path: Path) -> None:
+    """Also which overrides all jobs have."""
+    cells = [cell(n, overrides=("trainer.max_epochs=3",), samples={"train": 1293, "val": 144}) for n in (1, 2)]
+    folder = measured.sweep(tmp_path, cells)
+    for path in folder.glob("*/job.json"):
+        card = json.loads(path.read_text())
+        card["config"]["model"] |= {"_target_": "lockstep.models.Classifier", "net": {"_target_": "lockstep.nets.CNN"}}
+        card["config"]["datamodule"]["_target_"] = "lockstep.datamodules.Digits"
+        path.write_text(json.dumps(card))
+    lines = to_markdown(document(Findings(measurements.read(folder), Assumed()))).splitlines()
+    assert "- model: CNN in Classifier, 1,000,000 parameters" in lines
+    assert "- data: Digits, 1293 train, 144 val" in lines
+    assert "- overrides of all jobs: model.optimizer.lr=0.1 seed=0 trainer.max_epochs=3" in lines
+
+
+def test_colours_are_not_spread_over_noise() -> None:
+    """0.41 to 0.422 from one run each is a third of the range; what repeats make of it depends on how they differ."""
+
+    def cells(*groups: tuple[float, ...]) -> list[Cell]:
+        return [Cell("finished", None, 0, group) for group in groups]
+
+    low, high = span_of(cells((0.41,), (0.422,)))
+    assert (0.422 - 0.41) / (high - low) < 1 / 3
+    assert low < 0.41 < 0.422 < high
+    assert span_of(cells((0.1,), (0.9,))) == pytest.approx((0.1, 0.9))
+    low, high = span_of(cells((0.40, 0.42), (0.412, 0.432)))
+    assert high - low > 0.1
+    assert span_of(cells((0.41, 0.41), (0.422, 0.422))) == pytest.approx((0.41, 0.422))
+    assert span_of([]) == (0.0, 1.0)
+
+
+def test_a_sweep_that_was_extended_has_one_report_of_all(tmp_path: Path) -> None:
+    page(tmp_path, [cell(1), cell(2)])
+    text = page(tmp_path, [cell(4, step=0.011)])
+    assert "3 of 3 jobs" in text
+    assert "Take 4 devices at lr 0.1: 3.6x one device" in text
+
+
+def test_what_is_assumed_moves_the_predictions(tmp_path: Path) -> None:
+    known = {"latency": 1e-4, "bandwidth": 1e9}
+    cells = [cell(n, seed=seed, step=step) for n, step in ((1, 0.01), (2, 0.013)) for seed in (0, 1)]
+    text = page(tmp_path, cells, all_reduce=known, node=2, node_bandwidth=1e8, target=0.5)
+    assert "| latency of a message, us | 100 [100 to 100] | measured apart |" in text
+    assert "| bandwidth for 4 MB of gradients, GB/s | 1 | measured apart |" in text
+    assert "bandwidth between nodes" in text
+    assert "Between nodes of 2 devices: 0.1 GB/s at most" in text
+
+
+def test_blocks_are_escaped() -> None:
+    blocks = (
+        Heading("a < b"),
+        Text("x & y"),
+        Items(["<i>"]),
+        Table(("n|m", "v"), [["a\nb|c", "1"]]),
+        Picture("p", 'a "q"', Figure),
+    )
+    content = Document("t <", "1 < 2", blocks)
+    html = to_html(content, {"p": "<svg></svg>"})
+    assert '<td data-column="n|m">' in html  # what a phone shows beside the cell
+    for text in ("a &lt; b", "x &amp; y", "&lt;i&gt;", "t &lt;", "1 &lt; 2", "a &quot;q&quot;"):
+        assert text in html
+    assert "| a b\\|c | 1 |" in to_markdown(content)
+
+
+def test_the_file_of_the_all_reduce_is_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "allreduce.json"
+    path.write_text(json.dumps({"all": {"latency": 1e-5, "bandwidth": None}}))
+    assert read_all_reduce(path) == {"latency": 1e-5}
+    path.write_text(json.dumps({"all": {"latency": "much"}}))
+    with pytest.raises(ConfigError, match="has no latency and no bandwidth"):
+        read_all_reduce(path)

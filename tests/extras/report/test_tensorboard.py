@@ -1,0 +1,83 @@
+"""A sweep in TensorBoard: its runs, scalars, hyperparameters and report, as TensorBoard's own server and a browser show them."""
+
+import json
+import urllib.request
+from typing import Any
+
+import measured
+import pytest
+from browsers import browser
+from fits import composed
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard import program
+
+from lockstep.extras.report.write import write_report
+from lockstep.runs.hparams import hyperparameters, session
+
+pytestmark = pytest.mark.slow
+RATES = {0.001: 0.8, 0.003: 0.9}  # and the metric of each
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of a TensorBoard over a sweep of two rates that has ended: each job has logged as a run does."""
+    folder = tmp_path_factory.mktemp("tensorboard")
+    measured.sweep(folder, [measured.cell(1, lr, metric=metric) for lr, metric in RATES.items()])
+    for job in folder.glob("devices=*"):
+        overrides = ["model=mlp", "model/optimizer=sgd", f"model.optimizer.lr={job.name.split('_')[1].partition('=')[2]}"]
+        choices = {"model": "mlp", "model/optimizer": "sgd"}
+        values = hyperparameters(composed(*overrides, run_dir=job), choices, overrides, {"global_batch_size": 32})
+        logger = TensorBoardLogger(job, name="tensorboard", version="", default_hp_metric=False)
+        logger.log_metrics({"train/loss": 0.5}, step=1)
+        logger.log_metrics({"val/acc": RATES[values["model.optimizer.lr"]]}, step=2)
+        for summary in session(values, is_success=True):
+            logger.experiment.file_writer.add_summary(summary)
+        logger.finalize("success")
+    write_report(folder)
+    board = program.TensorBoard()
+    quick = ("--host=127.0.0.1", "--port=0", "--load_fast=false", "--reload_interval=0")
+    board.configure(argv=["tensorboard", "--logdir", str(folder), *quick])
+    return board.launch().rstrip("/")  # until this process ends
+
+
+def asked(url: str, path: str) -> Any:
+    with urllib.request.urlopen(f"{url}/data/{path}", timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def test_runs_have_the_names_of_what_differs_and_their_scalars(url: str) -> None:
+    runs = sorted(asked(url, "runs"))
+    assert [run.rpartition("_")[0] or run for run in runs] == [f"devices=1_lr={lr}_seed=0" for lr in RATES] + ["report"]
+    tags = asked(url, "plugin/scalars/tags")
+    assert [{"train/loss", "val/acc"} <= set(tags.get(run, ())) for run in runs] == [True, True, False]
+
+
+def test_the_hyperparameters_are_the_chosen_options_and_what_was_swept(url: str) -> None:
+    experiment = asked(url, "plugin/hparams/experiment?request=%7B%7D")
+    values = {info["name"]: info.get("domainDiscrete", info.get("domainInterval")) for info in experiment["hparamInfos"]}
+    assert values["model.optimizer.lr"] == {"minValue": 0.001, "maxValue": 0.003}
+    assert (values["model"], values["model/optimizer"]) == (["mlp"], ["sgd"])
+    assert "val/acc" in {info["name"]["tag"] for info in experiment["metricInfos"]}
+
+
+def test_the_report_and_its_pictures_are_there(url: str) -> None:
+    pictures = asked(url, "plugin/images/tags")["report"]
+    assert "report/rates" in {tag.rpartition("/image_summary")[0] or tag for tag in pictures}
+    text = asked(url, "plugin/text/text?run=report&tag=report")
+    assert "Take 1 device at lr 0.003" in text[0]["text"]
+
+
+@pytest.mark.browser
+def test_a_browser_shows_them(url: str) -> None:
+    shown = {
+        "timeseries": [*(f"lr={lr}_seed=0" for lr in RATES), "report", "train"],
+        "hparams": [*(f"lr={lr}_seed=0" for lr in RATES), "model/optimizer", "val/acc", "0.90000"],
+        "images": ["report/rates"],
+        "text": ["Take 1 device at lr 0.003"],
+    }
+    with browser() as chromium:
+        page = chromium.new_page()
+        for tab, texts in shown.items():
+            page.goto(f"{url}/?{tab}#{tab}")  # another query, that the page is loaded anew
+            for text in texts:
+                page.locator(f"text={text} >> visible=true").first.wait_for(timeout=60_000)

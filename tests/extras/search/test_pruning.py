@@ -1,0 +1,54 @@
+"""Trials that tell their study how they stand, and end when its pruner says so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fits import KeepAll, prepared, trained
+from searched import NOBODY, search_with_a_job, told
+
+from lockstep.extras.search.pruning import Pruning
+from lockstep.sweeps.job_directory import PRUNED
+
+# val/acc is below 2: from the second validation on
+AT_THE_SECOND = {"_target_": "optuna.pruners.ThresholdPruner", "lower": 2.0, "n_warmup_steps": 1}
+PRUNING = ("callbacks=pruning", "test=false")
+
+
+def pruning_of(trainer: Any) -> Pruning:
+    return next(callback for callback in trainer.callbacks if isinstance(callback, Pruning))
+
+
+def test_a_pruned_trial_ends_as_if_stopped_early_and_says_so(tmp_path: Path) -> None:
+    study, run_dir = search_with_a_job(tmp_path / "search", AT_THE_SECOND)
+    _, trainer = trained(run_dir, *PRUNING)
+    assert trainer.current_epoch == 2
+    assert pruning_of(trainer).facts() == {PRUNED: 2}
+    assert list(told(study)) == [0, 1]
+    assert told(study)[1] == float(trainer.callback_metrics["val/acc"])
+
+
+def test_a_pruned_trial_that_is_resumed_does_not_train_on(tmp_path: Path) -> None:
+    study, run_dir = search_with_a_job(tmp_path / "search", AT_THE_SECOND)
+    trained(run_dir, *PRUNING)
+    _, trainer = trained(run_dir, *PRUNING, ckpt_path=run_dir / "checkpoints" / "last.ckpt")
+    assert (trainer.current_epoch, pruning_of(trainer).facts()) == (2, {PRUNED: 2})
+    assert list(told(study)) == [0, 1]
+
+
+def test_a_trial_that_is_broken_off_counts_on_and_tells_nothing_twice(tmp_path: Path) -> None:
+    study, run_dir = search_with_a_job(tmp_path / "search", NOBODY)
+    (tmp_path / "kept").mkdir()
+    _, trainer = trained(run_dir, *PRUNING, extra=[KeepAll(tmp_path / "kept")])
+    first = told(study)
+    assert (list(first), pruning_of(trainer).facts()) == ([0, 1, 2], {})
+    trained(run_dir, *PRUNING, ckpt_path=tmp_path / "kept" / "5.ckpt")  # in the second of three epochs
+    assert told(study) == first
+
+
+def test_a_run_that_is_no_trial_trains_as_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    datamodule, model, trainer = prepared(tmp_path / "run", *PRUNING, "trainer.max_epochs=1")
+    trainer.fit(model, datamodule)
+    assert trainer.current_epoch == 1
+    assert "this run is no trial of a search" in caplog.text

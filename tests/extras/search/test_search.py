@@ -1,0 +1,241 @@
+"""A search whose launcher trains nothing: what is asked, what is told, and what is left when it is killed."""
+
+import hashlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_sweep import leave
+from omegaconf import OmegaConf
+
+from hydra_plugins.lockstep_search import OptunaSweeper
+from lockstep.errors import ConfigError
+from lockstep.extras.search.search import Search, Settings
+from lockstep.extras.search.study import study_in
+from lockstep.runs.composition import CONF
+from lockstep.sweeps.jobs import Job
+from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.sweep import RefusedJob
+
+LR = "model.optimizer.lr=tag(log,interval(1e-4,1e-1))"
+Outcome = float | str  # the metric, or how the job ended that has none
+
+
+class Launcher:
+    """Leaves of each job what a launcher would. `outcome` says what comes of a point; `most`: jobs after which it is killed."""
+
+    def __init__(self, folder: Path, outcome: Callable[[dict[str, str]], Outcome], most: int = 1000) -> None:
+        self.folder, self.outcome, self.most = folder, outcome, most
+        self.trained: list[tuple[str, ...]] = []
+        self.batches: list[int] = []
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
+        self.batches.append(len(job_overrides))
+        outcomes = [self.outcome(dict(item.split("=", 1) for item in overrides)) for overrides in job_overrides]
+        if "refused" in outcomes:
+            number = outcomes.index("refused")
+            raise RefusedJob(f"job {number}: no such thing", number)
+        return [self._run(tuple(overrides), outcome) for overrides, outcome in zip(job_overrides, outcomes, strict=True)]
+
+    def _run(self, overrides: tuple[str, ...], outcome: Outcome) -> Any:
+        if len(self.trained) == self.most:
+            raise SystemExit(137)
+        key = hashlib.sha256(repr(overrides).encode()).hexdigest()[:12]
+        job = Job(key, overrides, self.folder / key, "cpu", 1, 1, "val/acc", "max", None, ("python",), {"datamodule": {}})
+        manifest = Manifest(self.folder)
+        manifest.add_call("train.py", [], [], self.folder)
+        if manifest.register([job]):
+            self.trained.append(overrides)
+            leave(
+                manifest, job, "finished" if isinstance(outcome, float) else outcome, outcome if isinstance(outcome, float) else 0
+            )
+        return SimpleNamespace(working_dir=str(job.directory))
+
+
+def near_a_hundredth(point: dict[str, str]) -> Outcome:
+    return 1.0 - abs(float(point["model.optimizer.lr"]) - 0.01)
+
+
+composed: list[list[str]] = []  # by searches, before they begin
+
+
+def search(launcher: Launcher, *arguments: str, launcher_settings: Any = None, model: Any = None, **settings: Any) -> Any:
+    """A whole search; its study."""
+    shipped = OmegaConf.load(CONF / "hydra" / "sweeper" / "optuna.yaml")
+    known = {key: value for key, value in shipped.items() if not str(key).startswith("_")} | settings  # pyright: ignore
+    config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"pruning": None}, "model": model}
+    config |= {"hydra": {"sweep": {"dir": str(launcher.folder)}, "launcher": launcher_settings or {}}}
+    loader = SimpleNamespace(load_sweep_config=lambda _, overrides: composed.append(overrides))
+    Search(OmegaConf.create(config), loader, Settings.of(known), launcher).run(arguments or [LR])  # pyright: ignore
+    return None if launcher_settings else study_in(launcher.folder)
+
+
+def points(study: Any) -> list[list[str]]:
+    return [trial.user_attrs["overrides"] for trial in study.trials]
+
+
+def states(study: Any) -> list[str]:
+    return [trial.state.name for trial in study.trials]
+
+
+def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "killed").mkdir()
+    arguments = (LR, "model.net.dropout=interval(0,0.5)", "seed=3")
+    calm = search(Launcher(tmp_path / "calm", near_a_hundredth), *arguments)
+    first, second, third = (Launcher(tmp_path / "killed", near_a_hundredth, most) for most in (7, 1000, 1000))
+    with pytest.raises(SystemExit):
+        search(first, *arguments)
+    assert states(study_in(tmp_path / "killed")) == ["COMPLETE"] * 7 + ["RUNNING"]
+    killed = search(second, *arguments)
+    assert states(killed) == ["COMPLETE"] * 20
+    assert points(killed) == points(calm)
+    assert [trial.value for trial in killed.trials] == [trial.value for trial in calm.trials]
+    assert len({*first.trained, *second.trained}) == len(first.trained) + len(second.trained) == 20
+    search(third, *arguments)
+    assert (third.trained, len(killed.trials)) == ([], 20)
+
+
+def test_the_study_can_be_in_sqlite(tmp_path: Path) -> None:
+    search(Launcher(tmp_path, near_a_hundredth), storage="sqlite", n_trials=1)
+    study = search(Launcher(tmp_path, near_a_hundredth), storage="sqlite", n_trials=2)
+    assert states(study) == ["COMPLETE"] * 2
+    assert {path.name for path in tmp_path.glob("study.*")} == {"study.db"}
+
+
+def test_a_trial_that_was_killed_while_it_was_asked_for_is_drawn_to_the_end(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        search(Launcher(tmp_path, near_a_hundredth, most=0))
+    study_in(tmp_path).ask()  # and nothing drawn yet
+    study = search(Launcher(tmp_path, near_a_hundredth), n_trials=4)
+    assert states(study) == ["COMPLETE"] * 4
+    assert len({trial.params["model.optimizer.lr"] for trial in study.trials}) == 4
+
+
+def test_trials_are_handed_over_in_batches_that_end_with_the_last(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, near_a_hundredth)
+    search(launcher, n_trials=7, n_jobs=3)
+    assert launcher.batches == [3, 3, 1]
+    more = Launcher(tmp_path, near_a_hundredth)
+    search(more, n_trials=9, n_jobs=3)
+    assert (more.batches, len(more.trained)) == ([2], 2)
+
+
+def test_what_fails_is_told_as_failed_and_not_tried_again(tmp_path: Path) -> None:
+    def outcome(point: dict[str, str]) -> Outcome:
+        return {"mlp": "failed", "cnn": "refused", "vit": 0.5}[point["model"]]
+
+    launcher = Launcher(tmp_path, outcome)
+    study = search(launcher, "model=mlp,cnn,vit", n_trials=12)
+    reasons = {trial.params["model"]: (trial.state.name, trial.user_attrs.get("reason")) for trial in study.trials}
+    assert reasons == {"mlp": ("FAIL", "planted"), "cnn": ("FAIL", "job 0: no such thing"), "vit": ("COMPLETE", None)}
+    assert sorted(launcher.trained) == [("model=mlp",), ("model=vit",)]
+
+
+def test_a_search_of_which_nothing_can_start_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such thing"):
+        search(Launcher(tmp_path, lambda _: "refused"))
+
+
+def test_the_same_point_is_trained_once(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, lambda point: float(point["seed"]))
+    study = search(launcher, "seed=0,1,2", n_trials=12, n_jobs=4)
+    assert states(study) == ["COMPLETE"] * 12
+    assert all(trial.value == float(trial.params["seed"]) for trial in study.trials)
+    assert len(launcher.trained) == len({*launcher.trained}) <= 3
+
+
+def test_a_job_that_was_interrupted_is_left_to_another_call(tmp_path: Path) -> None:
+    calls = iter(["interrupted", 0.5, 0.6])
+    study = search(Launcher(tmp_path, lambda _: next(calls)), n_trials=3)
+    assert states(study) == ["RUNNING", "COMPLETE", "COMPLETE"]
+
+
+def test_several_objectives_are_read_from_the_job_s_record(tmp_path: Path) -> None:
+    study = search(Launcher(tmp_path, near_a_hundredth), n_trials=3, objectives={"val/acc": "max", "world_size": "min"})
+    assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    assert [trial.values[1] for trial in study.trials] == [1.0] * 3
+    (tmp_path / "other").mkdir()
+    missing = search(Launcher(tmp_path / "other", near_a_hundredth), n_trials=1, objectives={"val/f1": "max"})
+    assert missing.trials[0].user_attrs["reason"] == "val/f1 is not in its metrics.json"
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_sampler_that_has_tried_everything_ends_the_search(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, lambda point: float(point["seed"]))
+    study = search(launcher, "seed=range(4)", n_trials=20, sampler="BruteForceSampler")
+    assert sorted(trial.params["seed"] for trial in study.trials) == [0, 1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_the_seed_of_a_quasi_random_sequence_is_one_for_all_trials(tmp_path: Path) -> None:
+    node = {"_target_": "optuna.samplers.QMCSampler", "seed": 1, "qmc_type": "halton", "scramble": False}
+    study = search(Launcher(tmp_path, lambda _: 0.5), "x=interval(0,1)", n_trials=5, sampler=node)
+    assert [trial.params["x"] for trial in study.trials[1:]] == [0.0, 0.5, 0.25, 0.75]  # van der Corput, after a first one
+
+
+def test_a_line_that_was_cut_off_does_not_cost_the_study(tmp_path: Path) -> None:
+    search(Launcher(tmp_path, near_a_hundredth), n_trials=3)
+    with (tmp_path / "study.log").open("a") as file:
+        file.write('{"op_code":4,"work')
+    study = search(Launcher(tmp_path, near_a_hundredth), n_trials=5)
+    assert states(study) == ["COMPLETE"] * 5
+
+
+def test_every_choice_is_composed_before_the_first_trial(tmp_path: Path) -> None:
+    composed.clear()
+    search(Launcher(tmp_path, near_a_hundredth), LR, "model=mlp,cnn", "x=a,b", "seed=1", n_trials=1)
+    points = [("0.0001", "mlp", "a"), ("0.0001", "cnn", "a"), ("0.0001", "mlp", "b")]
+    assert composed == [["seed=1", f"model.optimizer.lr={lr}", f"model={model}", f"x={x}"] for lr, model, x in points]
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)  # as if there were none
+    nothing: Any = None
+    with pytest.raises(ConfigError, match=r"^hydra/sweeper=optuna: .* is not installed: pip install -e '\.\[search\]'$"):
+        OptunaSweeper().setup(hydra_context=nothing, task_function=nothing, config=nothing)
+
+
+def test_a_dry_run_asks_and_leaves_nothing(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path / "elsewhere", near_a_hundredth)
+    launcher.launch = lambda points, _: launcher.batches.append(len(points))  # pyright: ignore
+    launcher.folder = tmp_path
+    search(launcher, n_jobs=2, launcher_settings={"dry_run": True})
+    assert launcher.batches == [2]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_trials": 0}, "hydra.sweeper.n_trials=0: accepted is an integer of at least 1"),
+        ({"trials": 3}, "hydra.sweeper.trials=3: no such key; accepted are n_trials, n_jobs, "),
+        ({"storage": "redis"}, "hydra.sweeper.storage=redis: accepted is journal, sqlite"),
+        ({"objectives": {"val/acc": "up"}}, r"hydra.sweeper.objectives=.*: accepted is \{METRIC: max or min\}, or null"),
+        ({"objectives": {"speed": "max"}}, "hydra.sweeper.objectives=speed: accepted is a metric, val/loss say, or one of wo"),
+        ({"sampler": "NoSampler"}, "hydra.sweeper.sampler._target_=optuna.samplers.NoSampler: "),
+        ({"sampler": {"_target_": "optuna.samplers.TPESampler", "sed": 1}}, "hydra.sweeper.sampler.sed=1: no such argument"),
+        ({"pruner": {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": -1}}, "hydra.sweeper.pruner.*-1"),
+    ],
+)
+def test_a_setting_that_can_not_be_is_one_line(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        search(Launcher(tmp_path, near_a_hundredth), **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_objective_that_the_model_does_not_declare_is_refused_before_the_first_trial(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^hydra.sweeper.objectives=val/foo: the model declares train/loss, val/loss, test"):
+        search(Launcher(tmp_path, near_a_hundredth), model={"metrics": ["loss"]}, objectives={"val/foo": "max"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_study_of_other_objectives_or_choices_is_refused(tmp_path: Path) -> None:
+    search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,cnn", n_trials=1)
+    with pytest.raises(ConfigError, match=r"hydra.sweeper.objectives=.*; accepted is that, or another hydra.sweep.dir"):
+        search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,cnn", objectives={"val/loss": "min"})
+    with pytest.raises(ConfigError, match=r"model=.*; accepted are its choices, or another hydra.sweep.dir"):
+        search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,vit")

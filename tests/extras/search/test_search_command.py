@@ -1,0 +1,48 @@
+"""`python train.py -m hydra/sweeper=optuna ...`: a search of a small stand-in program (tests/program.py)."""
+
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from commands import ROOT, python, started
+from waiting import wait_for
+
+from lockstep.extras.search.study import study_in
+
+PROGRAM = ROOT / "tests" / "program.py"
+FIXED = ("-m", "hydra/sweeper=optuna", "trainer.accelerator=cpu", "fresh_processes=True", "hydra.sweep.dir=search")
+SPACE = ("model.optimizer.lr=tag(log,interval(1e-3,1e-1))", "hydra.sweeper.n_trials=3")
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    with started(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, JOURNAL=str(journal)) as process:
+        wait_for(lambda: len([*journal.glob("*.began")]) >= 2)
+        process.send_signal(signal.SIGKILL)
+    done = python(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, JOURNAL=str(journal))
+    assert done.returncode == 0, done.stdout + done.stderr
+    study = study_in(tmp_path / "search")
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
+    manifest = json.loads((tmp_path / "search" / "manifest.json").read_text())
+    metrics = {job["directory"]: job["metric"] for job in manifest["jobs"].values()}
+    assert {trial.user_attrs["directory"]: trial.value for trial in study.trials} == metrics
+    finished = Counter(path.name.rpartition(".")[0].rpartition(".")[0] for path in journal.glob("*.finished"))
+    assert finished == Counter(str(trial.params["model.optimizer.lr"]) for trial in study.trials)
+    assert done.stdout.count("finished") >= 3  # the table is of the whole search
+
+
+@pytest.mark.slow
+def test_ctrl_c_between_two_trials_ends_as_within_one_and_the_search_goes_on(tmp_path: Path) -> None:
+    command = (PROGRAM, *FIXED, *SPACE, "hydra.sweeper.sampler=interrupting.Interrupted")
+    done = python(*command, cwd=tmp_path, fresh=True, INTERRUPT="1")
+    assert done.returncode == 75, done.stdout + done.stderr
+    assert "The sweep was stopped: interrupted by SIGINT. Resume it: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [trial.state.name for trial in study_in(tmp_path / "search").trials] == ["COMPLETE", "RUNNING"]
+    done = python(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [trial.state.name for trial in study_in(tmp_path / "search").trials] == ["COMPLETE"] * 3

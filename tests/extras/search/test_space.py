@@ -1,0 +1,70 @@
+"""Overrides that Hydra would sweep over, as distributions of Optuna's."""
+
+from typing import Any
+
+import optuna
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from lockstep.errors import ConfigError
+from lockstep.extras.search.space import Space
+
+
+def space(*overrides: str) -> Space:
+    return Space.of(OverridesParser.create().parse_overrides([*overrides]))
+
+
+@pytest.mark.parametrize(
+    ("value", "distribution"),
+    [
+        ("interval(1e-4,1e-1)", FloatDistribution(1e-4, 1e-1)),
+        ("tag(log,interval(1e-4,1e-1))", FloatDistribution(1e-4, 1e-1, log=True)),
+        ("int(interval(1,8))", IntDistribution(1, 8)),
+        ("tag(log,int(interval(16,256)))", IntDistribution(16, 256, log=True)),
+        ("range(1,4)", IntDistribution(1, 3)),  # as Hydra's range: without its end
+        ("range(1,9,4)", IntDistribution(1, 5, step=4)),
+        ("range(5,1,-2)", IntDistribution(3, 5, step=2)),
+        ("range(0,0.75,0.25)", FloatDistribution(0.0, 0.5, step=0.25)),
+        ("tag(log,range(1,64))", IntDistribution(1, 63, log=True)),
+        ("1,2,2", CategoricalDistribution(["1", "2"])),
+        ("choice([64],[128,'a b'])", CategoricalDistribution(["[64]", "[128,'a b']"])),
+    ],
+)
+def test_each_form_of_hydra_s_is_a_distribution(value: str, distribution: Any) -> None:
+    assert space(f"x={value}").distributions == {"x": distribution}
+
+
+def test_what_is_not_swept_is_the_same_for_all_and_the_last_of_a_key_counts() -> None:
+    found = space("x=1,2", "seed=3", "+a.b=[1,2]", "x=interval(0,1)", "~logger")
+    assert found.constants == ("seed=3", "+a.b=[1,2]", "~logger=null")
+    assert found.distributions == {"x": FloatDistribution(0.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("x=tag(lg,interval(1,2))", r"x=tag\(lg,interval\(1,2\)\): tag lg is not known; accepted is log"),
+        ("x=tag(log,choice(1,2))", r"x=tag\(log,choice\(1,2\)\): tag log is for interval\(\) and range\(\)"),
+        ("x=tag(log,interval(0,1))", r"x=tag\(log,interval\(0,1\)\): .*low.*log"),
+        ("x=interval(2,1)", r"x=interval\(2,1\): .*low.*high"),
+        ("x=range(3,1)", r"x=range\(3,1\): holds no value; accepted is range\(START,STOP\)"),
+        ("x=1", "hydra/sweeper=optuna: there is nothing to search; accepted is an override such as 'model.optimizer.lr="),
+    ],
+)
+def test_what_is_no_space_is_one_line(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        space(override)
+
+
+def test_what_is_drawn_is_written_so_that_it_is_read_back_to_the_bit() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    found = space("seed=1", "x=tag(log,interval(1e-9,1e3))", "n=range(1,5)", "m=choice(mlp,[1,2])")
+    for _ in range(20):
+        trial = study.ask()
+        point = found.point(trial)
+        assert found.point(trial) == point
+        read = {one.get_key_element(): one.value() for one in OverridesParser.create().parse_overrides([*point])}
+        assert read["x"] == trial.params["x"]
+        assert read["n"] == trial.params["n"]
+        assert (read["seed"], read["m"] in ("mlp", [1, 2])) == (1, True)

@@ -1,0 +1,133 @@
+"""What of a model is gathered together, and which models can't be in parts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import DictConfig
+from refusals import refusal
+from torch import nn
+
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
+from lockstep.extras.sharding.model_parallel import ModelParallel, _check_norms, _check_ties, _units
+from lockstep.trainer.batchnorm import synchronise_batchnorm
+
+BLOCKS = r"(^|\.)\d+$"
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, 3)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(2))
+        self.head = nn.Linear(3, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Model(nn.Module):
+    """As a LightningModule is, of which no forward is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.loss, self.parts = Net(), nn.CrossEntropyLoss(), nn.ModuleList([nn.Linear(2, 2)])
+
+
+def names(model: nn.Module, blocks: str) -> list[str]:
+    found = {module: name for name, module in model.named_modules()}
+    return [found[unit] for unit in _units(model, blocks)]
+
+
+def test_blocks_come_before_what_they_are_in_and_what_is_not_called_or_has_no_parameter_is_none() -> None:
+    model = Model()
+    assert names(model, BLOCKS) == [
+        *("net.layers.0.0", "net.layers.0", "net.layers.1.0", "net.layers.1"),
+        *("net", "parts.0"),
+    ]
+    assert names(model, "head$") == ["net.head", "net", "parts.0"]
+    model.parts.append(model.net.layers[0])  # under two names it is one
+    assert names(model, BLOCKS).count("net.layers.0") == 1
+
+
+def test_a_torch_that_divides_models_on_gpus_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu.Stream, "record_event")
+    strategy = ModelParallel(world_size=2, timeout=10, process_group_backend=None, blocks=BLOCKS)
+    strategy.parallel_devices = [torch.device("cpu")] * 2
+    with pytest.raises(ConfigError, match=r"^trainer.accelerator=cpu: torch \S+ can't divide a model on CPUs; accepted is a GPU"):
+        strategy.parallelize(Model())
+
+
+def test_a_parameter_of_the_model_itself_is_refused() -> None:
+    model = Model()
+    model.temperature = nn.Parameter(torch.ones(1))
+    with pytest.raises(ConfigError, match=r"^trainer.strategy._target_=\S+: temperature is in no layer that is called; accepted"):
+        list(_units(model, BLOCKS))
+
+
+def test_a_shared_parameter_stays_within_a_block() -> None:
+    model = Model()
+    model.net.head.weight = model.net.embedding.weight
+    for blocks, is_refused in ((BLOCKS, False), ("head$", True)):
+        units = list(_units(model, blocks))
+        if is_refused:
+            with pytest.raises(ConfigError, match=r"^trainer.strategy.blocks=head\$: net\.\S+ and net\.\S+ are one parameter"):
+                _check_ties(model, units, blocks)
+        else:
+            _check_ties(model, units, blocks)
+
+
+def test_each_process_s_own_batchnorm_is_refused() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3))
+    with pytest.raises(ConfigError, match=r"^trainer.sync_batchnorm=false: 0 would have statistics of its own on each process"):
+        _check_norms(model, 1)
+    synchronise_batchnorm(model)
+    _check_norms(model, 1)
+
+
+def test_a_scaler_of_gradients_is_refused_where_there_are_several_processes(compose: Callable[..., DictConfig]) -> None:
+    scaled = ("trainer/strategy=fsdp", "trainer.accelerator=cpu", "trainer.precision=16-mixed")
+    assert Plan.of(compose(*scaled)).world_size == 1
+    with pytest.raises(ConfigError, match=r"^trainer.precision=16-mixed: its scaler of gradients does not see the parts that "):
+        Plan.of(compose(*scaled, "trainer.devices=2"))
+
+
+def test_what_is_of_ddp_alone_is_refused(compose: Callable[..., DictConfig]) -> None:
+    assert "ModelParallel over gloo" in str(Plan.of(compose("trainer=cpu", "trainer/strategy=fsdp", "trainer.devices=2")))
+    wrong = compose("trainer/strategy=fsdp", "trainer.strategy.blocks='('")
+    assert refusal(wrong) == "trainer.strategy.blocks=(: accepted is a regular expression"
+
+
+def divided(**options: Any) -> ModelParallel:
+    return ModelParallel(world_size=6, timeout=9, process_group_backend=None, blocks=BLOCKS, **options)
+
+
+def test_layers_that_can_not_be_divided_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.plan=null: says which layers are divided; accepted is a group"):
+        divided(tensor_parallel_size=2)
+    assert divided().plan is None
+    strategy, model = divided(tensor_parallel_size=3, plan={}), Model()
+    with pytest.raises(
+        ConfigError, match=r"^trainer.strategy.plan.colwise=tail: found in no name of a linear layer; accepted is"
+    ):
+        strategy._divide_layers(model, {"colwise": "tail"})
+    with pytest.raises(
+        ConfigError, match=r"^trainer.strategy.tensor_parallel_size=3: does not divide the 4 out_features of net.h"
+    ):
+        strategy._divide_layers(model, {"colwise": "head$"})
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.tensor_parallel_size=2: 0 would count a sample once for each proc"):
+        _check_norms(nn.Sequential(nn.BatchNorm1d(3)), 2)
+
+
+def test_processes_with_the_same_samples_share_a_batch(compose: Callable[..., DictConfig]) -> None:
+    options = ("trainer=cpu", "trainer/strategy=tensor_parallel", "trainer/plan=gpt", "datamodule.global_batch_size=48")
+    plan = Plan.of(compose(*options, "trainer.devices=4"))
+    assert (plan.world_size, plan.data_parallel_size, plan.batch_size, plan.global_batch_size) == (4, 2, 24, 48)
+    assert str(plan).startswith(
+        "4 CPU processes, 2 with the same samples, ModelParallel over gloo; global batch 48 (24 per process)"
+    )
+    assert Plan.of(compose(*options)).data_parallel_size == 1  # one process has nobody to share with
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.tensor_parallel_size=2: does not divide the 3 processes"):
+        Plan.of(compose(*options, "trainer.devices=3"))

@@ -1,0 +1,259 @@
+"""Models in parts: what one step does, one plain checkpoint of it all, and resumption to the bit and elsewhere.
+
+That they give the result of one process is compared in test_parity.py.
+"""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from bitwise import differences
+from faults import Poison
+from fits import become_rank, last, prepared, trained
+from lightning import Callback, LightningModule, Trainer
+from ranks import in_ranks
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+from lockstep.build import load_model
+from lockstep.extras.sharding.shards import local_part
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.models.optimizers import Muon
+
+pytestmark = pytest.mark.slow
+# two epochs of five steps at a global batch of 240, with BatchNorm; one step is left out
+OPTIONS = (
+    "datamodule.global_batch_size=240",
+    "trainer.max_epochs=2",
+    "model=cnn",
+    "model.net.width=4",
+    "trainer.precision=64-true",
+)
+KEPT = ("trainer.gradient_clip_val=0.05", "callbacks=ema", "callbacks.ema.decay=0.9", "guards.nonfinite.action=skip")
+KEPT += ("callbacks.progress=null", "callbacks.pictures=null", "guards.preemption.every_n_steps=1")
+OPTIONS += KEPT
+FSDP = ("trainer/strategy=fsdp", "trainer.devices=2")
+STOPPED_AT = 7  # steps: within the second epoch
+NOWHERE = {"callbacks": None}  # which say where the best checkpoint is
+
+
+class Watched(Callback):
+    """How many numbers this process holds when training ends; asks to stop after so many steps, where that is given."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.stop_at, self.held = stop_at, {"whole": 0, "weights": 0, "gradients": 0, "optimizer": 0}
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
+        self.held["gradients"] = sum(local_part(gradient).numel() for gradient in gradients)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.global_step == self.stop_at and trainer.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        parameters = list(pl_module.parameters())
+        moments = [state["exp_avg"] for state in trainer.optimizers[0].state.values()]
+        self.held["whole"] = sum(parameter.numel() for parameter in parameters)
+        self.held["weights"] = sum(local_part(parameter).numel() for parameter in parameters)
+        self.held["optimizer"] = sum(local_part(moment).numel() for moment in moments)
+
+
+def stopped(folder: Path, at: int, *options: str) -> int:
+    """The signal by which a training in parts is preempted."""
+    datamodule, model, trainer = prepared(folder, *options, extra=[Watched(at), Poison((2,), ranks=(1,))])
+    STOP_SIGNALS.listen()
+    try:
+        trainer.fit(model, datamodule)
+    except Preempted as error:
+        return error.number
+    finally:
+        STOP_SIGNALS.stop_listening()
+    return 0
+
+
+def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    become_rank(rank, world_size)
+    watched = Watched()
+    whole, trainer = trained(folder / "whole", *OPTIONS, *FSDP, extra=[watched, Poison((2,), ranks=(1,))])
+    after = {name: tensor.full_tensor() for name, tensor in trainer.lightning_module.named_parameters()}
+    plain, _ = trained(folder / "ddp", *OPTIONS, "trainer.devices=2", extra=[Poison((2,), ranks=(1,))])
+    number = stopped(folder / "stopped", STOPPED_AT, *OPTIONS, *FSDP)
+    left = folder / "stopped" / "checkpoints" / "last.ckpt"
+    ddp, _ = trained(folder / "ddp from parts", *OPTIONS, "trainer.devices=2", ckpt_path=left)
+    from_plain, _ = trained(
+        folder / "parts from ddp", *OPTIONS, *FSDP, ckpt_path=folder / "ddp" / "checkpoints" / "previous.ckpt"
+    )
+    dist.barrier()
+    resumed, tester = trained(folder / "stopped", *OPTIONS, *FSDP, ckpt_path=left)
+    model: Any = tester.lightning_module
+    best = folder / "stopped" / "checkpoints" / "best.ckpt"
+    metrics = tester.test(model, tester.datamodule, ckpt_path=str(best), verbose=False)
+    return {
+        "held": watched.held,
+        "number": number,
+        "left out": [callback.skipped_step for callback in trainer.callbacks if hasattr(callback, "skipped_step")],
+        "whole": whole,
+        "after": after,
+        "plain": plain,
+        "resumed": differences(whole | NOWHERE, resumed | NOWHERE),
+        "ddp from parts": ddp,
+        "parts from ddp": from_plain,
+        "tested": metrics,
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("parts")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> list[dict[str, Any]]:
+    """What each of two ranks has found: one group for all tests of this file."""
+    return in_ranks(2, partial(check_all, folder=folder), folder)
+
+
+def furthest(ours: Any, theirs: Any) -> float:
+    """The largest difference of numbers in two contents of the same form."""
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        return max((furthest(ours[key], theirs[key]) for key in ours), default=0.0)
+    if isinstance(ours, Tensor):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        return float((ours - theirs).abs().max()) if ours.numel() else 0.0
+    return 0.0
+
+
+def test_each_process_holds_a_part_of_weights_gradients_and_optimizer_state(found: list[dict[str, Any]]) -> None:
+    for name in ("weights", "gradients", "optimizer"):
+        held = [rank["held"][name] for rank in found]
+        assert sum(held) == found[0]["held"]["whole"]
+        assert max(held) < 0.6 * sum(held)
+
+
+def test_clipping_averages_and_a_step_left_out_are_those_of_whole_models(found: list[dict[str, Any]]) -> None:
+    parts, plain = (found[0][which] for which in ("whole", "plain"))
+    assert [rank["left out"] for rank in found] == [[2], [2]]  # the loss was not finite on rank one alone
+    assert furthest(parts["state_dict"], plain["state_dict"]) < 1e-10
+    assert furthest(parts["current_model_state"], plain["current_model_state"]) < 1e-10
+    assert furthest(parts["optimizer_states"][0]["state"], plain["optimizer_states"][0]["state"]) < 1e-10
+    assert furthest(parts["current_model_state"], parts["state_dict"]) > 1e-4  # else there is no average
+
+
+def test_the_average_becomes_the_model_in_parts_too(found: list[dict[str, Any]]) -> None:
+    averaged = found[0]["whole"]["state_dict"]
+    assert all(torch.equal(tensor, averaged[name]) for name, tensor in found[0]["after"].items())
+
+
+def test_a_preempted_run_goes_on_to_the_bit(found: list[dict[str, Any]]) -> None:
+    assert [rank["number"] for rank in found] == [signal.SIGTERM, signal.SIGTERM]
+    assert [rank["resumed"] for rank in found] == [[], []]
+
+
+def test_what_was_trained_in_parts_goes_on_in_whole_models_and_on_one_process(
+    found: list[dict[str, Any]], folder: Path, tmp_path: Path
+) -> None:
+    one, _ = trained(tmp_path, *OPTIONS, ckpt_path=folder / "whole" / "checkpoints" / "previous.ckpt")
+    for other in (one, found[0]["ddp from parts"], found[0]["parts from ddp"]):
+        assert other["global_step"] == 10
+        assert furthest(other["current_model_state"], found[0]["whole"]["current_model_state"]) < 1e-10
+
+
+def test_a_checkpoint_is_read_as_any_other(found: list[dict[str, Any]], folder: Path) -> None:
+    path = folder / "whole" / "checkpoints" / "last.ckpt"
+    saved = last(folder / "whole")["state_dict"]
+    single = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in saved.items()}
+    assert differences(dict(load_model(path).state_dict()), single) == []
+    assert found[0]["tested"] == found[1]["tested"]
+    assert found[0]["tested"][0]["test/loss"] > 0
+
+
+# Layers that are divided besides, on a mesh of two by two processes
+
+MESH = ("trainer/strategy=tensor_parallel", "trainer/plan=mlp", "trainer.devices=4", "model.net.hidden=[16, 8]")
+FEW = ("datamodule.global_batch_size=240", "trainer.max_epochs=1", "trainer.precision=64-true", *KEPT)
+FEW += ("+model.torchmetrics.f1._target_=torchmetrics.classification.MulticlassF1Score",)
+
+
+def check_mesh(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    become_rank(rank, world_size)
+    watched = Watched()
+    whole, trainer = trained(folder / "whole", *FEW, *MESH, extra=[watched, Poison((2,), ranks=(1,))])
+    weights = dict(trainer.lightning_module.named_parameters())
+    number = stopped(folder / "stopped", 3, *FEW, *MESH)
+    dist.barrier()
+    resumed, _ = trained(folder / "stopped", *FEW, *MESH, ckpt_path=folder / "stopped" / "checkpoints" / "last.ckpt")
+    return {
+        "held": watched.held,
+        "number": number,
+        "whole": whole,
+        "resumed": differences(whole | NOWHERE, resumed | NOWHERE),
+        "mesh": [weights[f"net.layers.{number}.weight"].device_mesh.ndim for number in (1, 4, 7)],
+    }
+
+
+@pytest.fixture(scope="module")
+def on_mesh(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("mesh")
+    return in_ranks(4, partial(check_mesh, folder=folder), folder)
+
+
+def test_layers_of_a_plan_are_divided_twice_and_the_others_once(on_mesh: list[dict[str, Any]]) -> None:
+    assert on_mesh[0]["mesh"] == [2, 2, 1]
+    twice = 64 * 16 + 16 + 16 * 8  # their numbers: weights, and the first one's bias
+    once = on_mesh[0]["held"]["whole"] - twice
+    for name in ("weights", "gradients", "optimizer"):
+        assert sum(rank["held"][name] for rank in on_mesh) == twice + 2 * once
+
+
+def test_a_mesh_goes_on_to_the_bit_and_gives_the_result_of_one_process(on_mesh: list[dict[str, Any]], tmp_path: Path) -> None:
+    assert [(rank["number"], rank["resumed"]) for rank in on_mesh] == [(signal.SIGTERM, [])] * 4
+    one, _ = trained(tmp_path, *FEW, *MESH, "trainer.devices=1", extra=[Poison((2,))])
+    whole = on_mesh[0]["whole"]
+    assert furthest(one["state_dict"], whole["state_dict"]) < 1e-10  # of the average
+    assert furthest(one["current_model_state"], whole["current_model_state"]) < 1e-10
+    assert furthest(one["optimizer_states"][0]["state"], whole["optimizer_states"][0]["state"]) < 1e-10
+    assert whole["metrics"] == pytest.approx(one["metrics"], abs=1e-12)
+
+
+DIVIDED = {  # the dimensions of a mesh of four processes, what each divides, and what is divided
+    "rows": ((4,), (Shard(0),), (7, 4)),
+    "columns": ((4,), (Shard(1),), (7, 3)),  # the last process has none
+    "rows twice": ((2, 2), (Shard(0), Shard(0)), (7, 5)),
+    "rows and columns": ((2, 2), (Shard(0), Shard(1)), (7, 5)),
+    "filters": ((4,), (Shard(0),), (6, 2, 3, 3)),
+}
+
+
+def steps_of_muon(_: int, __: int) -> dict[str, tuple[int, Tensor, Tensor]]:
+    """The collectives of a step, and the weights after two, of matrices in parts and of whole ones."""
+    found = {}
+    for name, (sizes, placements, shape) in DIVIDED.items():
+        mesh = init_device_mesh("cpu", sizes)
+        weight, gradient = torch.randn(2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        plain, parts = nn.Parameter(weight.clone()), nn.Parameter(distribute_tensor(weight, mesh, placements))
+        plain.grad, parts.grad = gradient, distribute_tensor(gradient, mesh, placements)
+        ours, theirs = (Muon([parameter], rest=torch.optim.SGD) for parameter in (parts, plain))
+        with CommDebugMode() as counted:
+            ours.step()
+        for optimizer in (ours, theirs, theirs):
+            optimizer.step()
+        found[name] = (counted.get_total_counts(), parts.full_tensor().detach(), plain.detach())
+    return found
+
+
+def test_muon_gathers_a_matrix_once_a_step_for_each_dimension_that_divides_it(tmp_path: Path) -> None:
+    for rank in in_ranks(4, steps_of_muon, tmp_path):
+        assert {name: collectives for name, (collectives, *_) in rank.items()} == {
+            name: len(sizes) for name, (sizes, *_) in DIVIDED.items()
+        }
+        for name, (_, parts, plain) in rank.items():
+            assert torch.equal(parts, plain), name

@@ -1,0 +1,359 @@
+"""Jobs in SLURM's queue: what they ask for, and how each is followed to its end, with a stand-in for SLURM."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fake_slurm
+import pytest
+from omegaconf import OmegaConf
+from waiting import once, wait_for
+
+from lockstep.config.plan import Elsewhere, Plan
+from lockstep.errors import ConfigError
+from lockstep.extras.slurm_queue.launcher import SlurmExecutor, cancel
+from lockstep.runs.composition import compose
+from lockstep.sweeps.jobs import Job
+from lockstep.sweeps.live_table import LiveTable, rows_of
+from lockstep.sweeps.local import LocalExecutor
+from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.settings import SlurmSettings
+from lockstep.sweeps.states import exit_code_of
+from lockstep.sweeps.view import Views, as_it_stands
+
+# a job that writes its record, fails, or is preempted at its first start; it counts its starts
+PROGRAM = """
+import json, os, pathlib, sys
+folder, how = pathlib.Path(sys.argv[1]), sys.argv[2]
+starts = folder.parent / f"starts.{folder.name}"
+with starts.open("a") as file: file.write(os.environ["LOCKSTEP_SWEPT_KEYS"] + chr(10))
+if how == "fails": sys.exit("planted fault")
+if how == "preempted" and starts.read_text().count(chr(10)) == 1:
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "last.ckpt").touch()
+    (folder / "status.json").write_text(json.dumps({"status": "preempted", "reason": "preempted by SIGTERM"}))
+    sys.exit(75)
+(folder / "metrics.json").write_text(json.dumps({"metrics": {"val/acc": 0.5}, "optimized_metric": "val/acc"}))
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    place = fake_slurm.install(tmp_path, monkeypatch)
+    yield place
+    (place / "hold").unlink(missing_ok=True)
+
+
+def job(folder: Path, name: str, how: str = "well", asks: tuple[str, ...] = ("--nodes=1",)) -> Job:
+    directory = folder / f"sweep-{name}"
+    command = (sys.executable, "-S", "-c", PROGRAM, str(directory), how)
+    return Job(name, (), directory, "cpu", 1, 1, "val/acc", "max", None, command, swept=("seed", "lr"), resources=asks)
+
+
+def begin(folder: Path, **settings: Any) -> tuple[Runner, Manifest]:
+    """As the sweep's command does, the first time or again."""
+    manifest = Manifest(folder)
+    executor = SlurmExecutor(folder, SlurmSettings(**{"poll": 0.05} | settings))
+    executor.settle(manifest)
+    manifest.add_call("train.py", [], [], folder)
+    return Runner(manifest, executor, executor.settings, LiveTable(manifest)), manifest
+
+
+def sweep(folder: Path, jobs: list[Job], /, **settings: Any) -> dict[str, tuple[str, str | None]]:
+    """Runs what has to be run; how the jobs stand in the end."""
+    runner, manifest = begin(folder, **settings)
+    runner.run(manifest.register(jobs))
+    return stand(Manifest(folder))
+
+
+def stand(manifest: Manifest) -> dict[str, tuple[str, str | None]]:
+    return {key: (job["status"], job["reason"]) for key, job in manifest.jobs.items()}
+
+
+def are_in_queue(folder: Path, keys: str) -> bool:
+    return stand(Manifest(folder)) == dict.fromkeys(keys, ("waiting", "in SLURM's queue: Priority"))
+
+
+def starts(folder: Path) -> dict[str, int]:
+    return {path.name.rpartition("-")[2]: path.read_text().count("\n") for path in folder.glob("starts.*")}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "flags"),
+    [
+        (["trainer.devices=1"], 4, ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=4", "--gres=gpu:1"]),
+        (["trainer.devices=4"], 4, ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=16", "--gres=gpu:4"]),
+        (["trainer.devices=auto"], 2, ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=8", "--gres=gpu:2"]),
+        (
+            ["trainer.devices=4", "trainer.num_nodes=2"],
+            4,
+            ["--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=4", "--gres=gpu:4"],
+        ),
+        (["trainer=cpu", "trainer.devices=2"], 4, ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=8"]),
+    ],
+)
+def test_a_job_asks_for_what_its_processes_need(overrides: list[str], gpus: int, flags: list[str]) -> None:
+    plan = Plan.of(compose(*overrides), elsewhere=Elsewhere(gpus))
+    assert SlurmSettings().flags(plan) == (*flags, "--requeue", "--signal=USR1@120")
+    given = SlurmSettings(partition="long", time="1-00:00:00", mem="9G", gres="gpu:a100", warning=60, sbatch=["--no-requeue"])
+    more = [flag.replace("gpu:", "gpu:a100:") for flag in flags] + ["--partition=long", "--time=1-00:00:00", "--mem=9G"]
+    assert given.flags(plan) == (*more, "--requeue", "--signal=USR1@60", "--no-requeue")
+
+
+def test_flags_may_hold_what_is_the_job_s_own() -> None:
+    config = OmegaConf.create(
+        {"trainer": {"devices": 4}, "launcher": {"_target_": "x", "sbatch": ["--gres=gpu:${trainer.devices}"]}}
+    )
+    assert SlurmSettings.of(config.launcher).sbatch == ["--gres=gpu:4"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("time", 86400), ("time", "soon"), ("gpus_per_node", -1), ("sbatch", "--x"), ("poll", 0), ("partition", "")],
+)
+def test_settings_that_make_no_sense_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^hydra.launcher.{key}={value}: accepted is "):
+        SlurmSettings(**{key: value})
+    with pytest.raises(ConfigError, match=rf"^hydra.launcher.my_{key}=1: no such key; accepted are .*{key}"):
+        SlurmSettings.of(OmegaConf.create({f"my_{key}": 1}))
+
+
+def test_the_gpus_of_a_node_must_be_told_unless_they_are_not_needed(tmp_path: Path) -> None:
+    executor = SlurmExecutor(tmp_path, SlurmSettings())
+    config = OmegaConf.create({"trainer": {"accelerator": "auto"}, "hydra": {"launcher": {"gpus_per_node": None}}})
+    with pytest.raises(ConfigError, match=r"^hydra.launcher.gpus_per_node=null: accepted is the number of GPUs"):
+        executor.elsewhere(config)
+    config.trainer.accelerator = "cpu"
+    assert executor.elsewhere(config) == Elsewhere(0)
+
+
+def test_jobs_that_ask_for_the_same_are_one_array_and_all_are_answered_for(place: Path, tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "a"), job(tmp_path, "b", asks=("--nodes=2",)), job(tmp_path, "c", "fails"), job(tmp_path, "d")]
+    assert sweep(tmp_path, jobs, jobs=2, setup=["export OMP_NUM_THREADS=3"]) == {
+        "a": ("finished", None),
+        "b": ("finished", None),
+        "c": ("failed", "ended with code 1: planted fault"),
+        "d": ("finished", None),
+    }
+    calls = (place / "calls").read_text().splitlines()
+    assert [("--array=0-2%2" in call, "--array=0-0%2" in call, "--nodes=2" in call) for call in calls] == [
+        (True, False, False),
+        (False, True, True),
+    ]
+    assert {path.read_text() for path in tmp_path.glob("starts.*")} == {"seed lr\n"}
+    (attempt,) = Manifest(tmp_path).jobs["c"]["attempts"]
+    assert (attempt["code"], attempt["queue"].rpartition("_")[2]) == (1, "1")
+    assert sweep(tmp_path, jobs[:2])["a"] == ("finished", None)  # nothing to do
+    assert len((place / "calls").read_text().splitlines()) == 2
+
+
+@pytest.mark.usefixtures("place")
+def test_a_failure_is_submitted_again_and_a_preempted_job_goes_on(tmp_path: Path) -> None:
+    found = sweep(tmp_path, [job(tmp_path, "a", "fails"), job(tmp_path, "b", "preempted")], retries=1)
+    assert found == {"a": ("failed", "ended with code 1: planted fault"), "b": ("finished", None)}
+    assert starts(tmp_path) == {"a": 2, "b": 2}
+    attempts = Manifest(tmp_path).jobs["b"]["attempts"]
+    assert [(attempt["code"], attempt["reason"]) for attempt in attempts] == [(75, "preempted by SIGTERM"), (0, None)]
+
+
+def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: Path) -> None:
+    """A sweep that is stopped leaves them there, and so does one that is killed; nothing is submitted twice."""
+    (place / "hold").touch()
+    jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
+    runner, manifest = begin(tmp_path)
+    once(lambda: are_in_queue(tmp_path, "ab"), os.kill, os.getpid(), signal.SIGTERM)
+    runner.run(manifest.register(jobs))
+    assert runner.was_interrupted
+    assert are_in_queue(tmp_path, "ab")
+    assert starts(tmp_path) == {}
+    with pytest.raises(ConfigError, match=r"hydra/launcher=lockstep: 2 job\(s\) of this sweep were given to SLURM"):
+        LocalExecutor({}).settle(Manifest(tmp_path))
+
+    (place / "hold").unlink()
+    wait_for(lambda: len(starts(tmp_path)) == 2, 10)  # while nobody looks
+    wait_for(lambda: "RUNNING" not in "".join(path.read_text() for path in (place / "tasks").iterdir()))
+    assert stand(as_it_stands(Manifest(tmp_path))) == dict.fromkeys("ab", ("finished", None))
+    assert sweep(tmp_path, [*jobs, job(tmp_path, "c")]) == dict.fromkeys("abc", ("finished", None))
+    assert starts(tmp_path) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_lost_manifest_does_not_make_a_job_in_the_queue_a_new_one(place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    jobs = [job(tmp_path, "a")]
+    runner, manifest = begin(tmp_path)
+    runner.executor.start(manifest.register(jobs), runner.begin)
+    content = json.loads((tmp_path / "manifest.json").read_text())
+    content["jobs"]["a"] |= {"status": "waiting", "attempts": []}
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
+    threading.Timer(0.3, (place / "hold").unlink).start()
+    assert sweep(tmp_path, jobs) == {"a": ("finished", None)}
+    assert (place / "calls").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        ("CANCELLED", ("interrupted", "CANCELLED by SLURM")),
+        ("NODE_FAIL", ("failed", "NODE_FAIL by SLURM: n1 is down* (Not responding)")),
+        ("OUT_OF_MEMORY", ("failed", "OUT_OF_MEMORY by SLURM")),
+        ("FAILED", ("failed", "FAILED by SLURM (BadConstraints)")),
+        ("TIMEOUT", ("interrupted", "TIMEOUT by SLURM")),
+        ("", ("waiting", None)),  # it never came to the queue, or has left it, and nothing was done
+    ],
+)
+def test_what_slurm_says_of_an_end_is_its_reason(state: str, found: Any, place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    jobs = [job(tmp_path, "a")]
+    runner, manifest = begin(tmp_path)
+    runner.executor.start(manifest.register(jobs), runner.begin)
+    if state == "NODE_FAIL":
+        (place / "nodes").write_text("n1|down*|Not responding\n")
+    reason = "BadConstraints" if state == "FAILED" else "None"
+    fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|{reason}|1:00|n1" if state else "")
+    manifest = as_it_stands(Manifest(tmp_path))
+    assert stand(manifest) == {"a": found}
+    assert len(manifest.jobs["a"]["attempts"]) == (1 if state else 0)
+
+
+def task_name(folder: Path) -> str:
+    (path,) = (folder / "slurm").glob("*.json")
+    return path.stem
+
+
+def test_a_job_that_slurm_puts_back_has_lost_an_attempt_with_its_reason(place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    jobs = [job(tmp_path, "a")]
+    runner, manifest = begin(tmp_path)
+
+    def fail_and_go_on() -> None:
+        wait_for((place / "tasks" / "1_0").exists)
+        (place / "nodes").write_text("n1|down*|Not responding\n")
+        for nodes in ("", "n1", "", "n2"):
+            state, status = ("RUNNING", "running") if nodes else ("PENDING", "waiting")
+            fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|BeginTime|0:09|{nodes}")
+            wait_for(partial(is_said, status))
+        (place / "hold").unlink()
+
+    def is_said(status: str) -> bool:
+        return stand(Manifest(tmp_path))["a"][0] == status
+
+    thread = threading.Thread(target=fail_and_go_on)
+    thread.start()
+    runner.run(manifest.register(jobs))
+    thread.join()
+    attempts = Manifest(tmp_path).jobs["a"]["attempts"]
+    lost = "put back into the queue by SLURM: n1 is down* (Not responding)"
+    assert [(attempt["reason"], attempt["code"]) for attempt in attempts] == [(lost, None), (None, 0)]
+
+
+def test_jobs_are_taken_back_when_one_fails_or_when_they_are_cancelled(place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
+    runner, manifest = begin(tmp_path, on_failure="stop")
+    once(lambda: are_in_queue(tmp_path, "ab"), fake_slurm.state, place, "1_0", "NODE_FAIL")
+    runner.run(manifest.register(jobs))
+    assert stand(manifest) == {"a": ("failed", "NODE_FAIL by SLURM"), "b": ("waiting", None)}
+
+    runner, manifest = begin(tmp_path)
+    runner.executor.start(manifest.register(jobs), runner.begin)
+    assert cancel(Manifest(tmp_path)) == 2
+    assert stand(as_it_stands(Manifest(tmp_path))) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
+
+
+def test_a_job_that_takes_too_long_is_asked_to_end_and_then_ended(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.sweeps.runner.GRACE", 0.2)
+    (place / "hold").touch()
+    jobs = [job(tmp_path, "a")]
+    runner, manifest = begin(tmp_path, timeout=5)
+    once(lambda: are_in_queue(tmp_path, "a"), fake_slurm.state, place, "1_0", "RUNNING", "0:09")
+    runner.run(manifest.register(jobs))
+    assert stand(manifest) == {"a": ("failed", "no end within 5 s")}
+    assert (place / "cancelled").read_text() == "--quiet --signal=INT 1_0\n--quiet 1_0\n"
+
+
+def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path) -> None:
+    (place / "down").write_text("slurm_load_jobs error: Unable to contact slurm controller")
+    with pytest.raises(ConfigError, match=r"^hydra/launcher=slurm: squeue: slurm_load_jobs error: Unable to contact"):
+        begin(tmp_path)
+    with pytest.raises(ConfigError, match=r"^hydra/launcher=slurm: slurm_load_jobs error: Unable to contact"):
+        SlurmExecutor(tmp_path, SlurmSettings()).check([job(tmp_path, "a")])  # before there is a directory
+    (place / "down").unlink()
+    jobs = [job(tmp_path, "a")]
+    runner, manifest = begin(tmp_path)
+    (place / "down").touch()  # while it runs, things are taken to stand as they did
+    threading.Timer(0.5, (place / "down").unlink).start()
+    runner.run(manifest.register(jobs))
+    assert stand(manifest) == {"a": ("finished", None)}
+
+
+def test_what_no_node_can_give_is_refused_by_its_key(place: Path, tmp_path: Path) -> None:
+    executor = SlurmExecutor(tmp_path / "sweep", SlurmSettings())
+    flags = ("--nodes=1", "--gres=gpu:a100:8", "--mem=900G", "--qos=high")
+    executor.check([job(tmp_path, "a", asks=flags)])
+    for flag, key in {
+        flags[1]: "trainer.devices=8",
+        flags[2]: "hydra.launcher.mem=900G",
+        flags[3]: "hydra.launcher.sbatch=high",
+    }.items():
+        (place / "impossible").write_text(f"{flag}\n")
+        with pytest.raises(ConfigError, match=rf"^{key}: sbatch refuses {flag} \(allocation failure: not available\); accepted"):
+            executor.check([job(tmp_path, "a"), job(tmp_path, "b", asks=flags)])
+    (place / "impossible").write_text("--mem=900G\n--qos=high\n")
+    with pytest.raises(ConfigError, match=r"^hydra.launcher=--nodes=1 .* --qos=high: sbatch refuses that \("):
+        executor.check([job(tmp_path, "a", asks=flags)])
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_what_is_refused_after_all_has_failed_in_sbatch_s_words(place: Path, tmp_path: Path) -> None:
+    (place / "refuses").write_text("sbatch: error: QOSMaxSubmitJobPerUserLimit\n")
+    (place / "heard").touch()  # it may leave a job in the queue, as FAILED
+    said = ("failed", "refused by SLURM: sbatch: error: QOSMaxSubmitJobPerUserLimit")
+    assert sweep(tmp_path, [job(tmp_path, "a"), job(tmp_path, "b")]) == {"a": said, "b": said}
+    for name in ("refuses", "heard"):
+        (place / name).unlink()
+    assert sweep(tmp_path, [job(tmp_path, "a"), job(tmp_path, "b")]) == dict.fromkeys("ab", ("finished", None))
+
+
+def test_a_sweep_larger_than_an_array_is_several(place: Path, tmp_path: Path) -> None:
+    (place / "config").write_text("MaxArraySize            = 2\n")
+    assert sweep(tmp_path, [job(tmp_path, name) for name in "abc"]) == dict.fromkeys("abc", ("finished", None))
+    assert ["--array=0-1" in call for call in (place / "calls").read_text().splitlines()] == [True, False]
+
+
+def test_a_job_that_can_never_begin_is_taken_back(place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    jobs = [job(tmp_path, "a")]
+    runner, manifest = begin(tmp_path)
+    once(lambda: are_in_queue(tmp_path, "a"), say_pending, place, tmp_path, "PartitionTimeLimit")
+    runner.run(manifest.register(jobs))
+    assert stand(manifest) == {"a": ("failed", "SLURM can never start it: PartitionTimeLimit")}
+    assert (place / "cancelled").read_text() == "--quiet 1_0\n"
+
+
+def say_pending(place: Path, folder: Path, reason: str) -> None:
+    fake_slurm.say(place, "1_0", f"1|0|{task_name(folder)}|PENDING|{reason}|0:00|")
+
+
+def test_who_looks_takes_nothing_back_and_says_what_is_not_known(place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    runner, manifest = begin(tmp_path)
+    runner.executor.start(manifest.register([job(tmp_path, "a")]), runner.begin)
+    held = "in SLURM's queue: JobHeldUser; scontrol release 1_0 lets it begin"
+    never = "SLURM can never start it: BadConstraints"
+    for reason, found in {"JobHeldUser": ("waiting", held), "BadConstraints": ("failed", never)}.items():
+        say_pending(place, tmp_path, reason)
+        assert stand(as_it_stands(Manifest(tmp_path))) == {"a": found}
+    assert not (place / "cancelled").exists()
+    (place / "down").write_text("Unable to contact slurm controller")
+    looked = as_it_stands(Manifest(tmp_path))
+    assert stand(looked) == {"a": ("unknown", "SLURM does not answer")}
+    assert ("unknown" in str(rows_of(Views().of(looked))[0]), exit_code_of(["unknown"])) == (True, 75)

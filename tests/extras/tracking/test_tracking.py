@@ -1,0 +1,233 @@
+"""One run is one run on a tracking server, however often it is broken off: each point there once, and none missing."""
+# pyright: reportMissingImports=false
+# (either library may be absent)
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fake_mlflow
+import pytest
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from omegaconf import DictConfig
+from tracked import wandb_rows
+
+from lockstep.config.construct import construct
+from lockstep.errors import ConfigError
+from lockstep.extras.tracking.loggers import MLFlowLogger, WandbLogger, sweep_of
+from lockstep.launchers.command_line import CommandLine
+from lockstep.runs.identity import Identity
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, among themselves
+WITHOUT = "MLflow is not installed: pip install -e '.[mlflow]'"
+
+
+def run_directory(folder: Path, name: str = "run") -> Path:
+    (folder / name).mkdir(parents=True)
+    Identity.new(CommandLine(), None).write(folder / name)
+    return folder / name
+
+
+@pytest.fixture(params=["a stand-in", "MLflow itself"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where runs are kept: once without the library, and once with it where there is one."""
+    if request.param == "a stand-in":
+        fake_mlflow.install(monkeypatch)
+        return "memory"
+    pytest.importorskip("mlflow", reason=WITHOUT)
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def logger(run: Path, uri: str) -> MLFlowLogger:
+    return MLFlowLogger(run_dir=str(run), tracking_uri=uri, experiment_name="digits")
+
+
+def kept(uri: str) -> list[Any]:
+    """All runs of the experiment."""
+    import mlflow
+
+    client = mlflow.MlflowClient(uri)
+    return list(client.search_runs([client.get_experiment_by_name("digits").experiment_id]))
+
+
+def history(uri: str, name: str) -> list[tuple[int, float]]:
+    """Of the only run there is: its points by step, with those that are there twice."""
+    import mlflow
+
+    (run,) = kept(uri)
+    return sorted((point.step, point.value) for point in mlflow.MlflowClient(uri).get_metric_history(run.info.run_id, name))
+
+
+def fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    def silent(*_: Any, **__: Any) -> None:
+        raise MlflowException("Connection\nrefused")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", silent)
+
+
+def test_a_run_that_goes_on_is_the_same_run_with_each_point_once(tmp_path: Path, uri: str) -> None:
+    run = run_directory(tmp_path, "2026-11-22_seed=0")
+    first = logger(run, uri)
+    for step in range(6):
+        first.log_metrics({"train/loss": step / 2, "acc@1": 1.0}, step)
+    again = logger(run, uri)  # after kill -9: the one before it has not ended; the checkpoint was of step 3
+    for step in range(3, 9):
+        again.log_metrics({"train/loss": step / 2, "val/acc": step / 10}, step)
+    assert history(uri, "train/loss") == [(step, step / 2) for step in range(9)]
+    assert history(uri, "val/acc") == [(step, step / 10) for step in range(3, 9)]
+    assert history(uri, "acc1") == [(step, 1.0) for step in range(6)]
+    (found,) = kept(uri)
+    assert (found.info.status, found.info.run_name) == ("RUNNING", "2026-11-22_seed=0")
+
+
+def test_what_a_finished_run_comes_to_is_there_and_a_prolonged_one_goes_on(tmp_path: Path, uri: str) -> None:
+    run = run_directory(tmp_path)
+    first = logger(run, uri)
+    first.log_metrics({"val/acc": 0.5, "epoch": 1.0}, 10)
+    first.log_metrics({"val/loss": 0.5, "epoch": 1.0}, 10)  # as Lightning does
+    first.log_result({"model": "mlp", "trainer.max_epochs": 2}, {"val/acc": 0.5}, 10)
+    assert history(uri, "epoch") == [(10, 1.0)]
+    (found,) = kept(uri)
+    assert found.info.status == "FINISHED"
+    assert found.data.params == {"model": "mlp", "trainer.max_epochs": "2"}
+    logger(run, uri).log_result({"model": "mlp", "trainer.max_epochs": 4, "seed": 0}, {"val/acc": 0.75}, 20)
+    (found,) = kept(uri)  # MLflow keeps the first value of a parameter, and refuses another
+    assert found.data.params == {"model": "mlp", "trainer.max_epochs": "2", "seed": "0"}
+    assert found.data.metrics["val/acc"] == 0.75
+    assert history(uri, "val/acc") == [(10, 0.5), (20, 0.75)]
+
+
+def test_a_run_that_is_broken_off_is_told_so(tmp_path: Path, uri: str) -> None:
+    broken = logger(run_directory(tmp_path), uri)
+    broken.log_metrics({"loss": 1.0}, 0)
+    broken.finalize("success")  # of a stage
+    assert kept(uri)[0].info.status == "RUNNING"
+    broken.finalize("failed")
+    assert kept(uri)[0].info.status == "FAILED"
+
+
+def test_a_silent_server_holds_nothing_up_and_gets_everything_later(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = run_directory(tmp_path)
+    one = logger(run, uri)
+    one.log_metrics({"loss": 0.0}, 0)
+    with monkeypatch.context() as silence, caplog.at_level("INFO"):
+        fail(silence)
+        for step in (1, 2, 3):
+            one.log_metrics({"loss": float(step)}, step)
+        one.save()  # a checkpoint
+        one.log_metrics({"loss": 4.0}, 4)
+    (line,) = [message for name, _, message in caplog.record_tuples if name == "lockstep.extras.tracking.loggers"]
+    assert line == f"MLflow at {uri} does not answer; the run goes on, and its metrics are kept for it: Connection refused"
+    assert history(uri, "loss") == [(0, 0.0)]  # no one has asked again since: a minute has not passed
+    again = logger(run, uri)  # after kill -9; what came after the checkpoint comes anew
+    again.log_metrics({"loss": 4.0}, 4)
+    assert history(uri, "loss") == [(step, float(step)) for step in range(5)]
+    again.save()
+    assert not (run / "mlflow_unsent.json").exists()
+
+
+def test_it_is_asked_again_after_a_while(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = logger(run_directory(tmp_path), uri)
+    monkeypatch.setattr("lockstep.extras.tracking.loggers.PAUSE", 0.0)
+    with monkeypatch.context() as silence:
+        fail(silence)
+        one.log_metrics({"loss": 1.0}, 0)
+        one.log_metrics({"loss": 2.0}, 1)
+    with caplog.at_level("INFO"):
+        one.log_metrics({"loss": 3.0}, 2)
+    assert f"MLflow at {uri} answers again, and has all metrics" in caplog.messages
+    assert history(uri, "loss") == [(0, 1.0), (1, 2.0), (2, 3.0)]
+
+
+def test_a_long_silence_is_caught_up_in_requests_that_mlflow_takes(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = logger(run_directory(tmp_path), uri)
+    with monkeypatch.context() as silence:
+        fail(silence)
+        one.log_metrics({f"m{i}": 1.0 for i in range(2100)}, 0)
+    one.log_result({}, {"loss": 1.0}, 1)
+    assert len(kept(uri)[0].data.metrics) == 2101
+
+
+def test_jobs_of_a_sweep_carry_its_name(tmp_path: Path, uri: str) -> None:
+    (tmp_path / "2026_sweep").mkdir()
+    (tmp_path / "2026_sweep" / "manifest.json").touch()
+    for name in ("seed=0", "seed=1"):
+        logger(run_directory(tmp_path / "2026_sweep", name), uri).log_metrics({"loss": 1.0}, 0)
+    tags = [(run.info.run_name, run.data.tags["lockstep.sweep"]) for run in kept(uri)]
+    assert sorted(tags) == [("seed=0", "2026_sweep"), ("seed=1", "2026_sweep")]
+    assert sweep_of(tmp_path / "2026_sweep") is None
+
+
+def test_only_rank_zero_writes(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    logger(run_directory(tmp_path), uri).log_metrics({"loss": 1.0}, 0)
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    other = logger(tmp_path / "run", uri)
+    other.log_metrics({"loss": 2.0}, 1)
+    other.log_hyperparams({"a": 1})
+    other.save()
+    other.finalize("failed")
+    assert other.experiment.anything() is None
+    assert history(uri, "loss") == [(0, 1.0)]
+    assert kept(uri)[0].info.status == "RUNNING"
+
+
+@pytest.mark.parametrize("library", ["mlflow", "wandb"])
+def test_a_library_that_is_not_installed_is_named(
+    library: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == library else found(name, *more))
+    entry = dict(compose(f"logger={library}", run_dir=tmp_path).logger[library])
+    with pytest.raises(ConfigError) as refused:
+        construct(f"logger.{library}", entry)
+    assert str(refused.value) == f"logger={library}: the library `{library}` is not installed: pip install -e '.[{library}]'"
+
+
+def test_several_loggers_are_chosen_together(compose: Callable[..., DictConfig]) -> None:
+    assert {*compose("logger=[tensorboard,mlflow,wandb]").logger} == {"tensorboard", "mlflow", "wandb"}
+
+
+def test_a_run_of_w_and_b_goes_on_with_each_point_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="W&B is not installed: pip install -e '.[wandb]'")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run = run_directory(tmp_path / "sweep", "seed=0")
+    (tmp_path / "sweep" / "manifest.json").touch()
+    for steps in (range(4), range(2, 7)):
+        one = WandbLogger(run_dir=str(run), project="digits", offline=True)
+        for step in steps:
+            one.log_metrics({"loss": step / 2}, step)
+        assert (one.experiment.id, one.experiment.name, one.experiment.group) == (Identity.read(run).id, "seed=0", "sweep")
+        one.finalize("failed")
+        wandb.teardown()
+    rows = wandb_rows(run)
+    assert [(row["trainer/global_step"], row["loss"]) for row in rows] == [(step, step / 2) for step in range(7)]
+    assert [row["_step"] for row in rows] == [*range(7)]
+
+
+@pytest.mark.parametrize("why", ["no key", "no answer"])
+def test_where_w_and_b_can_not_be_reached_the_run_goes_on_offline(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wandb = pytest.importorskip("wandb", reason="W&B is not installed: pip install -e '.[wandb]'")
+    settings = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_INIT_TIMEOUT": "5", "NETRC": str(tmp_path / "netrc")}
+    for name, value in (settings | ({} if why == "no key" else {"WANDB_API_KEY": "0" * 40})).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    run = run_directory(tmp_path)
+    one = WandbLogger(run_dir=str(run), project="digits")
+    one.log_metrics({"loss": 1.0}, 0)
+    one.log_result({"a": 1}, {"loss": 1.0}, 1)
+    wandb.teardown()
+    (line,) = [message for name, _, message in caplog.record_tuples if name == "lockstep.extras.tracking.loggers"]
+    assert line.startswith(f"W&B can't be reached; the run goes on offline, for wandb sync {run}/wandb/latest-run: ")
+    assert [(row["trainer/global_step"], row["loss"]) for row in wandb_rows(run)] == [(0, 1.0)]

@@ -1,0 +1,90 @@
+"""Vision Transformers: tokens, registers, what they refuse."""
+
+import pytest
+import torch
+from torch import nn
+
+from lockstep.errors import ConfigError
+from lockstep.extras.vit.vit import ViT, torchvision_vit
+
+
+@pytest.mark.parametrize(
+    ("shape", "patch", "tokens"),
+    [((1, 8, 8), 2, 16), ((1, 28, 28), 4, 49), ((3, 32, 32), 4, 64), ((3, 224, 224), 16, 196), ((3, 5, 30), 1, 150)],
+)
+def test_the_patch_follows_from_the_images(shape: tuple[int, int, int], patch: int, tokens: int) -> None:
+    net = ViT(shape, 4, width=8, depth=1, heads=2)
+    assert net.patches.kernel_size == (patch, patch)
+    assert len(net.positions) == tokens
+    assert net(torch.zeros(2, *shape)).shape == (2, 4)
+
+
+def test_layers_begin_unlike_each_other() -> None:
+    first, second = ViT((1, 8, 8), 4, width=8, depth=2, heads=2).layers
+    assert not torch.equal(next(first.parameters()), next(second.parameters()))
+
+
+def test_a_patch_elsewhere_is_seen_elsewhere() -> None:
+    """Without positions the mean over the patches could not tell."""
+    net = ViT((1, 8, 8), 4, width=8, depth=1, heads=2, patch=4).eval()
+    image = torch.zeros(1, 1, 8, 8)
+    image[..., :4, :4] = 1.0
+    with torch.no_grad():
+        assert not torch.allclose(net(image), net(image.flip(-1)))
+        net.positions.zero_()
+        assert torch.allclose(net(image), net(image.flip(-1)), atol=1e-6)
+
+
+def test_registers_are_seen_by_the_patches_and_left_out_of_the_mean() -> None:
+    net = ViT((1, 8, 8), 4, width=8, depth=1, heads=2, patch=4, registers=3).eval()
+    image = torch.rand(1, 1, 8, 8)
+    before = net(image)
+    assert net.registers is not None
+    with torch.no_grad():
+        net.registers.normal_()
+    assert not torch.allclose(before, net(image))
+    net.layers = nn.Sequential()
+    with_other_registers = net(image)
+    with torch.no_grad():
+        net.registers.normal_()
+    assert torch.equal(with_other_registers, net(image))
+
+
+def test_an_empty_batch_gives_every_parameter_a_gradient_of_zero() -> None:
+    net = ViT((1, 8, 8), 3, width=8, depth=1, heads=2, registers=1)
+    net(torch.zeros(0, 1, 8, 8)).sum().backward()
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patch": 3}, "model.net.patch=3: accepted is what divides the images' 8 and 8 pixels"),
+        ({"heads": 3}, "model.net.heads=3: accepted is a divisor of model.net.width=128"),
+        ({"width": 6, "heads": 2}, "model.net.width=6: accepted is a multiple of 4"),
+    ],
+)
+def test_what_does_not_divide_is_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ViT((1, 8, 8), 4, **options)
+    assert str(refused.value) == message
+
+
+def test_torchvision_s_own_is_for_the_size_of_the_images() -> None:
+    with torch.device("meta"):
+        net = torchvision_vit((3, 32, 32), 7, "vit_b_16")
+        assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "message"),
+    [
+        ((1, 32, 32), "vit_b_16", "model.net.name=vit_b_16: takes square images of 3 channels, of a multiple of 16 pixels"),
+        ((3, 40, 40), "vit_b_32", "model.net.name=vit_b_32: takes square images of 3 channels, of a multiple of 32 pixels"),
+        ((3, 32, 32), "vit_x", "model.net.name=vit_x: accepted is one of vit_b_16, vit_b_32, vit_h_14"),
+    ],
+)
+def test_what_torchvision_s_own_can_not_take_is_refused(shape: tuple[int, int, int], name: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        torchvision_vit(shape, 7, name)
+    assert str(refused.value).startswith(message)

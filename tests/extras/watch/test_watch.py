@@ -1,0 +1,250 @@
+"""A sweep as it is seen from another terminal: its table, when it will have ended, and what comes of damage in between."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import fake_sweep
+import pytest
+import sweep
+from rich.console import Console
+
+from lockstep.errors import ConfigError
+from lockstep.extras.watch.watch import Lines, watch
+from lockstep.sweeps import view
+from lockstep.sweeps.job_directory import progress_of
+from lockstep.sweeps.live_table import LiveTable, fitted, short, span, words_of
+from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.view import Rereading, SweepView, Views, Watched
+
+STATES = ("finished", "finished", "running", "failed", "waiting", "waiting")
+
+
+def made(folder: Path, *states: str) -> Manifest:
+    """Finished jobs have taken 40 s; those that run have run for 10 s, and will for 20 more."""
+    jobs = {fake_sweep.job(folder, i, seed=i): state for i, state in enumerate(states)}
+    manifest = fake_sweep.sweep(folder, {job: "interrupted" if state == "running" else state for job, state in jobs.items()})
+    for number, (job, state) in enumerate(jobs.items()):
+        for attempt in manifest.jobs[job.key]["attempts"]:
+            attempt |= {"started": 100.0, "ended": 140.0}
+        if state == "running":
+            attempts = [{"started": time.time() - 10, "ended": None, "code": None}]
+            manifest.update(job.key, status="running", reason=None, attempts=attempts)
+            progress = {"epoch": 1, "epochs": 3, "step": 70 + number, "share": 0.34, "seconds_left": 20.0}
+            progress |= {"metrics": {"val/acc": 0.25}, "samples_per_second": 1234.5}
+            (job.directory / "progress.json").write_text(json.dumps(progress))
+    manifest.save()
+    return manifest
+
+
+def looked_at(folder: Path) -> SweepView:
+    with fake_sweep.held(folder):
+        return Watched(folder).look()
+
+
+def printed(found: SweepView, width: int, height: int | None = None) -> list[str]:
+    console = Console(width=width)
+    with console.capture() as text:
+        console.print(fitted(found, "", width, height))
+    return text.get().splitlines()
+
+
+def test_a_running_job_shows_how_far_it_is(tmp_path: Path) -> None:
+    made(tmp_path, *STATES)
+    lines = printed(looked_at(tmp_path), 160)
+    row = next([cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│ running " in line)
+    assert row[:8] == ["2", "seed=2", "1", "running", "1/3", "72", "34%", "0.25"]
+    assert (row[8], row[10]) == ("1,234", "20 s")
+    assert "3 failed: planted" in [line.strip() for line in lines]
+
+
+def test_a_reason_is_told_once_for_all_that_have_it_and_of_an_attempt_before(tmp_path: Path) -> None:
+    manifest = made(tmp_path, *["failed"] * 8, "running", "waiting")
+    manifest.jobs[f"{8:012x}"]["attempts"].insert(0, {"started": 1.0, "ended": 2.0, "reason": "out of memory"})
+    manifest.update(f"{9:012x}", reason="in SLURM's queue: Resources")
+    lines = [line.strip() for line in printed(looked_at(tmp_path), 100)]
+    assert "0, 1, 2, 3, 4, 5 and 2 more failed: planted" in lines
+    assert "8 tried again: out of memory" in lines
+    assert "9 waiting: in SLURM's queue: Resources" in lines
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_narrow_terminal_has_whole_lines_with_what_matters_most(width: int, tmp_path: Path) -> None:
+    manifest = made(tmp_path, *STATES)
+    for number, job in enumerate(manifest.jobs.values()):
+        job["overrides"] = [f"model.optimizer.lr={10.0**-number}", f"datamodule.some_long_key={'x' * 40}{number}"]
+    manifest.save()
+    lines = printed(looked_at(tmp_path), width)
+    table = [line for line in lines if line[0] in "┏┃┡│└"]
+    assert {len(line) for line in table} == {len(table[0])}
+    assert len(table[0]) <= width
+    assert len(table) == len(STATES) + 4  # a line for each job
+    for state, metric in (("running", "0.25"), ("finished", "0.5"), ("failed", "")):
+        assert any(f" {state} " in line and metric in line and "lr=" in line for line in table)
+
+
+def test_overrides_are_shortened_to_what_tells_them_apart(tmp_path: Path) -> None:
+    manifest = made(tmp_path, "waiting", "waiting")
+    for number, job in enumerate(manifest.jobs.values()):
+        job["overrides"] = [f"model.optimizer.lr={number}", f"+a.size={number}", f"b.size={number}", "same=1"]
+    manifest.save()
+    assert [*short(looked_at(tmp_path).jobs).values()] == ["lr=0 a.size=0 b.size=0", "lr=1 a.size=1 b.size=1"]
+
+
+def test_more_jobs_than_lines_leave_out_those_that_wait(tmp_path: Path) -> None:
+    made(tmp_path, *["waiting"] * 20, "running", "failed")
+    lines = printed(looked_at(tmp_path), 100, height=15)
+    assert len(lines) < 15
+    assert sum("running" in line or "failed" in line for line in lines if line.startswith("│")) == 2
+    assert any(line.startswith("and 16 waiting") for line in lines)
+
+
+def test_what_is_left_of_a_sweep_is_what_like_jobs_have_taken(tmp_path: Path) -> None:
+    """One at a time: 20 s of the one that runs, and twice the middle of 40, 40 and 30."""
+    made(tmp_path, *STATES)
+    found = looked_at(tmp_path)
+    assert found.left == pytest.approx(100.0, abs=1.0)
+    assert words_of(found).startswith(
+        "2 of 6 jobs finished, 1 running, 2 waiting, 1 failed · best val/acc 0.5 (job 0) · about 1 min 40 s"
+    )
+    (tmp_path / "search.json").write_text('{"n_trials": 8}')  # two trials more
+    found = looked_at(tmp_path)
+    assert found.left == pytest.approx(180.0, abs=1.0)
+    assert words_of(found).startswith("2 of 8 trials finished, 1 running, ")
+    assert [span(seconds) for seconds in (None, 5.4, 65, 3600, 90000)] == ["", "5 s", "1 min 5 s", "1 h 0 min", "1 d 1 h"]
+
+
+@pytest.mark.parametrize(
+    ("states", "code", "note"),
+    [
+        (("finished", "finished"), 0, ""),
+        (("finished", "failed"), 1, "No sweep process. Try again what failed: "),
+        (("finished", "waiting"), 1, "No sweep process. Start it again: "),
+        (("finished", "failed", "running", "waiting"), 75, "No sweep process. Start it again: "),
+    ],
+)
+def test_one_that_nobody_runs_is_told_with_its_exit_code_and_not_touched(
+    states: tuple[str, ...], code: int, note: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path, *states)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert watch(Watched(tmp_path), 0.01) == code
+    said = capsys.readouterr().out
+    assert ("No sweep process" in said) == (note != "")
+    assert note in said
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_one_look_at_what_runs_is_no_failure_and_ctrl_c_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path, *STATES)
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lockstep.extras.watch.watch.time.sleep", interrupted)
+    with fake_sweep.held(tmp_path):
+        assert watch(Watched(tmp_path), 1.0, once=True) == 0
+        assert watch(Watched(tmp_path), 1.0) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_without_a_terminal_a_change_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest, lines = made(tmp_path, *STATES), Lines()
+    with fake_sweep.held(tmp_path):
+        watched = Watched(tmp_path)
+        lines.show(watched.look())
+        assert len(capsys.readouterr().out.splitlines()) == len(STATES) + 2
+        lines.show(watched.look())
+        assert capsys.readouterr().out == ""
+        manifest.update(f"{2:012x}", status="finished", metric=0.75)
+        lines.show(watched.look())
+        assert capsys.readouterr().out.splitlines()[0].endswith(": finished  val/acc 0.75")
+
+
+def test_what_is_half_written_or_goes_away_is_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    manifest = made(folder, *STATES)
+    with fake_sweep.held(folder):
+        watched = Watched(folder)
+        before = words_of(watched.look()).partition(" · ")[0]
+        manifest.path.write_text('{"jobs": {')
+        (folder / manifest.jobs[f"{2:012x}"]["directory"] / "progress.json").write_text("{")
+        assert words_of(watched.look()).startswith(before)
+        manifest.path.unlink()
+        assert len(watched.look().jobs) == len(STATES)
+        manifest.save()
+        folder.rename(tmp_path / "elsewhere")
+        with pytest.raises(ConfigError, match="is gone"):
+            watched.look()
+
+
+def test_a_file_is_read_again_only_when_it_is_another_one(tmp_path: Path) -> None:
+    reads: list[Path] = []
+
+    def read(folder: Path) -> dict[str, Any]:
+        reads.append(folder)
+        return progress_of(folder)
+
+    again, path = Rereading(read, "progress.json"), tmp_path / "progress.json"
+    assert [again(tmp_path), again(tmp_path)] == [{}, {}]
+    path.write_text('{"epoch": 1}')
+    assert [again(tmp_path), again(tmp_path)] == [{"epoch": 1}] * 2
+    assert len(reads) == 2
+
+
+def test_a_sweep_that_runs_is_known_from_its_manifest_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of directories are not looked through at every change."""
+    manifest = made(tmp_path, *STATES)
+    with fake_sweep.held(tmp_path):
+        watched = Watched(tmp_path)
+        monkeypatch.setattr("lockstep.sweeps.manifest.cards", None)
+        manifest.update(f"{2:012x}", status="finished")
+        assert watched.look().counts["finished"] == 3
+
+
+def test_a_queue_is_asked_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = made(tmp_path, "finished", "running")
+    manifest.jobs[f"{1:012x}"]["attempts"][-1]["queue"] = "lockstep-0_0"
+    manifest.save()
+    asked: list[Manifest] = []
+    monkeypatch.setattr("lockstep.extras.slurm_queue.launcher.settle", asked.append)
+    watched = Watched(tmp_path)
+    assert [watched.look().has_ended, watched.look().has_ended, len(asked)] == [False, False, 1]
+    monkeypatch.setattr(view, "ASK_QUEUE", 0.0)
+    watched._due = 0.0
+    watched.look()
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("arguments", [["nowhere"], ["."], [".", "--interval", "0"]])
+def test_what_is_no_sweep_is_refused_in_one_line(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sweep.py", "watch", *arguments])
+    with pytest.raises(ConfigError, match=r"SWEEP_DIR=\S+: names no jobs|--interval=0.0: accepted is a number of seconds"):
+        sweep.main()
+
+
+def test_a_sweep_s_own_look_at_its_jobs_costs_nothing_while_none_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It looks ten times a second."""
+    manifest = made(tmp_path, *STATES)
+    table = LiveTable(manifest)
+    table.show()
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("From any terminal: python ")
+    assert first.endswith(f"scripts/sweep.py watch {tmp_path}")
+    assert [line.partition("  ")[0] for line in lines if ": running" not in line] == ["1 of 6", "2 of 6", "3 of 6"]
+    monkeypatch.setattr(Views, "_view", None)
+    table.show()
+    monkeypatch.undo()
+    manifest.update(f"{2:012x}", status="failed", reason="planted")
+    table.show()
+    said = capsys.readouterr().out
+    assert said.startswith("4 of 6  ")
+    assert said.endswith(": failed  planted\n")
