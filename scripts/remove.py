@@ -150,7 +150,7 @@ def _edit_dependencies(file: Path, gone: list[Extra]) -> None:
 
 
 def _without_dead_links(page: Path) -> str:
-    """A link to a page that is gone becomes its text; a picture that is gone goes."""
+    """A link to a page that is gone becomes its text; a picture that is gone, and a row of a table that begins so, goes."""
 
     def kept(match: re.Match[str]) -> str:
         target = match["target"].partition("#")[0]
@@ -158,7 +158,10 @@ def _without_dead_links(page: Path) -> str:
             return match[0]
         return "" if match["picture"] else match["text"]
 
-    return re.sub(r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)", kept, page.read_text())
+    link = re.compile(r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+    row = re.compile(rf"^\| {link.pattern}.*\n", re.MULTILINE)
+    text = row.sub(lambda match: match[0] if kept(match) == match[0] else "", page.read_text())
+    return link.sub(kept, text)
 
 
 def _git(*arguments: str) -> str:

@@ -1,5 +1,5 @@
 """MLflow and Weights & Biases, as loggers beside TensorBoard."""
 
-FILES = ["conf/logger/mlflow.yaml", "conf/logger/wandb.yaml", "conf/logger/many.yaml"]
+FILES = ["conf/logger/mlflow.yaml", "conf/logger/wandb.yaml"]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES = ["mlflow", "wandb"]
