@@ -13,9 +13,12 @@ import pytest
 from omegaconf import DictConfig
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = [str(ROOT / folder) for folder in ("tests", "scripts", "benchmarks", "docs", "src")]
-sys.path[:0] = FOLDERS
-os.environ["PYTHONPATH"] = os.pathsep.join(FOLDERS)  # a fork server finds by it what it is to import; 3.11 gives it no sys.path
+FOLDERS = [*(ROOT / "tests" / "support").iterdir(), *(ROOT / "tests" / "extras").iterdir()]  # modules of tests
+FOLDERS += [ROOT / folder for folder in ("scripts", "benchmarks", "docs", "src")]
+sys.path[:0] = map(str, FOLDERS)
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    map(str, FOLDERS)
+)  # a fork server finds by it what it is to import; 3.11 gives it no sys.path
 
 # found on the path that has just been set
 from warm import PRELOADED  # noqa: E402
@@ -73,7 +76,7 @@ def _environment_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def compose(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., DictConfig]:
-    """Composes conf/train.yaml with overrides; see tests/fits.py."""
+    """Composes conf/train.yaml with overrides; see support/models/fits.py."""
     from fits import composed  # which imports torch
 
     elsewhere = tmp_path_factory.getbasetemp() / "run"

@@ -12,7 +12,7 @@ from lockstep.checkpointing import read_checkpoint
 
 pytestmark = pytest.mark.slow
 
-MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'plain_conf'}]",)  # which stands for conf
+MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]",)  # which stands for conf
 MINE += ("model=mine", "datamodule=mine", "optimized_metric=val_acc")
 TWO = ("trainer.devices=2", "trainer.max_epochs=3", "trainer.log_every_n_steps=1", "logger=csv")
 # of rank 1, in the second of three epochs of seven batches

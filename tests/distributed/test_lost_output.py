@@ -71,7 +71,7 @@ def test_a_run_that_nobody_reads_is_neither_held_up_nor_is_its_end(devices: int,
 SWEEPS = {
     "jobs that train, whose reader has gone": (TRAIN, "debug=fast", close_after_a_line),
     "small jobs, that nobody reads": (
-        (ROOT / "tests" / "program.py", "trainer.accelerator=cpu", "fresh_processes=true"),
+        (ROOT / "tests" / "support" / "fakes" / "program.py", "trainer.accelerator=cpu", "fresh_processes=true"),
         "name=small",
         fill,
     ),

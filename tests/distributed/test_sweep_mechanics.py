@@ -1,4 +1,4 @@
-"""Sweeps of a small stand-in program (tests/program.py): failures, resumption, and a sweep process that is killed."""
+"""Sweeps of a small stand-in program (tests/support/fakes/program.py): failures, resumption, and a sweep process that is killed."""
 
 import csv
 import hashlib
@@ -15,7 +15,7 @@ from commands import MARK, ROOT, TIMEOUT, processes_marked, python, started
 from waiting import wait_for
 
 pytestmark = pytest.mark.slow
-PROGRAM = ROOT / "tests" / "program.py"
+PROGRAM = ROOT / "tests" / "support" / "fakes" / "program.py"
 FIXED = ("trainer.accelerator=cpu", "fresh_processes=True")  # it does without torch, which a server would import for it
 
 
@@ -56,7 +56,7 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
         assert [row["status"] for row in csv.DictReader(file)] == ["finished"] + ["failed"] * 6
 
     before = digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"]["directory"])
-    again = ("resume", "sweep", "--program", ROOT / "tests" / "program.py")
+    again = ("resume", "sweep", "--program", ROOT / "tests" / "support" / "fakes" / "program.py")
     done = python(ROOT / "scripts" / "sweep.py", *again, cwd=tmp_path)  # the fault has been mended
     assert done.returncode == 0, done.stderr
     assert {job["status"] for job in jobs(tmp_path).values()} == {"finished"}

@@ -1,4 +1,4 @@
-"""`python train.py -m hydra/sweeper=optuna ...`: a search of a small stand-in program (tests/program.py)."""
+"""`python train.py -m hydra/sweeper=optuna ...`: a search of a small stand-in program (tests/support/fakes/program.py)."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ from waiting import wait_for
 
 from lockstep.extras.search.study import study_in
 
-PROGRAM = ROOT / "tests" / "program.py"
+PROGRAM = ROOT / "tests" / "support" / "fakes" / "program.py"
 FIXED = ("-m", "hydra/sweeper=optuna", "trainer.accelerator=cpu", "fresh_processes=True", "hydra.sweep.dir=search")
 SPACE = ("model.optimizer.lr=tag(log,interval(1e-3,1e-1))", "hydra.sweeper.n_trials=3")
 

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(slurm_cluster.why_not() is not None, reason=slurm_cluster.why_not() or ""),
 ]
-PROGRAM, TRAIN, SWEEP = ROOT / "tests" / "program.py", ROOT / "train.py", ROOT / "scripts" / "sweep.py"
+PROGRAM, TRAIN, SWEEP = ROOT / "tests" / "support" / "fakes" / "program.py", ROOT / "train.py", ROOT / "scripts" / "sweep.py"
 SLURM = ("hydra/launcher=slurm", "hydra.launcher.poll=0.3", "hydra.launcher.sbatch=['--gres=gpu:${trainer.devices}']")
 # nodes of one machine have names that lead nowhere
 SLURM += ("hydra.launcher.setup=['export MASTER_ADDR=127.0.0.1']",)

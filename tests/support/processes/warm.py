@@ -19,7 +19,6 @@ from pathlib import Path
 from lockstep.launchers.main_script import run_as_main
 
 PRELOADED = (
-    "lockstep.extras.parity.observe",
     "lockstep.callbacks",
     "lockstep.cli",
     "torch.utils.tensorboard",

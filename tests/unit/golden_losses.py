@@ -1,6 +1,6 @@
 """The losses a shipped model starts with, as files under tests/golden/ that a refactor must reproduce.
 
-They are written anew by `python tests/golden_losses.py`: look at the difference before you commit it.
+They are written anew by `python tests/unit/golden_losses.py`: look at the difference before you commit it.
 """
 
 import json
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from lightning import Callback
 
-ROOT = Path(__file__).resolve().parents[1]
-FOLDER = Path(__file__).parent / "golden"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).parents[1] / "golden"
 IMAGES = ("datamodule=synthetic_images", "datamodule.shape=[3,8,8]", "datamodule.batch_size=8", "datamodule.length=40")
 TEXT = ("datamodule=text", "datamodule.context=32", "datamodule.batch_size=4", "datamodule.val_fraction=0.0")
 MODELS = {

@@ -19,7 +19,7 @@ from lockstep.launchers.environment import WARM_SERVER
 from lockstep.launchers.processes import Server
 from lockstep.launchers.warm_server import Request
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
 TIMEOUT = 150  # seconds
 FOLLOW, MOMENT, GRACE = 10, 2, 20  # seconds; see _left_by
@@ -31,8 +31,8 @@ def environment(**more: str) -> dict[str, str]:
     own = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "TORCHELASTIC_", "PL_"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTEST_CURRENT_TEST"):
         own.pop(name, None)
-    path = os.pathsep.join(str(ROOT / folder) for folder in ("tests", "benchmarks", "src"))
-    return own | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
+    folders = [*(ROOT / "tests" / "support").iterdir(), *(ROOT / "tests" / "extras").iterdir(), ROOT / "benchmarks", ROOT / "src"]
+    return own | {"PYTHONPATH": os.pathsep.join(map(str, folders)), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
 
 
 def python(
