@@ -1,4 +1,4 @@
-"""Sweeps of a small stand-in program (tests/support/fakes/program.py): failures, resumption, and a sweep process that is killed."""
+"""Sweeps of a small program, tests/support/fakes/program.py: failures, resumption, and a sweep process that is killed."""
 
 import csv
 import hashlib
