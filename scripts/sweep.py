@@ -2,9 +2,8 @@
 
 python scripts/sweep.py status SWEEP_DIR         # a table of its jobs, while it runs or afterwards
 python scripts/sweep.py watch SWEEP_DIR          # the same, live, until the sweep has ended; ends with its exit code
-python scripts/sweep.py watch SWEEP_DIR --web    # as a page on this machine, with the curves
 python scripts/sweep.py resume SWEEP_DIR         # the same sweep once more, for what has not finished
-python scripts/sweep.py cancel SWEEP_DIR         # takes its jobs out of SLURM's queue, those that run too; resume continues them
+python scripts/sweep.py cancel SWEEP_DIR         # takes its jobs out of a cluster's queue, running ones too; resume continues
 """
 
 import argparse
@@ -20,16 +19,17 @@ from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import ExitCode, config_error
-from lockstep.extras.slurm_queue import launcher as slurm
-from lockstep.extras.watch.watch import watch
-from lockstep.launchers.slurm import Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.launchers.supervisor import POLL
-from lockstep.sweeps.live_table import COLUMNS, rows_of
+from lockstep.sweeps.executor import launchers_with_queue
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.view import Views, Watched, as_it_stands
+from lockstep.sweeps.states import FAILED
+from lockstep.sweeps.sweep import resume_hint
+from lockstep.sweeps.table import LiveTable, print_table
+from lockstep.sweeps.view import SweepView, SweepWatcher, as_it_stands
 
 PROGRAM = Path(__file__).resolve().parents[1] / "train.py"
+QUEUE_INTERVAL = 10.0  # seconds at least between two questions to a cluster's queue
 
 
 def main() -> None:
@@ -43,34 +43,48 @@ def main() -> None:
     options = commands.choices["watch"]
     options.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)")
     options.add_argument("--once", action="store_true", help="one look")
-    options.add_argument("--web", action="store_true", help="as a page for a browser, until Ctrl-C")
-    options.add_argument("--port", type=int, default=8765, help="of the page (8765); 0: any that is free")
     arguments = parser.parse_args()
     if arguments.what == "watch":
-        sys.exit(watched(arguments))
+        sys.exit(watch(arguments.sweep_dir, arguments.interval, arguments.once))
     manifest = Manifest(arguments.sweep_dir)
     if not manifest.jobs:
         raise config_error("SWEEP_DIR", arguments.sweep_dir, "names no jobs; accepted is the directory of a sweep")
     if arguments.what == "status":
         if manifest.recovered:
             console.say(f"{manifest.path} does not know {manifest.recovered} of the jobs: read from their directories")
-        console.show_table(rows_of(Views().of(as_it_stands(manifest))), COLUMNS)
-        return
-    if arguments.what == "cancel":
-        cancel(manifest)
-        return
-    sys.exit(resume(manifest, arguments.sweep_dir.absolute(), Given(allow=arguments.allow), arguments.program.absolute()))
+        print_table(SweepView(as_it_stands(manifest)))
+    elif arguments.what == "cancel":
+        console.say(f"{sum(launcher.cancel(manifest) for launcher in launchers_with_queue())} job(s) cancelled")
+    else:
+        sys.exit(resume(manifest, arguments.sweep_dir.absolute(), Given(allow=arguments.allow), arguments.program.absolute()))
 
 
-def watched(arguments: argparse.Namespace) -> int:
-    if not 0.1 <= arguments.interval <= 3600:
-        raise config_error("--interval", arguments.interval, "accepted is a number of seconds from 0.1 to 3600")
-    if not arguments.web:
-        return watch(Watched(arguments.sweep_dir), arguments.interval, once=arguments.once)
-    from lockstep.extras.watch.live_page import serve  # a server, and TensorBoard's reader
+def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
+    """Shows the sweep every `interval` seconds until it has ended; returns its exit code, or 0 where it was left before."""
+    if not 0.1 <= interval <= 3600:
+        raise config_error("--interval", interval, "accepted is a number of seconds from 0.1 to 3600")
+    watcher, table = SweepWatcher(sweep_dir), LiveTable()
+    try:
+        while not (view := watcher.look()).has_ended and not once:
+            table.show(view, advice(view))
+            time.sleep(interval if view.is_held else max(interval, QUEUE_INTERVAL))
+    except KeyboardInterrupt:
+        return ExitCode.FINISHED
+    finally:
+        table.close()
+    print_table(view, advice(view))
+    return view.exit_code if view.has_ended else ExitCode.FINISHED
 
-    serve(Watched(arguments.sweep_dir), arguments.port)
-    return ExitCode.FINISHED
+
+def advice(view: SweepView) -> str:
+    """What a person can do about the sweep; nothing where it runs, or all is well."""
+    if view.is_held or view.exit_code == ExitCode.FINISHED:
+        return ""
+    command = resume_hint(view.manifest.directory)
+    if view.is_queued:
+        return f"No sweep process; a cluster has jobs in its queue. To have what follows them done: {command}"
+    has_failed = view.exit_code == ExitCode.FAILED and view.counts[FAILED]
+    return f"No sweep process. {'Try again what failed' if has_failed else 'Start it again'}: {command}"
 
 
 def resume(manifest: Manifest, sweep_dir: Path, given: Given, program: Path) -> int:
@@ -99,14 +113,6 @@ def _again(call: dict[str, Any], sweep_dir: Path, given: Given) -> list[str]:
     check_flags(sweep_dir, flags, given)
     check_overrides(sweep_dir, overrides, flags, given)
     return ["-m", *flags, *overrides, f"hydra.sweep.dir={quote(str(sweep_dir))}", given.override]
-
-
-def cancel(manifest: Manifest) -> None:
-    try:
-        count = slurm.cancel(manifest)
-    except Unanswered as error:
-        raise config_error("SWEEP_DIR", manifest.directory, f"{error}; a sweep on this machine is ended by Ctrl-C") from error
-    console.say(f"{count} job(s) cancelled")
 
 
 def _called(command: list[str], cwd: str, received: list[int]) -> int:

@@ -13,7 +13,19 @@ class SlurmLauncher(SweepLauncher):
 
     def executor(self, config: DictConfig) -> tuple[Any, Any]:
         from lockstep.extras.slurm_queue.launcher import SlurmExecutor
-        from lockstep.sweeps.settings import SlurmSettings
+        from lockstep.extras.slurm_queue.settings import SlurmSettings
 
         settings = SlurmSettings.of(config.hydra.launcher)
         return settings, SlurmExecutor(Path(str(config.hydra.sweep.dir)).absolute(), settings)
+
+    @staticmethod
+    def reconcile(manifest: Any) -> None:
+        from lockstep.extras.slurm_queue.launcher import show_state
+
+        show_state(manifest)
+
+    @staticmethod
+    def cancel(manifest: Any) -> int:
+        from lockstep.extras.slurm_queue.launcher import cancel
+
+        return cancel(manifest)

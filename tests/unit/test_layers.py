@@ -23,7 +23,6 @@ TIES = {
     ("runs.resume", "mirror"),
     ("runs.run", "mirror"),
     ("sweeps.job_directory", "mirror"),
-    ("sweeps.view", "slurm_queue"),
     ("trainer.strategies", "compression"),
 }
 

@@ -21,7 +21,7 @@ from lockstep.runs.identity import FILE, Identity, check_files
 from lockstep.runs.locks import Lock
 
 _OF_A_RUN = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a run has the directory
-_OF_A_SWEEP = ("manifest.json", "multirun.yaml", "search.json")  # the same of a sweep
+_OF_A_SWEEP = ("manifest.json", "multirun.yaml")  # the same of a sweep
 _SMALL = 2**20  # bytes; we write no larger file beside the folders and the logs
 
 

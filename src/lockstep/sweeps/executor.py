@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Elsewhere, Plan
@@ -49,8 +51,9 @@ class Executor(Protocol):
     def check(self, jobs: Sequence[Job]) -> None:
         """Raises ConfigError where one asks for what is never to be had, before anything is written."""
 
-    def settle(self, manifest: Manifest) -> None:
-        """Judges jobs that were under way when an earlier sweep process ended; notes those that still are, for `adopt`."""
+    def reconcile(self, manifest: Manifest) -> None:
+        """Brings jobs that were under way when an earlier sweep process ended up to date; notes those that still are, for
+        `adopt`."""
 
     def at_work(self) -> AbstractContextManager[Any]:
         """In which jobs are started, and their ends waited for."""
@@ -62,3 +65,22 @@ class Executor(Protocol):
     def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Any]]:
         """Starts what can be started now, each with its Attempt, and takes it from the list."""
         ...
+
+
+class LauncherWithQueue(Protocol):
+    """A Hydra launcher whose jobs outlive the sweep's process: what it says of them to who only looks at the sweep."""
+
+    @staticmethod
+    def reconcile(manifest: Manifest) -> None:
+        """Brings the jobs that are in its queue, or were, up to date in `manifest`, which is not written."""
+
+    @staticmethod
+    def cancel(manifest: Manifest) -> int:
+        """Takes the sweep's jobs out of its queue; returns how many. Raises ConfigError where that can't be done."""
+        ...
+
+
+def launchers_with_queue() -> list[type[LauncherWithQueue]]:
+    """Those of the installed launchers that have these methods."""
+    launchers: list[Any] = Plugins.instance().discover(Launcher)
+    return [launcher for launcher in launchers if hasattr(launcher, "reconcile") and hasattr(launcher, "cancel")]

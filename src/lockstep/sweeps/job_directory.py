@@ -15,8 +15,6 @@ from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, End, 
 CARD = "job.json"  # which job of which sweep this is: enough to write a lost manifest anew
 OUTPUT = "output.log"  # what a job's processes have said
 ATTEMPTS = "attempts"
-SEARCH = "search.json"  # beside the directories of jobs that are a search's trials: which study it is, of how many
-PRUNED = "pruned_after"  # in the record of a trial that was ended early: the number of its validations
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 DIED = "the sweep process died"
 
@@ -57,11 +55,6 @@ def record_of(directory: Path) -> dict[str, Any] | None:
 def progress_of(directory: Path) -> dict[str, Any]:
     """progress.json, of how far training is; empty where there is none."""
     return read_json(directory / "progress.json", lambda found: is_like(found, _PROGRESS)) or {}
-
-
-def trials_of(sweep_dir: Path) -> int | None:
-    """How many trials a search has in all; None where the sweep is none."""
-    return (read_json(sweep_dir / SEARCH, lambda found: is_like(found, {"n_trials?": int | None})) or {}).get("n_trials")
 
 
 def status_of(directory: Path) -> tuple[str | None, str | None]:

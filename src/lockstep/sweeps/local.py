@@ -106,11 +106,11 @@ class LocalExecutor(Executor):
             raise config_error("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
         return (f"{pool} x {width}",)
 
-    def settle(self, manifest: Manifest) -> None:
+    def reconcile(self, manifest: Manifest) -> None:
         if queued := manifest.in_queue():
-            words = f"{len(queued)} job(s) of this sweep were given to SLURM; accepted is slurm, or first scripts/sweep.py cancel"
-            raise config_error("hydra/launcher", "lockstep", words)
-        manifest.settle()
+            accepted = "accepted is the launcher that put them there, or first scripts/sweep.py cancel"
+            raise config_error("hydra/launcher", "lockstep", f"{len(queued)} job(s) of this sweep are in a queue; {accepted}")
+        manifest.reconcile()
 
     def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, LocalAttempt]]:
         started = []

@@ -19,7 +19,7 @@ _JOB_NAME = re.compile(r"(^|_)[0-9a-f]{12}(-\d+)?$")  # of a job's directory: it
 _ATTEMPT = {"started": int | float, "ended": NUMBER, "queue?": str}
 _JOB = {"number": int, "directory": str, "devices": int, "optimized_metric": str, "overrides": [str], "attempts": [_ATTEMPT]}
 _JOB |= {"status": STATES, "reason": str | None, "metric": NUMBER}
-_SHAPE = {"calls?": [CALL], "cwd?": str | None, "jobs": {str: _JOB}}
+_SHAPE = {"calls?": [CALL], "cwd?": str | None, "planned?": int | None, "jobs": {str: _JOB}}
 
 
 class Manifest:
@@ -27,6 +27,7 @@ class Manifest:
     are known from their directories.
 
     jobs: by identity: number, overrides, directory (relative), status, reason, metric, command, attempts.
+    planned: how many jobs there will be, where a sweeper that hands them out one after the other has said so.
     calls: the distinct {program, flags, overrides} that there have been for this directory, in their order, in `cwd`.
     recovered: the number of jobs that were known from their directories only.
     unreadable: directories of jobs of which neither this file nor their own says what they are. None of them is in `jobs`.
@@ -39,6 +40,7 @@ class Manifest:
         content = read_json(self.path, lambda found: is_like(found, _SHAPE)) or {}
         self.calls: list[dict[str, Any]] = content.get("calls", [])
         self.cwd: str | None = content.get("cwd")
+        self.planned: int | None = content.get("planned")
         self.git_commit: str | None = content.get("git_commit")
         self.jobs: dict[str, dict[str, Any]] = content.get("jobs", {})
         self.recovered = 0
@@ -72,9 +74,9 @@ class Manifest:
 
     def save(self) -> None:
         """On a full disk it is tried again at the next change: the jobs' own directories say how they stand."""
-        content = {"calls": self.calls, "cwd": self.cwd, "git_commit": self.git_commit, "jobs": self.jobs}
+        names = ("calls", "cwd", "planned", "git_commit", "jobs")
         try:
-            write_json(self.path, content)
+            write_json(self.path, {name: getattr(self, name) for name in names})
         except OSError as error:
             log.warning(f"{self.path} can't be written ({error})")
 
@@ -93,9 +95,9 @@ class Manifest:
         last = {key: job["attempts"][-1] for key, job in self.jobs.items() if job["attempts"]}
         return {key: attempt["queue"] for key, attempt in last.items() if "queue" in attempt and attempt["ended"] is None}
 
-    def settle(self) -> None:
-        """Judges jobs that were running when an earlier sweep process died: they have finished, or were interrupted. Those in
-        a queue have not died with it."""
+    def reconcile(self) -> None:
+        """Jobs that were running when an earlier sweep process died have finished, or were interrupted. Those in a queue have
+        not died with it."""
         queued = self.in_queue()
         for key, job in self.jobs.items():
             if job["status"] == RUNNING and key not in queued:

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lockstep.console import command_line
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.hparams import write_session
 from lockstep.runs.identity import is_resumable
 from lockstep.sweeps.executor import Attempt, Executor
 from lockstep.sweeps.job_directory import archive, judge, log_tail
 from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.live_table import LiveTable
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Settings
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, End, Verdict
+from lockstep.sweeps.table import LiveTable
+from lockstep.sweeps.view import SweepView
 
 POLL = 0.1  # seconds between two looks at the jobs
 GRACE = 12.0  # seconds a job gets to end by itself, after its own deadline for saving, before it is killed
@@ -37,8 +39,9 @@ class Running:
 class Runner:
     """One call of `run` handles one batch; `stopped` says that no more jobs should be handed out."""
 
-    def __init__(self, manifest: Manifest, executor: Executor, settings: Settings, progress: LiveTable) -> None:
-        self.manifest, self.executor, self.settings, self.progress = manifest, executor, settings, progress
+    def __init__(self, manifest: Manifest, executor: Executor, settings: Settings) -> None:
+        self.manifest, self.executor, self.settings, self.table = manifest, executor, settings, LiveTable()
+        self._note = f"From any terminal: {command_line('scripts/sweep.py', 'watch', manifest.directory)}"
         self.stopped: str | None = None
         self._tries: dict[str, int] = {}
 
@@ -64,14 +67,18 @@ class Runner:
                             self._conclude(one, end, waiting)
                     if self.stopped:
                         self._withdraw(running)
-                    self.progress.show()
+                    self._show()
                     time.sleep(POLL)
             finally:
                 if self.executor.ends_with_sweep:
                     _kill_all(running)
-                self.progress.close()
+                self._show()
+                self.table.close()
         if self.was_interrupted:  # a terminal that closes says so more than once, and there is the table to write
             STOP_SIGNALS.leave()
+
+    def _show(self) -> None:
+        self.table.show(SweepView(self.manifest), self._note)
 
     @property
     def was_interrupted(self) -> bool:

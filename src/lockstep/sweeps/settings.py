@@ -1,18 +1,15 @@
-"""hydra.launcher.KEY=VALUE: what a sweep is told about how to run its jobs."""
+"""hydra.launcher.KEY=VALUE: how a sweep runs its jobs."""
 
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
 from omegaconf import OmegaConf
 
-from lockstep.config.plan import Plan, visible_gpus
-from lockstep.config.rules import TEXT, Rule, above, integer, number, one_of
+from lockstep.config.plan import visible_gpus
+from lockstep.config.rules import Rule, integer, number, one_of
 from lockstep.errors import config_error
-
-OF_SBATCH = ("partition", "account", "time", "mem")  # keys that are its flags too
 
 
 @dataclass
@@ -76,55 +73,3 @@ class LocalSettings(Settings):
             words = f"accepted is all, a number up to {len(every)}, or a list from [{', '.join(every)}]"
             raise config_error("hydra.launcher.gpus", self.gpus, words)
         return chosen
-
-
-_LINES = Rule(
-    "accepted is a list of text", lambda v: isinstance(v, Sequence) and not isinstance(v, str) and all(map(TEXT.test, v))
-)
-_TIME = Rule(
-    "accepted is a time as HH:MM:SS or D-HH:MM:SS, in quotes in a file",
-    lambda v: isinstance(v, str) and re.fullmatch(r"\d+-\d+(:\d+){0,2}|\d+(:\d+){1,2}", v) is not None,
-)
-
-
-@dataclass
-class SlurmSettings(Settings):
-    """What a job asks SLURM for; may depend on the job's own config, by ${...}. conf/hydra/launcher/slurm.yaml says what each
-    key means."""
-
-    partition: Annotated[Any, TEXT.or_null()] = None
-    account: Annotated[Any, TEXT.or_null()] = None
-    time: Annotated[Any, _TIME.or_null()] = None
-    mem: Annotated[Any, TEXT.or_null()] = None
-    gpus_per_node: Annotated[Any, integer(0).or_null()] = None
-    gres: Annotated[Any, TEXT] = "gpu"
-    cpus_per_device: Annotated[Any, integer(1)] = 4
-    jobs: Annotated[Any, integer(1).or_null()] = None
-    warning: Annotated[Any, integer(0, 65535)] = 120
-    poll: Annotated[Any, above(0)] = 10
-    setup: Annotated[Sequence[str], _LINES] = ()
-    sbatch: Annotated[Sequence[str], _LINES] = ()
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """From hydra.launcher as it is composed."""
-        content: Any = OmegaConf.to_container(values, resolve=True)
-        return super().of({name: value for name, value in content.items() if name != "_target_"})
-
-    def gpus(self) -> int:
-        """Of a node. Raises ConfigError where nobody has said it: this machine need not be like those."""
-        if self.gpus_per_node is None:
-            words = "accepted is the number of GPUs of a node, 0 where it has none; or trainer.accelerator=cpu"
-            raise config_error("hydra.launcher.gpus_per_node", "null", words)
-        return self.gpus_per_node
-
-    def flags(self, plan: Plan) -> tuple[str, ...]:
-        """For sbatch. One node is one task, whose process starts the others itself, as on any machine; of several nodes each
-        process is a task."""
-        tasks = plan.devices if plan.num_nodes > 1 else 1
-        cpus = self.cpus_per_device * plan.devices // tasks
-        flags = [f"--nodes={plan.num_nodes}", f"--ntasks-per-node={tasks}", f"--cpus-per-task={cpus}"]
-        if plan.accelerator == "gpu":
-            flags.append(f"--gres={self.gres}:{plan.devices}")
-        flags += [f"--{name}={value}" for name in OF_SBATCH if (value := getattr(self, name)) is not None]
-        return (*flags, "--requeue", f"--signal=USR1@{self.warning}", *self.sbatch)

@@ -24,9 +24,8 @@ from lockstep.runs.record import git_commit
 from lockstep.runs.validation import is_searched, validated
 from lockstep.sweeps.executor import Executor
 from lockstep.sweeps.jobs import Job, config_of, directory_name, identity, pool_of
-from lockstep.sweeps.live_table import LiveTable
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.report import edits, report
+from lockstep.sweeps.results import edits, write_results
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
 from lockstep.sweeps.states import FAILED, exit_code_of
@@ -59,7 +58,9 @@ class Sweep:
         """After the sweeper's last batch: the report. Leaves by SystemExit unless all jobs have finished. Raises ConfigError
         where there was none."""
         sweep = cls._current
-        if sweep is not None and not sweep.jobs and not sweep.adopted:
+        if sweep is not None and sweep.planned is not None:
+            sweep._open()
+        elif sweep is not None and not sweep.jobs:
             raise _no_jobs()
         if sweep is not None and sweep.runner is not None:
             sweep._end()
@@ -73,18 +74,17 @@ class Sweep:
             cls._current._end()
 
     @classmethod
-    def adopt(cls) -> None:
-        """The jobs of earlier calls in this directory count as this one's, in the table and for the exit code: a search does not
-        hand them out again."""
+    def expect(cls, jobs: int) -> None:
+        """For a sweeper that hands out that many jobs one after the other, and none twice: the jobs of earlier calls in this
+        directory count as this one's, in the table and for the exit code."""
         if cls._current is not None:
-            manifest, _ = cls._current._open()
-            cls._current.adopted = tuple(manifest.jobs)
+            cls._current.planned = jobs
 
     def __init__(self, config: DictConfig, loader: Any, settings: Settings, executor: Executor) -> None:
         self.config, self.loader, self.settings, self.executor = config, loader, settings, executor
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.jobs: dict[str, Job] = {}
-        self.adopted: tuple[str, ...] = ()
+        self.planned: int | None = None
         self.manifest = Manifest(self.directory)
         self.runner: Runner | None = None
 
@@ -200,12 +200,12 @@ class Sweep:
             if self.settings.same_code:
                 raise config_error("hydra.launcher.same_code", "true", line)
             log.info(line)
-        self.executor.settle(manifest)
-        manifest.git_commit = commit
+        self.executor.reconcile(manifest)
+        manifest.git_commit, manifest.planned = commit, self.planned
         said = self.config.hydra.overrides
         overrides = [item for item in (*said.task, *said.hydra) if key_of(item) not in _OF_ONE_CALL]
         manifest.add_call(Path(sys.argv[0]).name, config_flags(self.config.hydra), overrides, Path.cwd())
-        self.manifest, self.runner = manifest, Runner(manifest, self.executor, self.settings, LiveTable(manifest))
+        self.manifest, self.runner = manifest, Runner(manifest, self.executor, self.settings)
         return self.manifest, self.runner
 
     def _say_edits(self, batch: Sequence[Job]) -> None:
@@ -218,8 +218,8 @@ class Sweep:
     def _end(self) -> None:
         assert self.runner is not None
         STOP_SIGNALS.leave()
-        keys = [*dict.fromkeys([*self.adopted, *self.jobs])]
-        report(self.manifest, keys)
+        keys = [*self.jobs] if self.planned is None else [*self.manifest.jobs]
+        write_results(self.manifest, keys)
         states = [self.manifest.jobs[key]["status"] for key in keys if key in self.manifest.jobs]
         states += [FAILED for _ in self.manifest.unreadable]
         if self.runner.stopped:

@@ -4,72 +4,88 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from lockstep.atomic_files import stamp_of
-from lockstep.console import say
+from lockstep.atomic_files import Stamp, stamp_of
 from lockstep.errors import ExitCode, config_error
-from lockstep.launchers.slurm import Unanswered
 from lockstep.runs.locks import is_held
-from lockstep.sweeps.job_directory import SEARCH, progress_of, record_of, trials_of
+from lockstep.sweeps.executor import launchers_with_queue
+from lockstep.sweeps.job_directory import progress_of, record_of
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
-from lockstep.sweeps.states import FAILED, FINISHED, RUNNING, UNKNOWN, WAITING, exit_code_of
-
-ASK_QUEUE = 10.0  # seconds between two questions to a cluster's queue
+from lockstep.sweeps.states import FAILED, FINISHED, RUNNING, WAITING, exit_code_of
 
 
 @dataclass(frozen=True)
 class JobView:
     """One job.
 
+    entry: what the manifest says of it.
     overrides: those that are not the same for all jobs.
-    share: of training that is done, from 0 to 1; None where that is not known.
-    seconds: of its last attempt so far; left: that it will take at its pace.
-    reason: of its state; earlier: for which an attempt before this one has ended.
+    progress: its progress.json; record: its metrics.json.
+    seconds: how long its last attempt has taken so far; left: how long it will still take at its pace.
     """
 
     key: str
-    number: int
-    directory: str
-    overrides: tuple[str, ...]
-    devices: int
-    status: str
-    reason: str | None
-    earlier: str | None
-    tries: int
-    epoch: str
-    step: int | None
-    share: float | None
-    metric_name: str
-    mode: str
-    metric: float | None
-    rate: float | None
-    seconds: float | None
-    left: float | None
+    entry: Mapping[str, Any]
+    overrides: tuple[str, ...] = ()
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float | None = None
+    left: float | None = None
+
+    @property
+    def status(self) -> str:
+        return self.entry["status"]
+
+    @property
+    def number(self) -> int:
+        return self.entry["number"]
+
+    @property
+    def metric(self) -> float | None:
+        """The final one, or the latest of a job that runs."""
+        latest = self.progress.get("metrics", {}).get(self.entry["optimized_metric"])
+        return latest if self.entry["metric"] is None else self.entry["metric"]
+
+    @property
+    def reason(self) -> str | None:
+        """Why the job is in its state; of one that runs, why its attempt before this one has ended."""
+        earlier = (attempt.get("reason") for attempt in reversed(self.entry["attempts"][:-1]))
+        return self.entry["reason"] or (next(filter(None, earlier), None) if self.status == RUNNING else None)
 
 
 @dataclass(frozen=True)
 class SweepView:
-    """All of them.
+    """All jobs of a manifest, or the `keys` in their order and those that can't be read. `is_held`: a process runs the sweep."""
 
-    is_held: a process runs the sweep; is_queued: a cluster has some of its jobs.
-    trials: of a search, those in all that it is to have; not all of them are jobs yet.
-    left: seconds that the rest takes, by what like jobs have taken; None where nothing is known.
-    """
+    manifest: Manifest
+    is_held: bool = True
+    keys: Sequence[str] | None = None
 
-    directory: Path
-    jobs: Sequence[JobView]
-    is_held: bool
-    is_queued: bool
-    trials: int | None
-    left: float | None
+    @cached_property
+    def jobs(self) -> list[JobView]:
+        entries, names = self.manifest.jobs, varying([entry["overrides"] for entry in self.manifest.jobs.values()])
+        keys = [*entries] if self.keys is None else [key for key in self.keys if key in entries]
+        jobs = [_job_view(key, entries[key], self.manifest.directory, names) for key in keys]
+        return jobs + _unreadable_jobs(self.manifest)
 
     @property
+    def total(self) -> int:
+        """How many jobs there will be."""
+        return max(self.manifest.planned or 0, len(self.jobs))
+
+    @cached_property
     def counts(self) -> Counter[str]:
         return Counter(job.status for job in self.jobs)
+
+    @property
+    def is_queued(self) -> bool:
+        """A cluster has some of its jobs."""
+        return bool(self.manifest.in_queue())
 
     @property
     def has_ended(self) -> bool:
@@ -81,105 +97,74 @@ class SweepView:
 
     @property
     def best(self) -> JobView | None:
-        """Of those that have finished, by the metric of the first."""
+        """The best finished job by the metric of the first one."""
         done = [job for job in self.jobs if job.status == FINISHED and job.metric is not None]
-        alike = [job for job in done if job.metric_name == done[0].metric_name]
-        sign = -1 if alike and alike[0].mode == "max" else 1
-        return min(alike, key=lambda job: sign * (job.metric or 0.0), default=None)
+        comparable = [job for job in done if job.entry["optimized_metric"] == done[0].entry["optimized_metric"]]
+        sign = -1 if comparable and comparable[0].entry.get("optimized_mode") == "max" else 1
+        return min(comparable, key=lambda job: sign * (job.metric or 0.0), default=None)
+
+    @cached_property
+    def left(self) -> float | None:
+        """Seconds until all have ended: jobs that wait take as long as those of their width have, jobs that are still to come as
+        long as usual, as many at a time as run now. None where nothing is known."""
+        took: dict[int, list[float]] = {}
+        for job in self.jobs:
+            if job.seconds is not None and (job.status == FINISHED or job.left is not None):
+                took.setdefault(job.entry["devices"], []).append(job.seconds + (job.left or 0.0))
+        running = [job for job in self.jobs if job.status == RUNNING]
+        if not took or not running:
+            return None
+        usual = {devices: statistics.median(seconds) for devices, seconds in took.items()}
+        otherwise = statistics.median(usual.values())
+
+        def duration(job: JobView) -> float:
+            return usual.get(job.entry["devices"], otherwise)
+
+        now = [max(0.0, duration(job) - (job.seconds or 0.0)) if job.left is None else job.left for job in running]
+        rest = sum(duration(job) for job in self.jobs if job.status == WAITING) + otherwise * (self.total - len(self.jobs))
+        return max(*now, (sum(now) + rest) / len(now)) if len(now) > 1 else now[0] + rest
 
 
-class Rereading:
-    """Reads a file again only where it is another one by stat(2): the one that `read` takes from a directory, by its name."""
-
-    def __init__(self, read: Callable[[Path], Any], name: str) -> None:
-        self._read, self._name = read, name
-        self._known: dict[Path, tuple[object, float, Any]] = {}
-
-    def __call__(self, directory: Path) -> Any:
-        return self.with_age(directory)[0]
-
-    def with_age(self, directory: Path) -> tuple[Any, float]:
-        """And for how many seconds it has been known: not by the file's time, which may be another machine's."""
-        mark = stamp_of(directory / self._name)
-        known = self._known.get(directory)
-        if known is None or known[0] != mark:
-            known = self._known[directory] = (mark, time.monotonic(), self._read(directory))
-        return known[2], time.monotonic() - known[1]
+def _job_view(key: str, entry: Mapping[str, Any], sweep_dir: Path, varying_keys: Sequence[str]) -> JobView:
+    folder, attempts = sweep_dir / entry["directory"], entry["attempts"]
+    progress, since = _read(progress_of, folder, stamp_of(folder / "progress.json"))
+    record = _read(record_of, folder, stamp_of(folder / "metrics.json"))[0] if entry["status"] == FINISHED else None
+    is_timed = entry["status"] in (RUNNING, FINISHED, FAILED)  # nobody knows when one was killed
+    left = progress.get("seconds_left") if entry["status"] == RUNNING else None
+    return JobView(
+        key=key,
+        entry=entry,
+        overrides=tuple(item for item in entry["overrides"] if item.partition("=")[0] in varying_keys),
+        progress=progress,
+        record=record or {},
+        seconds=max(0.0, (attempts[-1]["ended"] or time.time()) - attempts[-1]["started"]) if attempts and is_timed else None,
+        left=None if left is None else max(0.0, left - (time.monotonic() - since)),
+    )
 
 
-class Views:
-    """Of the jobs of a manifest, each as it stands now."""
-
-    def __init__(self) -> None:
-        self._progress, self._record = Rereading(progress_of, "progress.json"), Rereading(record_of, "metrics.json")
-        self.trials = Rereading(trials_of, SEARCH)
-
-    def of(self, manifest: Manifest, only: Sequence[str] | None = None) -> list[JobView]:
-        """All of them, or `only` some, by their keys."""
-        names = varying([job["overrides"] for job in manifest.jobs.values()])
-        jobs = {key: manifest.jobs[key] for key in (manifest.jobs if only is None else only)}
-        return [self._view(key, job, manifest.directory / job["directory"], names) for key, job in jobs.items()]
-
-    def _view(self, key: str, job: Mapping[str, Any], folder: Path, keys: Sequence[str]) -> JobView:
-        is_begun, is_running = bool(job["attempts"]) or job["status"] != WAITING, job["status"] == RUNNING
-        is_timed = job["status"] in (RUNNING, FINISHED, FAILED)  # nobody knows when one was killed
-        progress, age = self._progress.with_age(folder) if is_begun else ({}, 0.0)
-        record = (self._record(folder) or {}) if job["status"] == FINISHED else {}
-        last = job["attempts"][-1] if job["attempts"] else {}
-        metric = job["metric"] if job["metric"] is not None else progress.get("metrics", {}).get(job["optimized_metric"])
-        left = progress.get("seconds_left") if is_running else None
-        return JobView(
-            key=key,
-            number=job["number"],
-            directory=job["directory"],
-            overrides=tuple(item for item in job["overrides"] if item.partition("=")[0] in keys),
-            devices=job["devices"],
-            status=job["status"],
-            reason=job["reason"],
-            earlier=next((one["reason"] for one in reversed(job["attempts"][:-1]) if isinstance(one.get("reason"), str)), None),
-            tries=len(job["attempts"]),
-            epoch=_of(progress.get("epoch"), progress.get("epochs")),
-            step=progress.get("step"),
-            share=1.0 if job["status"] == FINISHED else progress.get("share"),
-            metric_name=job["optimized_metric"],
-            mode=job.get("optimized_mode", "min"),
-            metric=metric,
-            rate=record.get("samples_per_second", progress.get("samples_per_second")),
-            seconds=max(0.0, (last["ended"] or time.time()) - last["started"]) if last and is_timed else None,
-            left=None if left is None else max(0.0, left - age),
-        )
+@lru_cache(maxsize=10_000)
+def _read(read: Callable[[Path], Any], folder: Path, _stamp: Stamp | None) -> tuple[Any, float]:
+    """What `read` takes from a folder, once for each stamp of its file, and since when that is known here: the file's own time
+    may be another machine's."""
+    return read(folder), time.monotonic()
 
 
-def _of(epoch: Any, epochs: Any) -> str:
-    if epoch is None:
-        return ""
-    return f"{epoch}/{epochs}" if epochs is not None and epochs > 0 else str(epoch)
+def _unreadable_jobs(manifest: Manifest) -> list[JobView]:
+    """The directories of which nobody knows which job they are."""
+    first = max((job["number"] for job in manifest.jobs.values()), default=-1) + 1
+    known = {"devices": 0, "status": FAILED, "reason": UNREADABLE, "metric": None, "optimized_metric": "", "attempts": []}
+    return [
+        JobView(name, known | {"number": number, "directory": name}, overrides=(name,))
+        for number, name in enumerate(manifest.unreadable, first)
+    ]
 
 
-def seen(manifest: Manifest, views: Views, is_held: bool = True) -> SweepView:
-    jobs, trials = views.of(manifest), views.trials(manifest.directory)
-    left = _left(jobs, to_come=max(0, (trials or 0) - len(jobs)))
-    first = max((job.number for job in jobs), default=-1) + 1
-    jobs += [_unreadable(number, name) for number, name in enumerate(manifest.unreadable, first)]
-    return SweepView(manifest.directory, jobs, is_held, bool(manifest.in_queue()), trials, left)
-
-
-def _unreadable(number: int, directory: str) -> JobView:
-    """The row of a directory of which nobody knows which job it is."""
-    unknown = dict.fromkeys(("earlier", "step", "share", "metric", "rate", "seconds", "left"))
-    what = {"key": directory, "number": number, "directory": directory, "status": FAILED, "reason": UNREADABLE}
-    known: Any = {"overrides": (), "devices": 0, "tries": 0, "epoch": "", "metric_name": "", "mode": "min"}
-    return JobView(**what, **unknown, **known)
-
-
-class Watched:
-    """A sweep's directory that is looked at again and again. It is read again only where it has changed."""
+class SweepWatcher:
+    """Looks at a sweep's directory again and again."""
 
     def __init__(self, directory: Path) -> None:
         """Raises ConfigError for a directory that is no sweep's."""
-        self.directory = directory
-        self._views, self._manifest, self._mark = Views(), Manifest(directory), stamp_of(directory / "manifest.json")
-        self._was_held, self._due = True, 0.0
+        self.directory, self._manifest = directory, Manifest(directory)
         if not self._manifest.jobs and not is_held(directory):
             raise config_error("SWEEP_DIR", directory, "names no jobs; accepted is the directory of a sweep")
 
@@ -188,51 +173,18 @@ class Watched:
         if not self.directory.is_dir():
             raise config_error("SWEEP_DIR", self.directory, "is gone; accepted is the directory of a sweep")
         is_running = is_held(self.directory)
-        if (mark := stamp_of(self._manifest.path)) != self._mark:
-            # what runs it knows of all jobs, otherwise their directories may know more; what can't be read stands as it did
-            read = Manifest(self.directory, asks_directories=not is_running or mark is None)
-            if read.jobs:
-                self._manifest, self._mark, self._was_held = read, mark, True
-        if not is_running and (self._was_held or (self._manifest.in_queue() and time.monotonic() > self._due)):
-            as_it_stands(self._manifest)
-            self._due = time.monotonic() + ASK_QUEUE
-        self._was_held = is_running
-        return seen(self._manifest, self._views, is_running)
+        read = Manifest(self.directory, asks_directories=not is_running)  # who runs it knows of all jobs
+        if read.jobs:  # what can't be read stands as it did
+            self._manifest = as_it_stands(read)
+        return SweepView(self._manifest, is_running)
 
 
 def as_it_stands(manifest: Manifest) -> Manifest:
     """For who only looks: jobs that are said to run, in a directory that no sweep holds, have been interrupted, unless a
     cluster has them."""
     if not is_held(manifest.directory):
-        manifest.settle()
+        manifest.reconcile()
         if manifest.in_queue():
-            from lockstep.extras.slurm_queue import launcher as slurm
-
-            try:
-                slurm.settle(manifest)
-            except Unanswered as error:
-                say(str(error))
-                for key in manifest.in_queue():
-                    manifest.jobs[key] |= {"status": UNKNOWN, "reason": "SLURM does not answer"}
+            for launcher in launchers_with_queue():
+                launcher.reconcile(manifest)
     return manifest
-
-
-def _left(jobs: Sequence[JobView], to_come: int) -> float | None:
-    """Jobs that wait take as long as those of their width have, those `to_come` of a search as usual, as many at a time as run
-    now."""
-    took: dict[int, list[float]] = {}
-    for job in jobs:
-        if job.seconds is not None and (job.status == FINISHED or job.left is not None):
-            took.setdefault(job.devices, []).append(job.seconds + (job.left or 0.0))
-    running = [job for job in jobs if job.status == RUNNING]
-    if not took or not running:
-        return None
-    usual = {devices: statistics.median(seconds) for devices, seconds in took.items()}
-    otherwise = statistics.median(usual.values())
-
-    def whole(job: JobView) -> float:
-        return usual.get(job.devices, otherwise)
-
-    now = [max(0.0, whole(job) - (job.seconds or 0.0)) if job.left is None else job.left for job in running]
-    rest = sum(whole(job) for job in jobs if job.status == WAITING) + otherwise * to_come
-    return max(*now, (sum(now) + rest) / len(now)) if len(now) > 1 else now[0] + rest

@@ -7,8 +7,8 @@ import pytest
 from fits import KeepAll, prepared, trained
 from searched import NOBODY, search_with_a_job, told
 
+from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.pruning import Pruning
-from lockstep.sweeps.job_directory import PRUNED
 
 # val/acc is below 2: from the second validation on
 AT_THE_SECOND = {"_target_": "optuna.pruners.ThresholdPruner", "lower": 2.0, "n_warmup_steps": 1}

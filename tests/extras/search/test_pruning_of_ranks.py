@@ -9,8 +9,8 @@ from fits import become_rank, prepared
 from ranks import in_ranks
 from searched import search_with_a_job, told
 
+from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.pruning import Pruning
-from lockstep.sweeps.job_directory import PRUNED
 
 pytestmark = pytest.mark.slow
 PRUNER = {"_target_": "optuna.pruners.ThresholdPruner", "lower": 2.0, "n_warmup_steps": 1}

@@ -18,15 +18,14 @@ from waiting import once, wait_for
 from lockstep.config.plan import Elsewhere, Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.slurm_queue.launcher import SlurmExecutor, cancel
+from lockstep.extras.slurm_queue.settings import SlurmSettings
 from lockstep.runs.composition import compose
 from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.live_table import LiveTable, rows_of
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.settings import SlurmSettings
-from lockstep.sweeps.states import exit_code_of
-from lockstep.sweeps.view import Views, as_it_stands
+from lockstep.sweeps.table import print_table
+from lockstep.sweeps.view import SweepView, as_it_stands
 
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts
 PROGRAM = """
@@ -61,9 +60,9 @@ def begin(folder: Path, **settings: Any) -> tuple[Runner, Manifest]:
     """As the sweep's command does, the first time or again."""
     manifest = Manifest(folder)
     executor = SlurmExecutor(folder, SlurmSettings(**{"poll": 0.05} | settings))
-    executor.settle(manifest)
+    executor.reconcile(manifest)
     manifest.add_call("train.py", [], [], folder)
-    return Runner(manifest, executor, executor.settings, LiveTable(manifest)), manifest
+    return Runner(manifest, executor, executor.settings), manifest
 
 
 def sweep(folder: Path, jobs: list[Job], /, **settings: Any) -> dict[str, tuple[str, str | None]]:
@@ -173,8 +172,8 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     assert runner.was_interrupted
     assert are_in_queue(tmp_path, "ab")
     assert starts(tmp_path) == {}
-    with pytest.raises(ConfigError, match=r"hydra/launcher=lockstep: 2 job\(s\) of this sweep were given to SLURM"):
-        LocalExecutor({}).settle(Manifest(tmp_path))
+    with pytest.raises(ConfigError, match=r"hydra/launcher=lockstep: 2 job\(s\) of this sweep are in a queue"):
+        LocalExecutor({}).reconcile(Manifest(tmp_path))
 
     (place / "hold").unlink()
     wait_for(lambda: len(starts(tmp_path)) == 2, 10)  # while nobody looks
@@ -343,7 +342,9 @@ def say_pending(place: Path, folder: Path, reason: str) -> None:
     fake_slurm.say(place, "1_0", f"1|0|{task_name(folder)}|PENDING|{reason}|0:00|")
 
 
-def test_who_looks_takes_nothing_back_and_says_what_is_not_known(place: Path, tmp_path: Path) -> None:
+def test_who_looks_takes_nothing_back_and_says_what_is_not_known(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (place / "hold").touch()
     runner, manifest = begin(tmp_path)
     runner.executor.start(manifest.register([job(tmp_path, "a")]), runner.begin)
@@ -356,4 +357,5 @@ def test_who_looks_takes_nothing_back_and_says_what_is_not_known(place: Path, tm
     (place / "down").write_text("Unable to contact slurm controller")
     looked = as_it_stands(Manifest(tmp_path))
     assert stand(looked) == {"a": ("unknown", "SLURM does not answer")}
-    assert ("unknown" in str(rows_of(Views().of(looked))[0]), exit_code_of(["unknown"])) == (True, 75)
+    print_table(view := SweepView(looked))
+    assert ("unknown: SLURM does not answer" in capsys.readouterr().out, view.exit_code) == (True, 75)

@@ -12,14 +12,13 @@ from pathlib import Path
 import fake_sweep
 import pytest
 
-from lockstep.console import show_table
 from lockstep.errors import ExitCode
 from lockstep.sweeps.job_directory import archive
-from lockstep.sweeps.live_table import COLUMNS, rows_of
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
-from lockstep.sweeps.report import report
+from lockstep.sweeps.results import write_results
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING
-from lockstep.sweeps.view import Views, as_it_stands, seen
+from lockstep.sweeps.table import print_table
+from lockstep.sweeps.view import SweepView, as_it_stands
 
 STATES = (FINISHED, FINISHED, FAILED, INTERRUPTED, WAITING)
 DAMAGES = ("cut", "emptied", "lost", "flipped 0", "flipped 1")
@@ -63,7 +62,7 @@ def test_any_file_may_be_damaged(
             damage(folder / name, how)
             caplog.clear()
             capsys.readouterr()
-            show_table(rows_of(Views().of(as_it_stands(Manifest(folder)))), COLUMNS)
+            print_table(SweepView(as_it_stands(Manifest(folder))))
             assert capsys.readouterr().out.count(" finished ") == 2, name
             assert goes_on(folder) == [2, 3, 4], name
             assert len([line for line in caplog.messages if str(name) in line]) <= 1
@@ -73,10 +72,10 @@ def goes_on(folder: Path) -> list[int]:
     """The same sweep command again: the numbers of the jobs that it would run. Writes its tables."""
     jobs = [fake_sweep.job(folder, i, seed=i) for i in range(len(STATES))]
     manifest = Manifest(folder)
-    manifest.settle()
+    manifest.reconcile()
     manifest.add_call("train.py", [], ["seed=0,1"], folder.parent)
     todo = manifest.register(jobs)
-    report(manifest, [one.key for one in jobs])
+    write_results(manifest, [one.key for one in jobs])
     again = Manifest(folder)
     assert not again.recovered
     assert again.jobs == manifest.jobs
@@ -111,15 +110,15 @@ def test_a_job_that_nothing_can_be_read_of_is_a_row_that_says_so(
     (folder / lost / "job.json").write_text("")
     (folder / "manifest.json").write_text("{")
     manifest = Manifest(folder)
-    report(manifest, list(manifest.jobs))
+    write_results(manifest, list(manifest.jobs))
     assert f"{lost} " in capsys.readouterr().out
     (row,) = (line for line in (folder / "results.csv").read_text().splitlines() if lost in line)
     assert FAILED in row
     assert "job.json can't be read" in row
-    view = seen(manifest, Views())
-    assert [job.directory for job in view.jobs if job.reason == UNREADABLE] == [lost]
+    view = SweepView(manifest)
+    assert [job.key for job in view.jobs if job.reason == UNREADABLE] == [lost]
     manifest.jobs = {key: job for key, job in manifest.jobs.items() if job["status"] == FINISHED}
-    assert seen(manifest, Views()).exit_code == ExitCode.FAILED
+    assert SweepView(manifest).exit_code == ExitCode.FAILED
     assert goes_on(folder) == [2, 3, 4]  # the command that names it finds it finished
     assert Manifest(folder).unreadable == []
 

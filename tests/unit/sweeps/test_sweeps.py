@@ -26,10 +26,9 @@ from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
 from lockstep.sweeps.job_directory import judge_record
 from lockstep.sweeps.jobs import Job, directory_name, identity, varying
-from lockstep.sweeps.live_table import LiveTable
 from lockstep.sweeps.local import LocalExecutor, Pool
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.report import report
+from lockstep.sweeps.results import write_results
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import LocalSettings, Settings
 from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING
@@ -110,7 +109,7 @@ def run(jobs: list[Job], slots: int, folder: Path, **settings: Any) -> Manifest:
         facts = {"overrides": list(one.overrides), "directory": one.directory.name, "devices": one.width}
         manifest.jobs[one.key] = entry | facts | {"optimized_metric": "val/acc"}
     executor = LocalExecutor({"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))})
-    Runner(manifest, executor, Settings(**settings), LiveTable(manifest)).run(jobs)
+    Runner(manifest, executor, Settings(**settings)).run(jobs)
     return Manifest(folder)
 
 
@@ -173,7 +172,7 @@ def test_jobs_that_ran_when_a_sweep_died_are_judged_by_what_they_left(tmp_path: 
         (tmp_path / name / "status.json").write_text(json.dumps({"status": "finished" if finished else "running"}))
         (tmp_path / name / "metrics.json").write_text(json.dumps({"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc"}))
         manifest.jobs[name] = {"status": RUNNING, "directory": name, "metric": None, "attempts": []}
-    manifest.settle()
+    manifest.reconcile()
     assert [manifest.jobs[name]["status"] for name in "ab"] == [FINISHED, INTERRUPTED]
     assert [manifest.jobs[name]["metric"] for name in "ab"] == [0.75, None]
 
@@ -185,7 +184,7 @@ def test_the_report_ranks_jobs_and_averages_over_seeds(tmp_path: Path, capsys: p
         manifest.jobs[one.key]["overrides"] = [f"model.optimizer.lr={i // 2}", f"seed={i % 2}"]
     manifest.update("key2", status="failed", metric=None, reason="planted")
     capsys.readouterr()
-    report(manifest, list(manifest.jobs))
+    write_results(manifest, list(manifest.jobs))
     rows = (tmp_path / "results.csv").read_text().splitlines()
     assert [row.split(",")[1] for row in rows[1:]] == ["job1", "job0", "job3", "job2"]
     text = (tmp_path / "results.md").read_text()

@@ -11,7 +11,7 @@ from lockstep.errors import config_error
 from lockstep.sweeps.job_directory import card_of, progress_of, record_of
 from lockstep.sweeps.jobs import REPEATS, flat, varying
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.report import edits
+from lockstep.sweeps.results import edits
 from lockstep.sweeps.states import FAILED, FINISHED
 from lockstep.sweeps.view import as_it_stands
 

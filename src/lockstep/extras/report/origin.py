@@ -10,7 +10,7 @@ from lockstep.extras.report.document import Block, Heading, Items, Table
 from lockstep.extras.report.findings import Findings
 from lockstep.extras.report.measurements import Measurement
 from lockstep.extras.report.scaling import MIXED
-from lockstep.sweeps.live_table import clause
+from lockstep.sweeps.table import shorten
 
 
 def missing(found: Findings) -> Iterator[Block]:
@@ -24,7 +24,7 @@ def _jobs(found: Findings) -> Iterator[str]:
     rows = found.measured.rows
     for row in rows:
         if not row.is_finished:
-            yield f"{row.job}: {row.status}{f' ({clause(row.reason)})' if row.reason else ''}"
+            yield f"{row.job}: {row.status}{f' ({shorten(row.reason)})' if row.reason else ''}"
     grid = {(row.devices, row.lr) for row in rows}
     holes = [(n, lr) for n in sorted({n for n, _ in grid}) for lr in sorted({lr for _, lr in grid if lr}) if (n, lr) not in grid]
     if holes:

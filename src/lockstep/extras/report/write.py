@@ -14,7 +14,7 @@ from lockstep.extras.report import measurements, pictures
 from lockstep.extras.report.document import FOLDER, Picture, to_html, to_markdown
 from lockstep.extras.report.findings import Assumed, Findings
 from lockstep.extras.report.sections import document
-from lockstep.sweeps.job_directory import SEARCH
+from lockstep.extras.search.files import SEARCH
 
 _RGBA = 4  # what matplotlib's PNGs hold
 

@@ -7,7 +7,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from lockstep.sweeps.job_directory import PRUNED, SEARCH
+from lockstep.extras.search.files import PRUNED, SEARCH
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from lockstep.extras.report.choice import count
 from lockstep.extras.report.document import Block, Document, Heading, Items, Picture, Table, Text
 from lockstep.extras.search.study import about, study_in, told
-from lockstep.sweeps.live_table import clause
+from lockstep.sweeps.table import shorten
 
 SHOWN = 10  # trials in the table
 
@@ -77,7 +77,7 @@ def _blocks(found: Searched) -> Iterator[Block]:
         yield Table(columns, [_row(found, trial) for trial in found.complete[:SHOWN]])
     if lost := [trial for trial in found.trials if trial.state == TrialState.FAIL]:
         yield Heading("Trials that failed")
-        yield Items([f"{trial.number} ({_point(trial)}): {clause(trial.user_attrs.get('reason', 'unknown'))}" for trial in lost])
+        yield Items([f"{trial.number} ({_point(trial)}): {shorten(trial.user_attrs.get('reason', 'unknown'))}" for trial in lost])
     yield Heading("Where the numbers come from")
     yield Items([f"sweep: {found.directory}", f"Optuna: {optuna.__version__}"])
 

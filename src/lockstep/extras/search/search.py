@@ -21,10 +21,11 @@ from lockstep.config.construct import Factory, construct
 from lockstep.config.read import ALLOW
 from lockstep.config.rules import Rule, integer, one_of
 from lockstep.errors import config_error
+from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.space import Space
 from lockstep.extras.search.study import FILES, POINT, begin, told, trial_of, trust_in
 from lockstep.launchers.stop_signals import Preempted
-from lockstep.sweeps.job_directory import PRUNED, RECORDED, record_of
+from lockstep.sweeps.job_directory import RECORDED, record_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
 from lockstep.sweeps.states import FINISHED, INTERRUPTED
@@ -106,18 +107,18 @@ class Search:
             self.launcher.launch([self._begun(self._ask()) for _ in range(self.settings.n_jobs)], 0)
             return
         settings = self.settings
-        self.study = begin(self.directory, settings.storage, self.objectives, settings.pruner, settings.n_trials)
+        OmegaConf.save(self.config, self.directory / "multirun.yaml")
+        self.study = begin(self.directory, settings.storage, self.objectives, settings.pruner)
         self.study.stop = self._stop  # pyright: ignore[reportAttributeAccessIssue]  called by a sampler that has tried everything
         if trials := self.study.get_trials(deepcopy=False):
             self.space.check(trials[-1].distributions)
-        OmegaConf.save(self.config, self.directory / "multirun.yaml")
+        Sweep.expect(settings.n_trials)
         try:
             while numbers := self._batch():
                 self._try(numbers)
         except (KeyboardInterrupt, Preempted) as error:
             Sweep.interrupt(error.number if isinstance(error, Preempted) else signal.SIGINT)
             raise
-        Sweep.adopt()
         print(f"\n{self._best()}", flush=True)
 
     def _check(self) -> None:

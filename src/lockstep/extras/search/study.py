@@ -15,7 +15,8 @@ from lockstep.atomic_files import read_json, write_json
 from lockstep.config.construct import construct
 from lockstep.config.targets import Trust, buildable
 from lockstep.errors import config_error
-from lockstep.sweeps.job_directory import SEARCH, card_of, is_like
+from lockstep.extras.search.files import SEARCH
+from lockstep.sweeps.job_directory import card_of, is_like
 
 FILES = {"journal": "study.log", "sqlite": "study.db"}
 POINT = "overrides"  # a trial's attribute: the overrides of its job
@@ -38,9 +39,7 @@ def about(directory: Path) -> dict[str, Any] | None:
     return read_json(directory / SEARCH, lambda found: is_like(found, shape))
 
 
-def begin(
-    directory: Path, storage: str, objectives: Mapping[str, str], pruner: dict[str, Any], n_trials: int | None = None
-) -> optuna.Study:
+def begin(directory: Path, storage: str, objectives: Mapping[str, str], pruner: dict[str, Any]) -> optuna.Study:
     """The study of a sweep's directory, which nobody else has: a new one, or the one that is to go on. Raises ConfigError where
     that one is another."""
     ours = {"storage": storage, "objectives": dict(objectives), "pruner": pruner}
@@ -49,7 +48,7 @@ def begin(
         if theirs[name] != ours[name]:
             accepted = f"the study in {directory} has {theirs[name]}; accepted is that, or another hydra.sweep.dir"
             raise config_error(f"hydra.sweeper.{name}", ours[name], accepted)
-    write_json(directory / SEARCH, ours | {"n_trials": n_trials})
+    write_json(directory / SEARCH, ours)
     if storage == "journal":
         _mend(directory / FILES[storage])
     return study_in(directory)

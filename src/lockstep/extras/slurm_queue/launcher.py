@@ -15,8 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import replace_text, write_json
 from lockstep.config.plan import Elsewhere, Plan
+from lockstep.console import say
 from lockstep.errors import ConfigError, config_error
 from lockstep.extras.slurm_queue.queue import CODE, Queue, QueuedAttempt, RefusedAttempt
+from lockstep.extras.slurm_queue.settings import OF_SBATCH, SlurmSettings
 from lockstep.launchers import slurm
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.slurm import Refused, Unanswered
@@ -25,8 +27,7 @@ from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT, judge
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.settings import OF_SBATCH, SlurmSettings
-from lockstep.sweeps.states import WAITING
+from lockstep.sweeps.states import UNKNOWN, WAITING
 
 log = logging.getLogger(__name__)
 # What a person has set where sbatch refuses a flag that is neither a key of the launcher nor in its `sbatch`.
@@ -75,10 +76,10 @@ class SlurmExecutor(Executor):
             except Unanswered as error:
                 raise _no_answer(error) from error
 
-    def settle(self, manifest: Manifest) -> None:
-        manifest.settle()
+    def reconcile(self, manifest: Manifest) -> None:
+        manifest.reconcile()
         try:
-            self._adopted = settle(manifest, self.queue)
+            self._adopted = reconcile(manifest, self.queue)
         except Unanswered as error:
             raise _no_answer(error) from error
 
@@ -158,7 +159,7 @@ def _are_taken(flags: Sequence[str]) -> bool:
     return True
 
 
-def settle(manifest: Manifest, queue: Queue | None = None) -> dict[str, QueuedAttempt]:
+def reconcile(manifest: Manifest, queue: Queue | None = None) -> dict[str, QueuedAttempt]:
     """Judges the jobs that have left the queue since they were looked at last; returns the others. Raises Unanswered."""
     queue = queue or Queue(manifest.directory)
     slurm.wait_for_sbatch(queue.folder)
@@ -184,8 +185,21 @@ def settle(manifest: Manifest, queue: Queue | None = None) -> dict[str, QueuedAt
     return found
 
 
+def show_state(manifest: Manifest) -> None:
+    """`reconcile` for who only looks: where SLURM does not answer, nobody knows how the jobs stand."""
+    try:
+        reconcile(manifest)
+    except Unanswered as error:
+        say(str(error))
+        for key in manifest.in_queue():
+            manifest.jobs[key] |= {"status": UNKNOWN, "reason": "SLURM does not answer"}
+
+
 def cancel(manifest: Manifest) -> int:
-    """Takes what SLURM has of a sweep out of its queue, running jobs too; returns how many. Raises Unanswered."""
-    found = settle(manifest)
-    slurm.cancel([task.id for attempt in found.values() if (task := attempt.task) is not None])
-    return len(found)
+    """Takes what SLURM has of a sweep out of its queue, running jobs too; returns how many."""
+    try:
+        queued = reconcile(manifest)
+        slurm.cancel([task.id for attempt in queued.values() if (task := attempt.task) is not None])
+    except Unanswered as error:
+        raise config_error("SWEEP_DIR", manifest.directory, f"{error}; a sweep on this machine is ended by Ctrl-C") from error
+    return len(queued)

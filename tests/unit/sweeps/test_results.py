@@ -9,11 +9,11 @@ import pytest
 from terminals import terminal
 
 from lockstep.sweeps.job_directory import judge_record
-from lockstep.sweeps.live_table import clause, rows_of
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.report import edits, report
+from lockstep.sweeps.results import edits, write_results
 from lockstep.sweeps.states import FINISHED
-from lockstep.sweeps.view import Views, as_it_stands
+from lockstep.sweeps.table import shorten
+from lockstep.sweeps.view import SweepView, as_it_stands
 
 LONG = "rank 0: at step 3 the loss is nan, of samples " + ", ".join(map(str, range(64)))
 
@@ -25,7 +25,7 @@ def test_jobs_of_an_edited_config_are_kept_apart(tmp_path: Path) -> None:
     for one, metric in zip(jobs, (0.9, 0.7, 0.2, 0.4, 0.3), strict=True):
         manifest.update(one.key, metric=metric)
     assert {name for values in edits(manifest).values() for name in values} == {"model.net.hidden"}
-    report(manifest, list(manifest.jobs))
+    write_results(manifest, list(manifest.jobs))
     lines = [line.split("|") for line in (tmp_path / "results.md").read_text().splitlines() if "hidden" in line or "0." in line]
     means = [[cell.strip() for cell in line[1:-1]] for line in lines[-3:]]
     assert means[0] == ["model.net.hidden", "runs", "mean", "standard deviation"]
@@ -36,19 +36,18 @@ def test_one_config_is_one_group_however_it_is_spelled(tmp_path: Path) -> None:
     jobs = [fake_sweep.job(tmp_path, i, seed=i) for i in (0, 1)]
     manifest = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
     manifest.update(jobs[1].key, overrides=["model.optimizer.lr=1e-1", "seed=1"])
-    report(manifest, list(manifest.jobs))
+    write_results(manifest, list(manifest.jobs))
     assert "| 2 " in (tmp_path / "results.md").read_text().splitlines()[-1]
 
 
-def test_tables_have_a_reason_s_first_clause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_have_a_reason_s_first_shorten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = fake_sweep.job(tmp_path, 0)
     manifest = fake_sweep.sweep(tmp_path, {one: "failed"})
     manifest.update(one.key, reason=LONG)
-    report(manifest, [one.key])
+    write_results(manifest, [one.key])
     for text in ((tmp_path / "results.md").read_text(), (tmp_path / "results.csv").read_text(), capsys.readouterr().out):
         assert "at step 3 the loss is nan" in text
         assert "samples 0" not in text
-    assert rows_of(Views().of(manifest))[0][3] == "failed: rank 0: at step 3 the loss is nan"
     assert Manifest(tmp_path).jobs[one.key]["reason"] == LONG
 
 
@@ -59,16 +58,16 @@ def test_a_job_that_has_finished_says_what_ended_it(tmp_path: Path) -> None:
 
 
 def test_a_short_reason_is_left_whole_and_a_long_clause_is_cut() -> None:
-    assert clause("train/loss, val/acc not finite") == "train/loss, val/acc not finite"
-    assert clause("word " * 40).endswith(" ...")
-    assert len(clause("word " * 40)) <= 80
+    assert shorten("train/loss, val/acc not finite") == "train/loss, val/acc not finite"
+    assert shorten("word " * 40).endswith(" ...")
+    assert len(shorten("word " * 40)) <= 80
 
 
 def test_a_cell_is_one_line_and_no_markup(tmp_path: Path) -> None:
     one = fake_sweep.job(tmp_path, 0)
     manifest = fake_sweep.sweep(tmp_path, {one: "failed"})
     manifest.update(one.key, reason="a|b\n[/x] :x:")
-    report(manifest, [one.key])
+    write_results(manifest, [one.key])
     assert "| a\\|b [/x] :x: |" in (tmp_path / "results.md").read_text()
     with (tmp_path / "results.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["reason"] == "a|b\n[/x] :x:"
@@ -79,10 +78,10 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
     manifest = fake_sweep.sweep(tmp_path, jobs)
     manifest.update(f"{1:012x}", status="running", reason=None)
     before = (tmp_path / "manifest.json").read_bytes()
-    assert [row[3] for row in rows_of(Views().of(as_it_stands(Manifest(tmp_path))))] == ["finished", "interrupted: planted"]
+    assert [job.status for job in SweepView(as_it_stands(Manifest(tmp_path))).jobs] == ["finished", "interrupted"]
     assert (tmp_path / "manifest.json").read_bytes() == before  # who only looks changes nothing
     with fake_sweep.held(tmp_path):
-        assert [row[3] for row in rows_of(Views().of(as_it_stands(Manifest(tmp_path))))] == ["finished", "running"]
+        assert [job.status for job in SweepView(as_it_stands(Manifest(tmp_path))).jobs] == ["finished", "running"]
 
 
 def test_on_a_terminal_a_job_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +94,7 @@ def test_on_a_terminal_a_job_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     with terminal(80, 24) as (seen, stream):
         monkeypatch.setattr("sys.stdout", stream)
         monkeypatch.setenv("TERM", "xterm")
-        report(manifest, list(manifest.jobs))
+        write_results(manifest, list(manifest.jobs))
         text = re.sub(r"\x1b\[[0-9;]*m", "", seen())
     rows = [line for line in text.splitlines() if line.startswith("│")]
     assert [row.split("│")[1].strip() for row in rows] == [str(number) for number in order(manifest)]

@@ -3,8 +3,9 @@
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import fake_sweep
 import pytest
@@ -12,12 +13,11 @@ import sweep
 from rich.console import Console
 
 from lockstep.errors import ConfigError
-from lockstep.extras.watch.watch import Lines, watch
 from lockstep.sweeps import view
-from lockstep.sweeps.job_directory import progress_of
-from lockstep.sweeps.live_table import LiveTable, fitted, short, span, words_of
+from lockstep.sweeps.executor import launchers_with_queue
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.view import Rereading, SweepView, Views, Watched
+from lockstep.sweeps.table import LiveTable, format_duration, layout, short_overrides, summary
+from lockstep.sweeps.view import SweepView, SweepWatcher
 
 STATES = ("finished", "finished", "running", "failed", "waiting", "waiting")
 
@@ -41,13 +41,13 @@ def made(folder: Path, *states: str) -> Manifest:
 
 def looked_at(folder: Path) -> SweepView:
     with fake_sweep.held(folder):
-        return Watched(folder).look()
+        return SweepWatcher(folder).look()
 
 
 def printed(found: SweepView, width: int, height: int | None = None) -> list[str]:
     console = Console(width=width)
     with console.capture() as text:
-        console.print(fitted(found, "", width, height))
+        console.print(layout(found, "", width, height))
     return text.get().splitlines()
 
 
@@ -90,7 +90,7 @@ def test_overrides_are_shortened_to_what_tells_them_apart(tmp_path: Path) -> Non
     for number, job in enumerate(manifest.jobs.values()):
         job["overrides"] = [f"model.optimizer.lr={number}", f"+a.size={number}", f"b.size={number}", "same=1"]
     manifest.save()
-    assert [*short(looked_at(tmp_path).jobs).values()] == ["lr=0 a.size=0 b.size=0", "lr=1 a.size=1 b.size=1"]
+    assert short_overrides(looked_at(tmp_path).jobs) == ["lr=0 a.size=0 b.size=0", "lr=1 a.size=1 b.size=1"]
 
 
 def test_more_jobs_than_lines_leave_out_those_that_wait(tmp_path: Path) -> None:
@@ -103,17 +103,24 @@ def test_more_jobs_than_lines_leave_out_those_that_wait(tmp_path: Path) -> None:
 
 def test_what_is_left_of_a_sweep_is_what_like_jobs_have_taken(tmp_path: Path) -> None:
     """One at a time: 20 s of the one that runs, and twice the middle of 40, 40 and 30."""
-    made(tmp_path, *STATES)
+    manifest = made(tmp_path, *STATES)
     found = looked_at(tmp_path)
     assert found.left == pytest.approx(100.0, abs=1.0)
-    assert words_of(found).startswith(
+    assert summary(found).startswith(
         "2 of 6 jobs finished, 1 running, 2 waiting, 1 failed · best val/acc 0.5 (job 0) · about 1 min 40 s"
     )
-    (tmp_path / "search.json").write_text('{"n_trials": 8}')  # two trials more
+    manifest.planned = 8  # two more are to come
+    manifest.save()
     found = looked_at(tmp_path)
     assert found.left == pytest.approx(180.0, abs=1.0)
-    assert words_of(found).startswith("2 of 8 trials finished, 1 running, ")
-    assert [span(seconds) for seconds in (None, 5.4, 65, 3600, 90000)] == ["", "5 s", "1 min 5 s", "1 h 0 min", "1 d 1 h"]
+    assert summary(found).startswith("2 of 8 jobs finished, 1 running, ")
+    assert [format_duration(seconds) for seconds in (None, 5.4, 65, 3600, 90000)] == [
+        "",
+        "5 s",
+        "1 min 5 s",
+        "1 h 0 min",
+        "1 d 1 h",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +137,7 @@ def test_one_that_nobody_runs_is_told_with_its_exit_code_and_not_touched(
 ) -> None:
     made(tmp_path, *states)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert watch(Watched(tmp_path), 0.01) == code
+    assert sweep.watch(tmp_path, 0.1) == code
     said = capsys.readouterr().out
     assert ("No sweep process" in said) == (note != "")
     assert note in said
@@ -145,24 +152,11 @@ def test_one_look_at_what_runs_is_no_failure_and_ctrl_c_is_none(
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lockstep.extras.watch.watch.time.sleep", interrupted)
+    monkeypatch.setattr("sweep.time.sleep", interrupted)
     with fake_sweep.held(tmp_path):
-        assert watch(Watched(tmp_path), 1.0, once=True) == 0
-        assert watch(Watched(tmp_path), 1.0) == 0
+        assert sweep.watch(tmp_path, 1.0, once=True) == 0
+        assert sweep.watch(tmp_path, 1.0) == 0
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_without_a_terminal_a_change_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest, lines = made(tmp_path, *STATES), Lines()
-    with fake_sweep.held(tmp_path):
-        watched = Watched(tmp_path)
-        lines.show(watched.look())
-        assert len(capsys.readouterr().out.splitlines()) == len(STATES) + 2
-        lines.show(watched.look())
-        assert capsys.readouterr().out == ""
-        manifest.update(f"{2:012x}", status="finished", metric=0.75)
-        lines.show(watched.look())
-        assert capsys.readouterr().out.splitlines()[0].endswith(": finished  val/acc 0.75")
 
 
 def test_what_is_half_written_or_goes_away_is_passed_over(tmp_path: Path) -> None:
@@ -170,11 +164,11 @@ def test_what_is_half_written_or_goes_away_is_passed_over(tmp_path: Path) -> Non
     folder.mkdir()
     manifest = made(folder, *STATES)
     with fake_sweep.held(folder):
-        watched = Watched(folder)
-        before = words_of(watched.look()).partition(" · ")[0]
+        watched = SweepWatcher(folder)
+        before = summary(watched.look()).partition(" · ")[0]
         manifest.path.write_text('{"jobs": {')
         (folder / manifest.jobs[f"{2:012x}"]["directory"] / "progress.json").write_text("{")
-        assert words_of(watched.look()).startswith(before)
+        assert summary(watched.look()).startswith(before)
         manifest.path.unlink()
         assert len(watched.look().jobs) == len(STATES)
         manifest.save()
@@ -183,42 +177,49 @@ def test_what_is_half_written_or_goes_away_is_passed_over(tmp_path: Path) -> Non
             watched.look()
 
 
-def test_a_file_is_read_again_only_when_it_is_another_one(tmp_path: Path) -> None:
-    reads: list[Path] = []
-
-    def read(folder: Path) -> dict[str, Any]:
-        reads.append(folder)
-        return progress_of(folder)
-
-    again, path = Rereading(read, "progress.json"), tmp_path / "progress.json"
-    assert [again(tmp_path), again(tmp_path)] == [{}, {}]
-    path.write_text('{"epoch": 1}')
-    assert [again(tmp_path), again(tmp_path)] == [{"epoch": 1}] * 2
-    assert len(reads) == 2
+def test_a_file_is_read_again_only_when_it_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, reads = made(tmp_path, *STATES), list[Path]()
+    monkeypatch.setattr(view, "progress_of", lambda folder: reads.append(folder) or {})
+    assert [SweepView(manifest).jobs[2].progress for _ in range(2)] == [{}, {}]
+    assert len(reads) == len(STATES)
+    (reads[2] / "progress.json").write_text('{"epoch": 1}')
+    assert SweepView(manifest).jobs[2].progress == {}
+    assert len(reads) == len(STATES) + 1
 
 
 def test_a_sweep_that_runs_is_known_from_its_manifest_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of directories are not looked through at every change."""
     manifest = made(tmp_path, *STATES)
     with fake_sweep.held(tmp_path):
-        watched = Watched(tmp_path)
+        watched = SweepWatcher(tmp_path)
         monkeypatch.setattr("lockstep.sweeps.manifest.cards", None)
         manifest.update(f"{2:012x}", status="finished")
         assert watched.look().counts["finished"] == 3
 
 
 def test_a_queue_is_asked_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its launcher, which Hydra knows; where no process runs the sweep, every ten seconds."""
     manifest = made(tmp_path, "finished", "running")
     manifest.jobs[f"{1:012x}"]["attempts"][-1]["queue"] = "lockstep-0_0"
     manifest.save()
-    asked: list[Manifest] = []
-    monkeypatch.setattr("lockstep.extras.slurm_queue.launcher.settle", asked.append)
-    watched = Watched(tmp_path)
-    assert [watched.look().has_ended, watched.look().has_ended, len(asked)] == [False, False, 1]
-    monkeypatch.setattr(view, "ASK_QUEUE", 0.0)
-    watched._due = 0.0
-    watched.look()
-    assert len(asked) == 2
+    launcher, pauses = SimpleNamespace(reconcile=leave_the_queue_at_the_third_look([])), list[float]()
+    monkeypatch.setattr(view, "launchers_with_queue", lambda: [launcher])
+    monkeypatch.setattr("sweep.time.sleep", pauses.append)
+    assert sweep.watch(tmp_path, 1.0) == 75
+    assert pauses == [sweep.QUEUE_INTERVAL] * 2
+
+
+def leave_the_queue_at_the_third_look(looks: list[Manifest]) -> Callable[[Manifest], None]:
+    def reconcile(manifest: Manifest) -> None:
+        looks.append(manifest)
+        if len(looks) == 3:
+            manifest.jobs[f"{1:012x}"]["attempts"][-1]["ended"] = 1.0
+
+    return reconcile
+
+
+def test_the_launchers_with_a_queue_are_those_that_hydra_knows() -> None:
+    assert {launcher.__name__ for launcher in launchers_with_queue()} <= {"SlurmLauncher"}
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], ["."], [".", "--interval", "0"]])
@@ -233,18 +234,16 @@ def test_a_sweep_s_own_look_at_its_jobs_costs_nothing_while_none_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It looks ten times a second."""
-    manifest = made(tmp_path, *STATES)
-    table = LiveTable(manifest)
-    table.show()
+    manifest, table, note = made(tmp_path, *STATES), LiveTable(), "a note"
+    table.show(SweepView(manifest), note)
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first.startswith("From any terminal: python ")
-    assert first.endswith(f"scripts/sweep.py watch {tmp_path}")
+    assert first == note
     assert [line.partition("  ")[0] for line in lines if ": running" not in line] == ["1 of 6", "2 of 6", "3 of 6"]
-    monkeypatch.setattr(Views, "_view", None)
-    table.show()
+    monkeypatch.setattr(view, "_job_view", None)
+    table.show(SweepView(manifest), note)
     monkeypatch.undo()
     manifest.update(f"{2:012x}", status="failed", reason="planted")
-    table.show()
+    table.show(SweepView(manifest), note)
     said = capsys.readouterr().out
     assert said.startswith("4 of 6  ")
     assert said.endswith(": failed  planted\n")

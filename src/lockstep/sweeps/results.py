@@ -1,13 +1,11 @@
 """What came of a sweep: its best jobs on the terminal, results.csv and results.md."""
 
 import csv
-import dataclasses
 import io
 import itertools
 import json
 import shlex
 import statistics
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,16 +13,16 @@ from rich import box
 from rich.console import Console
 
 from lockstep.atomic_files import replace_text
-from lockstep.console import show_table, table
+from lockstep.console import table
 from lockstep.sweeps.job_directory import RECORDED, cards, record_of
 from lockstep.sweeps.jobs import REPEATS, flat, varying
-from lockstep.sweeps.live_table import clause, fitted
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.states import FAILED, FINISHED
-from lockstep.sweeps.view import Views, seen
+from lockstep.sweeps.table import print_table, shorten
+from lockstep.sweeps.view import SweepView
 
 
-def report(manifest: Manifest, keys: Sequence[str]) -> None:
+def write_results(manifest: Manifest, keys: Sequence[str]) -> None:
     """Shows the jobs `keys` sorted by their metric, failures last, and writes results.csv and results.md of all jobs."""
     directory = manifest.directory
     swept = varying([job["overrides"] for job in manifest.jobs.values()])
@@ -35,24 +33,13 @@ def report(manifest: Manifest, keys: Sequence[str]) -> None:
     differing = [*swept, *dict.fromkeys(name for values in edited.values() for name in values)]
     names = [name for name in dict.fromkeys(itertools.chain(*results)) if name != "repetition"]
     replace_text(directory / "results.csv", _csv(names, results))
-    tables = [_table(names[1:], results), *_repeats(results, [name for name in differing if name not in REPEATS])]
+    tables = [_markdown(names[1:], results), *_repeats(results, [name for name in differing if name not in REPEATS])]
     replace_text(directory / "results.md", "\n".join(tables))
-    if sys.stdout.isatty():
-        _show(manifest, [*(result["key"] for result in results if result["key"] in keys), *manifest.unreadable])
-    else:
-        shown = ("directory", "status", *differing, "metric", "world_size", "samples_per_second", "reason")
-        show_table(_cells(shown, [result for result in results if result["key"] in (None, *keys)]), shown)
+    view = SweepView(manifest, is_held=False, keys=[result["key"] for result in results if result["key"] in keys])
+    print_table(view)
+    if view.best is not None:
+        print(f"\nbest: {directory / view.best.entry['directory']}")
     print(f"\n{directory}/results.csv\ntensorboard --logdir {shlex.quote(str(directory))}", flush=True)
-
-
-def _show(manifest: Manifest, keys: Sequence[str]) -> None:
-    """On a terminal, in the order of `keys`: a line for each job, with the columns that fit."""
-    found, terminal = seen(manifest, Views(), is_held=False), Console()
-    jobs = {job.key: job for job in found.jobs}
-    found = dataclasses.replace(found, jobs=[jobs[key] for key in keys])
-    terminal.print(fitted(found, width=terminal.width))
-    if found.best is not None:
-        print(f"\nbest: {manifest.directory / found.best.directory}")
 
 
 def edits(manifest: Manifest) -> dict[str, dict[str, Any]]:
@@ -88,7 +75,7 @@ def _result(key: str, job: dict[str, Any], manifest: Manifest, swept: Sequence[s
     result = {"key": key, "repetition": job.get("repetition"), "directory": job["directory"], "status": job["status"]}
     result |= {name: values.get(name.lstrip("+")) for name in swept} | {"metric": job["metric"]}
     result |= {name: record.get(name) for name in RECORDED} | record.get("metrics", {})
-    return result | {"reason": clause(job["reason"]) if job["reason"] else None}
+    return result | {"reason": shorten(job["reason"]) if job["reason"] else None}
 
 
 def _csv(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
@@ -113,11 +100,11 @@ def _repeats(results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[st
         metrics = [result["metric"] for result in same]
         spread = statistics.stdev(metrics) if len(metrics) > 1 else None
         rows.append(same[0] | {"runs": len(metrics), "mean": statistics.mean(metrics), "standard deviation": spread})
-    return [_table([*names, "runs", "mean", "standard deviation"], rows)]
+    return [_markdown([*names, "runs", "mean", "standard deviation"], rows)]
 
 
-def _table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
-    """In Markdown."""
+def _markdown(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+    """A table in Markdown."""
     cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in _cells(columns, rows)]
     text = io.StringIO()
     Console(file=text, width=100_000).print(table(cells, columns, box=box.MARKDOWN))
