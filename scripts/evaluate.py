@@ -15,14 +15,12 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from lockstep.cli import start
-from lockstep.config.checks import check
 from lockstep.config.overrides import quote
-from lockstep.config.plan import Plan
 from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import RankZeroFilter, run_id
 from lockstep.runs.run import Run
 from lockstep.runs.saved import checkpoint_of, saved_config
-from lockstep.runs.validation import Prepared
+from lockstep.runs.validation import Prepared, validated
 
 
 def main() -> None:
@@ -38,8 +36,8 @@ def main() -> None:
     cfg = _evaluation_of(arguments.run_dir.absolute(), arguments.overrides, arguments.allow)
     checkpoint = checkpoint_of(arguments.run_dir, arguments.checkpoint)
     cfg.init_from = str(checkpoint)
-    check(cfg)
-    with Run(cfg, Prepared(Plan.of(cfg))) as run:
+    cfg, plan = validated(cfg)
+    with Run(cfg, Prepared(plan)) as run:
         if run.is_parent:
             run.supervise(command_with(f"run_dir={quote(cfg.run_dir)}"))
         else:

@@ -21,8 +21,8 @@ from torch import nn
 from lockstep.callbacks import LastCheckpoint, MonitoredMetrics, PlainLightning, Ranks, SteppedRate
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.arguments import Arguments
-from lockstep.config.checks import monitored
 from lockstep.config.construct import Factory, construct
+from lockstep.config.metrics import monitored
 from lockstep.config.overrides import key_of
 from lockstep.config.plan import Plan
 from lockstep.config.read import check_targets, trust_of

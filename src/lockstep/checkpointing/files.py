@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lockstep.atomic_files import remove_partial_files, replacing, sync, sync_folder
-from lockstep.config.checks import check_checkpoint
+from lockstep.config.checkpoint_file import check_checkpoint
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import is_rank_zero
 

@@ -59,8 +59,6 @@ class Plan:
             _check_cores("datamodule.num_workers", OmegaConf.select(cfg, "datamodule.num_workers") or 0, cfg)
         if accelerator == "cpu" and elsewhere is None:
             _check_cores("trainer.devices", devices, cfg)
-        if world_size > 1:
-            _check_several(cfg, accelerator)
         alike = _tensor_parallel_size(cfg, world_size)
         accumulate = cfg.trainer.accumulate_grad_batches
         batch_size = _batch_size(cfg, world_size // alike * accumulate)
@@ -120,23 +118,6 @@ def _check_cores(key: str, processes: int, cfg: DictConfig) -> None:
     if processes > most:
         accepted = f"this machine has {visible_cores()} core(s); accepted is up to {most}, or more with max_processes_per_core"
         raise config_error(key, processes, accepted)
-
-
-def _check_several(cfg: DictConfig, accelerator: str) -> None:
-    """What can't be done by several processes."""
-    backend = OmegaConf.select(cfg, "trainer.strategy.process_group_backend")
-    if backend == "nccl" and accelerator != "gpu":
-        raise config_error("trainer.strategy.process_group_backend", backend, "is for GPUs; accepted is gloo, or null")
-    if OmegaConf.select(cfg, "trainer.strategy.static_graph") and cfg.trainer.accumulate_grad_batches > 1:
-        why = "DDP then exchanges gradients in every backward pass, and trainer.accumulate_grad_batches leaves some out"
-        raise config_error("trainer.strategy.static_graph", "true", f"{why}; accepted is false")
-    precision = cfg.trainer.get("precision")
-    if precision in (16, "16-mixed") and OmegaConf.select(cfg, "trainer.strategy.blocks") is not None:
-        why = "its scaler of gradients does not see the parts that other processes have; accepted is bf16-mixed, 32-true, 64-true"
-        raise config_error("trainer.precision", precision, why)
-    if (search := OmegaConf.select(cfg, "model.optimizer.line_search_fn")) is not None:
-        why = "each process would ask for the loss a number of times of its own; accepted is trainer.devices=1, or null"
-        raise config_error("model.optimizer.line_search_fn", search, why)
 
 
 def _devices(

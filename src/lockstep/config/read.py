@@ -123,11 +123,15 @@ def _value(item: str) -> Any:
         return item.partition("=")[2]
 
 
+def read_from(cfg: DictConfig) -> Path | None:
+    """The directory that a config was read from; None where a command line alone says what it is."""
+    return None if OmegaConf.select(cfg, ALLOW) is None else Path(OmegaConf.select(cfg, "resume") or cfg.run_dir)
+
+
 def trust_of(cfg: DictConfig) -> Trust | None:
     """What a config that was read from a directory may name; None where it was not."""
-    allow = OmegaConf.select(cfg, ALLOW)
-    where = OmegaConf.select(cfg, "resume") or cfg.run_dir
-    return None if allow is None else Trust.of_directory(Path(where), tuple(allow))
+    directory = read_from(cfg)
+    return None if directory is None else Trust.of_directory(directory, tuple(cfg.allow))
 
 
 def check_targets(cfg: DictConfig, trust: Trust) -> None:

@@ -59,7 +59,7 @@ class Trust:
     def check(self, key: str, path: str) -> Callable[..., Any]:
         """The target. Raises ConfigError for one that may not be named; imports nothing then that is not trusted."""
         module, _, name = path.rpartition(".")
-        is_allowed, is_own = _is_below(path, self.allow), self._is_of_the_project(module)
+        is_allowed, is_own = _is_below(path, self.allow), is_of_the_project(module, self.read)
         is_near = any(_is_below(module, [one]) or _is_below(one, [module]) for one in self.modules)
         if any(part.startswith("_") for part in path.split(".")) or not (is_allowed or is_own or is_near):
             raise self._refusal(key, path)
@@ -72,7 +72,7 @@ class Trust:
         where = str(getattr(target, "__module__", None))
         if not isinstance(target, type | FunctionType) or vars(sys.modules[where]).get(target.__qualname__) is not target:
             raise self._refusal(key, path)  # a method, an object, or what is defined within a function
-        if _is_below(where, self.allow) or (self._is_of_the_project(where) and (self._is_of_a_run or self._is_part(target))):
+        if _is_below(where, self.allow) or (is_of_the_project(where, self.read) and (self._is_of_a_run or self._is_part(target))):
             return target
         if not _is_below(where, self.modules) or not (target in _BUILDABLE or self._is_part(target) or _is_model_builder(target)):
             raise self._refusal(key, path)
@@ -88,20 +88,6 @@ class Trust:
         kinds = _kinds_of_a_model() + (_kinds_of_a_run() if self._is_of_a_run else ())
         return isinstance(target, type) and issubclass(target, kinds)
 
-    def _is_of_the_project(self, module: str) -> bool:
-        """Is it in the folder of the program or in the working directory, not installed there, and not beside what was read?"""
-        package = module.partition(".")[0]
-        no_parts = (*_TOOLS, _PACKAGE, Path(sys.argv[0]).stem)  # the program itself, train.py say, is no part of a run
-        if not package or package in no_parts or package in sys.stdlib_module_names:
-            return False
-        try:
-            spec = find_spec(package)
-        except (ImportError, ValueError):
-            return False
-        places = [] if spec is None else [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location else [])]
-        file = Path(*module.split(".")[1:])
-        return bool(places) and all(is_of_a_project(Path(str(place)).resolve() / file, self.read) for place in places)
-
     def _refusal(self, key: str, path: str) -> ConfigError:
         libraries = ", ".join(dict.fromkeys(name.partition(".")[0] for name in self.modules))
         accepted = f"accepted are classes of {libraries} and of the project, or what is trusted by"
@@ -111,12 +97,27 @@ class Trust:
         return config_error(f"{key}._target_", path, f"a checkpoint may not name that; {accepted} {how}")
 
 
-def is_of_a_project(place: Path, read: Path) -> bool:
+def is_of_the_project(module: str, read: Path | None) -> bool:
+    """Is it in the folder of the program or in the working directory, not installed there, and not beside what was read?"""
+    package = module.partition(".")[0]
+    no_parts = (*_TOOLS, _PACKAGE, Path(sys.argv[0]).stem)  # the program itself, train.py say, is no part of a run
+    if not package or package in no_parts or package in sys.stdlib_module_names:
+        return False
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    places = [] if spec is None else [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location else [])]
+    file = Path(*module.split(".")[1:])
+    return bool(places) and all(is_of_a_project(Path(str(place)).resolve() / file, read) for place in places)
+
+
+def is_of_a_project(place: Path, read: Path | None) -> bool:
     """Is it in the working directory or the program's folder, not installed there, and not beside what was read?"""
     if {"site-packages", "dist-packages"} & {*place.parts}:
         return False
     roots = [root for root in _projects() if place.is_relative_to(root)]
-    return bool(roots) and not any(_is_beside(place, read.resolve(), root) for root in roots)
+    return bool(roots) and (read is None or not any(_is_beside(place, read.resolve(), root) for root in roots))
 
 
 def _projects() -> Iterator[Path]:

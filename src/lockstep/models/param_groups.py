@@ -8,8 +8,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lockstep.config.arguments import shown
-from lockstep.config.rules import RULES, Rule, above
+from lockstep.config.rules import Rule, above
 from lockstep.errors import config_error
+from lockstep.models.checks import OPTIMIZER
 
 Groups = Mapping[str, Mapping[str, Any]]
 _OF_ANY_OPTIMIZER = {
@@ -96,6 +97,6 @@ def _check_options(groups: Groups, of_optimizer: Iterable[str]) -> None:
             if key not in accepted:
                 needs = f"no such option; accepted are match, {', '.join(accepted)}"
                 raise config_error(f"model.param_groups.{name}.{key}", value, needs)
-            rule = _OF_ANY_OPTIMIZER.get(key) or RULES.get(f"model.optimizer.{key}")
+            rule = _OF_ANY_OPTIMIZER.get(key) or OPTIMIZER.get(key)
             if rule is not None and not rule.test(value):
                 raise config_error(f"model.param_groups.{name}.{key}", value, rule.words)

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lockstep import console
 from lockstep.config.checks import check
+from lockstep.config.class_checks import check_classes
 from lockstep.config.hydra_errors import explain
 from lockstep.config.plan import AUTO, Elsewhere, Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
@@ -56,6 +57,7 @@ def validated(config: DictConfig, searched: bool = False, elsewhere: Elsewhere |
     sized: Any = OmegaConf.merge(cfg, {"datamodule": {"batch_size": 1}}) if is_auto else cfg
     rank = this_rank()
     plan = Plan.of(sized, None if rank is None else rank.started, elsewhere)
+    check_classes(cfg, plan)
     if elsewhere is None:
         _check_launch(plan)
     if is_auto:

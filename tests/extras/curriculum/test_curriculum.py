@@ -13,6 +13,7 @@ from language_models import TINY, texts
 from torch import Tensor
 from torch.utils.data import Subset
 
+from lockstep.config.checks import check
 from lockstep.datamodules import DataModule, Digits, InMemory
 from lockstep.datamodules.samplers import TrainSampler
 from lockstep.errors import ConfigError
@@ -184,3 +185,9 @@ def test_a_window_that_is_partly_empty_is_scored_by_the_tokens_in_it(tmp_path: P
     assert 0 < counted[-1] < 16
     assert parts.tolist() == counted.tolist()
     torch.testing.assert_close(losses, each.view(targets.shape).sum(dim=1) / counted, rtol=1e-5, atol=1e-6)
+
+
+def test_text_where_a_curriculum_is_meant_is_refused(shipped: Any) -> None:
+    shipped.datamodule.curriculum = 5
+    with pytest.raises(ConfigError, match=r"^datamodule.curriculum=5: a group of values; accepted is datamodule/curriculum=5"):
+        check(shipped, ["datamodule/curriculum"])

@@ -7,7 +7,7 @@ import pytest
 from stores import run_in, save
 
 from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint, write_checkpoint
-from lockstep.config.checks import check_checkpoint
+from lockstep.config.checkpoint_file import check_checkpoint
 from lockstep.config.overrides import quote
 from lockstep.config.urls import is_url, url_in
 from lockstep.errors import ConfigError

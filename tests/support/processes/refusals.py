@@ -6,6 +6,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.checks import check
+from lockstep.config.class_checks import check_classes
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 
 
@@ -15,9 +17,14 @@ def changed(cfg: DictConfig, **changes: Any) -> DictConfig:
     return cfg
 
 
+def validate(cfg: DictConfig) -> None:
+    check(cfg)
+    check_classes(cfg, Plan.of(cfg))
+
+
 def refusal(cfg: DictConfig) -> str:
     with pytest.raises(ConfigError) as refused:
-        check(cfg)
+        validate(cfg)
     message = str(refused.value)
     assert "\n" not in message
     return message

@@ -6,38 +6,32 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf, open_dict
-from refusals import changed, refusal
+from refusals import changed, refusal, validate
 
 from lockstep.config.checks import GROUPS, check
-from lockstep.config.rules import RULES
-
-COUNTS = [key for key, accepts in RULES.items() if "integer" in accepts.words or "number" in accepts.words]
+from lockstep.config.rules import ROOT
 
 
 def test_shipped_config_passes(shipped: DictConfig) -> None:
-    check(shipped)
+    validate(shipped)
 
 
 def test_seed_zero_is_a_seed(shipped: DictConfig) -> None:
-    check(changed(shipped, seed=0))
+    validate(changed(shipped, seed=0))
 
 
-@pytest.mark.parametrize("key", RULES)
-def test_every_rule_refuses_what_makes_no_sense_and_says_what_does(key: str, shipped: DictConfig) -> None:
-    nonsense: Any = 5 if RULES[key].words.startswith("accepted is a list of") else ["nonsense"]
-    parent, _, name = key.rpartition(".")
-    if OmegaConf.is_dict(node := OmegaConf.select(shipped, parent) if parent else shipped):
-        with open_dict(node):
-            node.pop(name, None)  # a number does not merge into a group
+@pytest.mark.parametrize("key", ROOT)
+def test_a_root_key_refuses_what_makes_no_sense_and_says_what_does(key: str, shipped: DictConfig) -> None:
+    nonsense: Any = 5 if ROOT[key].words.startswith("accepted is a list of") else ["nonsense"]
     message = refusal(changed(shipped, **{key: nonsense}))
-    assert message == f"{key}={nonsense}: {RULES[key].words}"
+    assert message == f"{key}={nonsense}: {ROOT[key].words}"
     assert "accepted is" in message
 
 
-@pytest.mark.parametrize("key", COUNTS)
-def test_yes_is_not_a_number(key: str, shipped: DictConfig) -> None:
+@pytest.mark.parametrize("key", ["seed", "trainer.max_epochs", "model.net.width", "callbacks.ema.decay", "datamodule.batch_size"])
+def test_yes_is_not_a_number(key: str, compose: Callable[..., DictConfig]) -> None:
     """Python's True is an int; a config's true is not 1."""
-    assert refusal(changed(shipped, **{key: True})).startswith(f"{key}=true: accepted is a")
+    assert refusal(changed(compose("callbacks=ema"), **{key: True})).startswith(f"{key}=true: accepted is a")
 
 
 @pytest.mark.parametrize(
@@ -67,10 +61,6 @@ def test_yes_is_not_a_number(key: str, shipped: DictConfig) -> None:
         ("trainer.limit_train_batches", 0, "trainer.limit_train_batches=0: accepted is a number of batches of at least 1"),
         ("trainer.val_check_interval", 0, "trainer.val_check_interval=0: accepted is a number of batches of at least 1"),
         ("trainer.num_sanity_val_steps", "x", "trainer.num_sanity_val_steps=x: accepted is an integer of at least -1"),
-        ("model.net.hidden", [-5], "model.net.hidden=[-5]: accepted is a list of integers of at least 1"),
-        ("datamodule.shape", [-1, 4, 4], "datamodule.shape=[-1, 4, 4]: accepted is a list of three integers of at least 1"),
-        ("datamodule.curriculum", ["a"], "datamodule.curriculum=['a']: accepted is a group; override what is in it, "),
-        ("datamodule.curriculum", {"a": 1}, "datamodule.curriculum._target_=null: accepted is the full name of a class, "),
         ("trainer.deterministic", 1, "trainer.deterministic=1: accepted is true, false, warn"),
         ("trainer.strategy.process_group_backend", "mpi", "trainer.strategy.process_group_backend=mpi: accepted is nccl, gloo"),
         ("trainer.strategy.timeout", 0, "trainer.strategy.timeout=0: accepted is a number between 1 and 1e+07"),
@@ -79,7 +69,6 @@ def test_yes_is_not_a_number(key: str, shipped: DictConfig) -> None:
         ("datamodule.val_fraction", 0.95, "datamodule.val_fraction=0.95: accepted is a number between 0 and 0.9"),
         ("datamodule.augment", {"pad": 1}, "datamodule.augment.pad=1: no such key; accepted are crop, flip, padding"),
         ("datamodule.augment", {"crop": -1}, "datamodule.augment.crop=-1: accepted is an integer of at least 0"),
-        ("datamodule.num_classes", 1, "datamodule.num_classes=1: accepted is an integer of at least 2"),
         ("model.optimizer.lr", float("nan"), "model.optimizer.lr=nan: accepted is a number of at least 0"),
         ("model.optimizer.lr", "1e-3x", "model.optimizer.lr=1e-3x: accepted is a number of at least 0"),
         ("model.label_smoothing", 1.5, "model.label_smoothing=1.5: accepted is a number between 0 and 1"),
@@ -130,20 +119,20 @@ def test_rules_for_keys_that_a_config_lacks_are_not_asked(shipped: DictConfig) -
         for key in ("batch_size", "val_fraction", "augment", "drop_last"):
             del shipped.datamodule[key]
         del shipped.model["label_smoothing"]
-    check(shipped)
+    validate(shipped)
 
 
 def test_validations_across_epochs_are_counted_in_batches(shipped: DictConfig) -> None:
     message = refusal(changed(shipped, **{"trainer.check_val_every_n_epoch": None}))
     expected = "needs trainer.val_check_interval as a number of batches, which is 1; accepted is an integer"
     assert message == f"trainer.check_val_every_n_epoch=null: {expected}"
-    check(changed(shipped, **{"trainer.check_val_every_n_epoch": None, "trainer.val_check_interval": 3}))
+    validate(changed(shipped, **{"trainer.check_val_every_n_epoch": None, "trainer.val_check_interval": 3}))
 
 
 def test_persistent_workers_without_workers_are_refused(shipped: DictConfig) -> None:
     message = refusal(changed(shipped, **{"datamodule.persistent_workers": True}))
     assert message == "datamodule.persistent_workers=true: needs datamodule.num_workers of at least 1"
-    check(changed(shipped, **{"datamodule.num_workers": 1}))
+    validate(changed(shipped, **{"datamodule.num_workers": 1}))
 
 
 @pytest.mark.parametrize(
@@ -165,11 +154,11 @@ def test_a_metric_the_model_does_not_have_is_refused_under_its_key(key: str, val
 def test_a_model_that_declares_no_metrics_may_monitor_any(shipped: DictConfig) -> None:
     with open_dict(shipped):
         del shipped.model["metrics"]
-    check(changed(shipped, optimized_metric="val/whatever"))
+    validate(changed(shipped, optimized_metric="val/whatever"))
 
 
 def test_a_test_metric_needs_a_test(shipped: DictConfig) -> None:
-    check(changed(shipped, optimized_metric="test/acc"))
+    validate(changed(shipped, optimized_metric="test/acc"))
     assert refusal(changed(shipped, test=False)) == "optimized_metric=test/acc: needs test=true"
 
 
@@ -205,7 +194,7 @@ def test_without_a_fraction_validation_needs_a_split_of_the_data_s_own(
     if name is None:
         assert refusal(cfg) == "optimized_metric=val/acc: needs validation; datamodule.val_fraction is 0"
     else:
-        check(cfg)
+        validate(cfg)
 
 
 def test_a_data_dir_that_is_no_folder_is_refused(shipped: DictConfig, tmp_path: Path) -> None:
@@ -215,7 +204,7 @@ def test_a_data_dir_that_is_no_folder_is_refused(shipped: DictConfig, tmp_path: 
 
 
 def test_a_data_dir_to_download_to_need_not_exist(shipped: DictConfig, tmp_path: Path) -> None:
-    check(changed(shipped, **{"datamodule.dataset": "MNIST", "datamodule.data_dir": str(tmp_path / "nowhere")}))
+    validate(changed(shipped, **{"datamodule.dataset": "MNIST", "datamodule.data_dir": str(tmp_path / "nowhere")}))
 
 
 def test_a_data_dir_that_is_a_number_is_refused(shipped: DictConfig) -> None:
@@ -250,28 +239,4 @@ def test_what_was_taken_out_and_is_needed(key: str, shipped: DictConfig) -> None
 def test_a_validation_that_never_comes_is_refused(shipped: DictConfig) -> None:
     message = refusal(changed(shipped, **{"trainer.check_val_every_n_epoch": 11}))
     assert message.startswith("trainer.check_val_every_n_epoch=11: optimized_metric=val/acc needs a validation")
-    check(changed(shipped, **{"trainer.max_epochs": -1}))
-
-
-@pytest.mark.parametrize(
-    ("communication", "override", "line"),
-    [
-        (
-            "power_sgd",
-            "trainer.precision=16-mixed",
-            "trainer.precision=16-mixed: has a scaler of gradients, which does not go with",
-        ),
-        (
-            "local_sgd",
-            "trainer.precision=16-mixed",
-            "trainer.precision=16-mixed: has a scaler of gradients, which does not go with",
-        ),
-        ("local_sgd", "callbacks=ema", "callbacks.ema="),
-        ("local_sgd", "guards.nonfinite.action=skip", "guards.nonfinite.action=skip: a process would leave out a step"),
-    ],
-)
-def test_what_does_not_go_with_a_communication_is_named(
-    communication: str, override: str, line: str, compose: Callable[..., DictConfig]
-) -> None:
-    assert refusal(compose(f"trainer/communication={communication}", override)).startswith(line)
-    check(compose("trainer/communication=fp16", override))
+    validate(changed(shipped, **{"trainer.max_epochs": -1}))

@@ -254,27 +254,6 @@ def test_more_data_workers_than_a_machine_can_bear_are_refused(shipped: DictConf
     plan_of(shipped, trainer__accelerator="cpu", datamodule__num_workers=16)
 
 
-def test_a_static_graph_and_accumulation_on_several_processes_are_refused(shipped: DictConfig) -> None:
-    both = {"trainer__accelerator": "cpu", "trainer__strategy__static_graph": True, "trainer__accumulate_grad_batches": 2}
-    assert plan_of(shipped, **both).world_size == 1
-    with pytest.raises(ConfigError, match=r"^trainer.strategy.static_graph=true: DDP then exchanges gradients in every backward"):
-        plan_of(shipped, **both, trainer__devices=2)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("trainer.strategy.process_group_backend", "nccl", "nccl: is for GPUs; accepted is gloo, or null"),
-        ("model.optimizer.line_search_fn", "strong_wolfe", "strong_wolfe: each process would ask for the loss a number of times"),
-    ],
-)
-def test_what_several_processes_can_not_do_is_refused(key: str, value: str, message: str, shipped: DictConfig) -> None:
-    OmegaConf.update(shipped, key, value, force_add=True)
-    assert plan_of(shipped, trainer__accelerator="cpu").world_size == 1
-    with pytest.raises(ConfigError, match=f"^{key}={message}"):
-        plan_of(shipped, trainer__accelerator="cpu", trainer__devices=2)
-
-
 def test_mps_is_refused_where_there_is_none(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     with pytest.raises(ConfigError, match=r"^trainer\.accelerator=mps: this machine is not a Mac"):

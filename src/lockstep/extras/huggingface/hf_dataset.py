@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lockstep.config.checks import VALIDATION
 from lockstep.config.memory import check_memory
+from lockstep.config.metrics import VALIDATION
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.images import WORKERS, decode
 from lockstep.datamodules.splits import Splits

@@ -9,9 +9,10 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import PRECISIONS, Rule, integer, number, one_of
+from lockstep.config.rules import Rule, integer, number, one_of
 from lockstep.errors import config_error
 from lockstep.extras.parity.groups import Group
+from lockstep.trainer.checks import PRECISIONS
 
 Role = Literal["lead", "follow", "finish"]
 AT_THE_END = ("weights", "buffers at the end")  # quantities of trainings that run freely

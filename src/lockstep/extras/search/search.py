@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
-from lockstep.config.checks import check_metric
 from lockstep.config.construct import Factory, construct
+from lockstep.config.metrics import check_metric
 from lockstep.config.read import ALLOW
 from lockstep.config.rules import Rule, integer, one_of
 from lockstep.errors import config_error

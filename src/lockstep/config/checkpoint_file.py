@@ -1,0 +1,37 @@
+"""Is a file that the config names a whole checkpoint? Asked without torch."""
+
+import functools
+import time
+import zipfile
+from pathlib import Path
+
+from lockstep.config.urls import check_is_here
+from lockstep.errors import config_error
+
+
+def check_checkpoint(key: str, path: Path) -> None:
+    """A checkpoint must be there and be a whole zip archive, which is what torch.save writes."""
+    if not path.is_file():
+        check_is_here(key, path)
+        accepted = f"no such file: {path.absolute()}; accepted is a checkpoint, RUN_DIR/checkpoints/best.ckpt say"
+        raise config_error(key, path, accepted)
+    try:
+        stat = path.stat()
+        is_recent = abs(time.time() - stat.st_mtime) < _SETTLED
+        first_damaged = _first_damaged.__wrapped__ if is_recent else _first_damaged
+        damaged = first_damaged(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    except Exception as error:  # zipfile raises what it meets: BadZipFile, zlib.error, RuntimeError, ...
+        raise config_error(key, path, f"not a readable checkpoint ({error})") from error
+    if damaged is not None:
+        raise config_error(key, path, f"the checkpoint is corrupt (at {damaged})")
+
+
+_SETTLED = 2.0  # seconds after which a file that is changed once more has another time, on any file system
+
+
+@functools.cache
+def _first_damaged(path: Path, *_: int) -> str | None:
+    """The first member whose checksum is wrong. Reads the whole file, so once a process: the same number, time and size are
+    the same file."""
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip()

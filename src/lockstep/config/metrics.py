@@ -1,0 +1,53 @@
+"""The metrics that a run is compared, stopped or saved by, and those that its model declares."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.errors import config_error
+
+STAGES = ("train", "val", "test")
+VALIDATION = ("validation", "valid", "val", "dev")  # as folders and files of that split are called
+
+
+def monitored(cfg: DictConfig) -> Iterator[tuple[str, str]]:
+    """The metrics that a run is compared, stopped or saved by: the key, and the name."""
+    yield "optimized_metric", cfg.optimized_metric
+    groups = {"model.lr_scheduler": OmegaConf.select(cfg, "model.lr_scheduler")}
+    groups |= {f"callbacks.{name}": cfg.callbacks[name] for name in cfg.get("callbacks") or {}}
+    for name, group in groups.items():
+        if isinstance(group, DictConfig) and group.get("monitor") is not None:
+            yield f"{name}.monitor", group.monitor
+
+
+def check_metric(cfg: DictConfig, key: str, metric: str) -> None:
+    names = OmegaConf.select(cfg, "model.metrics")
+    if names is None:  # a model of one's own that declares none
+        return
+    declared = [f"{stage}/{name}" for stage in STAGES for name in names]
+    declared += [f"{stage}/{name}" for stage in STAGES[1:] for name in OmegaConf.select(cfg, "model.torchmetrics") or {}]
+    if metric not in declared:
+        raise config_error(key, metric, f"the model declares {', '.join(declared)}")
+    if key == "optimized_metric" and metric.startswith("test/") and not cfg.test:
+        raise config_error(key, metric, "needs test=true")
+    if metric.startswith("val/") and OmegaConf.select(cfg, "trainer.limit_val_batches") == 0:
+        raise config_error(key, metric, "needs validation; trainer.limit_val_batches is 0")
+    if metric.startswith("val/") and not _has_validation(cfg):
+        raise config_error(key, metric, "needs validation; datamodule.val_fraction is 0")
+    interval, epochs = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("check_val_every_n_epoch", "max_epochs"))
+    if metric.startswith("val/") and 0 < (epochs or -1) < (interval or 1):
+        accepted = f"{key}={metric} needs a validation in trainer.max_epochs={epochs}; accepted is 1 to {epochs}"
+        raise config_error("trainer.check_val_every_n_epoch", interval, accepted)
+
+
+def _has_validation(cfg: DictConfig) -> bool:
+    """A part of the training data, unless that is set to none; or a split of the data's own."""
+    fraction, folds, folder = (OmegaConf.select(cfg, f"datamodule.{name}") for name in ("val_fraction", "folds", "data_dir"))
+    if fraction != 0 or folds or "val_length" in (cfg.datamodule or ()):
+        return True
+    # folders or files that are named for it, as an ImageFolder or the library `datasets` finds them
+    pattern = rf"(?<![a-z])({'|'.join(VALIDATION)})(?![a-z])"
+    places = [] if folder is None else [Path(folder), Path(folder, "data")]
+    return any(re.search(pattern, path.name) for place in places for path in place.glob("*"))

@@ -1,0 +1,73 @@
+"""What the arguments of a datamodule accept, and what does not go together."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.config.arguments import shown
+from lockstep.config.plan import Plan
+from lockstep.config.rules import SEED, TEXT, YES_NO, Rule, integer, number, one_of, some
+from lockstep.errors import config_error
+
+SWITCHES = ("drop_last", "shuffle", "pin_memory", "persistent_workers", "on_device", "standardize")
+AUGMENT = {"crop": integer(0), "flip": one_of(True, False, "alternating"), "padding": one_of("zeros", "reflect")}
+LENGTHS = {name: integer(1) for name in ("length", "val_length", "test_length")}
+
+RULES = {
+    "*": {
+        **dict.fromkeys(SWITCHES, YES_NO),
+        "batch_size": integer(1).or_auto(),
+        "global_batch_size": integer(1).or_null(),
+        "num_workers": integer(0).or_null(),
+        "val_fraction": number(0, 0.9),
+        "test_fraction": number(0, 0.9),
+        "folds": integer(2).or_null(),
+        "fold": integer(0),
+        "seed": SEED,
+        "dataset": TEXT,
+        "data_dir": TEXT,
+        "augment": Rule(
+            "accepted is {crop: PIXELS, flip: true|false|alternating, padding: zeros|reflect}, or null",
+            lambda v: v is None or OmegaConf.is_dict(v),
+        ),
+        **{f"augment.{name}": rule for name, rule in AUGMENT.items()},
+    },
+    "ImageFolder": {"size": integer(1), "verify": YES_NO, "cache": YES_NO, "cache_dir": TEXT.or_null()},
+    "RandomRegression": {
+        **LENGTHS,
+        "in_features": integer(1),
+        "out_features": integer(1),
+        "teacher": YES_NO,
+        "noise": number(0),
+    },
+    "SyntheticImages": {
+        **LENGTHS,
+        "num_classes": integer(2),
+        "shape": some("three integers of at least 1", integer(1), count=3),
+    },
+}
+
+
+def _check_datamodule(cfg: DictConfig, key: str, _plan: Plan) -> None:
+    data = cfg.datamodule
+    for name, value in (data.get("augment") or {}).items():
+        if name not in AUGMENT:
+            raise config_error(f"{key}.augment.{name}", shown(value), f"no such key; accepted are {', '.join(AUGMENT)}")
+    if data.get("persistent_workers") and data.num_workers == 0:
+        raise config_error(f"{key}.persistent_workers", "true", "needs datamodule.num_workers of at least 1")
+    folds, fold = data.get("folds"), data.get("fold")
+    if folds is None and fold:
+        raise config_error(f"{key}.fold", fold, "needs datamodule.folds; accepted without it is 0")
+    if folds is not None and fold >= folds:
+        raise config_error(f"{key}.fold", fold, f"accepted is 0 to {folds - 1}, for datamodule.folds={folds}")
+    _check_data_dir(key, data.get("data_dir"), data.get("dataset"))
+
+
+def _check_data_dir(key: str, path: str | None, dataset: str | None) -> None:
+    """A folder the user names must exist; the one a download goes to is made by it."""
+    if path is not None and dataset is None and not Path(path).is_dir():
+        accepted = f"no such folder: {Path(path).absolute()}; accepted is a folder with data"
+        raise config_error(f"{key}.data_dir", path, accepted)
+
+
+CHECKS = {"*": _check_datamodule}

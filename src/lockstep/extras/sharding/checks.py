@@ -1,0 +1,26 @@
+"""What the arguments of the strategy accept, and what does not go with it."""
+
+from omegaconf import DictConfig
+
+from lockstep.config.plan import Plan
+from lockstep.config.rules import PATTERN, integer
+from lockstep.errors import config_error
+from lockstep.trainer.checks import GRADIENT_SCALER
+
+RULES = {
+    "ModelParallel": {
+        "blocks": PATTERN,
+        "tensor_parallel_size": integer(1),
+        "plan.colwise": PATTERN,
+        "plan.rowwise": PATTERN,
+    },
+}
+
+
+def _check_precision(cfg: DictConfig, _key: str, plan: Plan) -> None:
+    if plan.world_size > 1 and (precision := cfg.trainer.get("precision")) in GRADIENT_SCALER:
+        why = "its scaler of gradients does not see the parts that other processes have; accepted is bf16-mixed, 32-true, 64-true"
+        raise config_error("trainer.precision", precision, why)
+
+
+CHECKS = {"ModelParallel": _check_precision}
