@@ -10,6 +10,7 @@ import score
 import torch
 from fits import prepared
 from language_models import TINY, texts
+from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils.data import Subset
 
@@ -188,6 +189,6 @@ def test_a_window_that_is_partly_empty_is_scored_by_the_tokens_in_it(tmp_path: P
 
 
 def test_text_where_a_curriculum_is_meant_is_refused(shipped: Any) -> None:
-    shipped.datamodule.curriculum = 5
+    OmegaConf.update(shipped, "datamodule.curriculum", 5, force_add=True)
     with pytest.raises(ConfigError, match=r"^datamodule.curriculum=5: a group of values; accepted is datamodule/curriculum=5"):
         check(shipped, ["datamodule/curriculum"])
