@@ -1,8 +1,6 @@
 """Who runs a sweep's jobs: what the runner asks of this machine, or of a cluster's queue."""
 
-import contextlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from hydra.core.plugins import Plugins
@@ -12,7 +10,7 @@ from omegaconf import DictConfig
 from lockstep.config.plan import Elsewhere, Plan
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.states import End, Standing
+from lockstep.sweeps.states import Exit, JobState
 
 Begin = Callable[..., list[str]]  # of a job, and of where: notes that an attempt begins, before it does; returns the command
 
@@ -22,13 +20,16 @@ class Attempt(Protocol):
 
     @property
     def seconds(self) -> float:
-        """For which it has run; 0 while it waits."""
+        """How long it has run; 0 while it waits."""
         ...
 
-    def standing(self) -> Standing:
-        return Standing()
+    def state(self) -> JobState:
+        return JobState()
 
-    def reap(self) -> End | None:
+    def requeued(self) -> str | None:
+        """Why its last start came to nothing, said once, where a queue will start it again."""
+
+    def reap(self) -> Exit | None:
         """None while it is under way. When it is over, once, how it has ended; nothing of it is left then."""
 
     def ask_to_end(self) -> None: ...
@@ -52,35 +53,19 @@ class Executor(Protocol):
         """Raises ConfigError where one asks for what is never to be had, before anything is written."""
 
     def reconcile(self, manifest: Manifest) -> None:
-        """Brings jobs that were under way when an earlier sweep process ended up to date; notes those that still are, for
-        `adopt`."""
-
-    def at_work(self) -> AbstractContextManager[Any]:
-        """In which jobs are started, and their ends waited for."""
-        return contextlib.nullcontext()
+        """Brings jobs that were under way when an earlier sweep process ended up to date; notes those that still are."""
 
     def adopt(self, job: Job) -> Attempt | None:
-        """One that an earlier sweep process has started, and that is still under way."""
+        """Returns the attempt of a job that an earlier sweep process has started and that is still under way."""
 
     def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Any]]:
         """Starts what can be started now, each with its Attempt, and takes it from the list."""
         ...
 
 
-class LauncherWithQueue(Protocol):
-    """A Hydra launcher whose jobs outlive the sweep's process: what it says of them to who only looks at the sweep."""
-
-    @staticmethod
-    def reconcile(manifest: Manifest) -> None:
-        """Brings the jobs that are in its queue, or were, up to date in `manifest`, which is not written."""
-
-    @staticmethod
-    def cancel(manifest: Manifest) -> int:
-        """Takes the sweep's jobs out of its queue; returns how many. Raises ConfigError where that can't be done."""
-        ...
-
-
-def launchers_with_queue() -> list[type[LauncherWithQueue]]:
-    """Those of the installed launchers that have these methods."""
+def launchers_with_queue() -> list[Any]:
+    """The installed launchers of Hydra whose jobs outlive the sweep's process. They have two static methods more, for who only
+    looks: reconcile(manifest) brings the jobs in their queue up to date in a manifest that is not written; cancel(manifest) takes
+    them out of the queue, returns how many they were, and raises ConfigError where that can't be done."""
     launchers: list[Any] = Plugins.instance().discover(Launcher)
     return [launcher for launcher in launchers if hasattr(launcher, "reconcile") and hasattr(launcher, "cancel")]

@@ -1,5 +1,4 @@
-"""What a job's directory says of the job, whichever of its files are damaged: how it stands or has ended; and what failed
-attempts leave in it."""
+"""What a job's directory says of the job, whichever of its files are damaged; and what failed attempts leave in it."""
 
 import itertools
 import signal
@@ -10,7 +9,7 @@ from lockstep.atomic_files import read_json, write_json
 from lockstep.errors import ExitCode
 from lockstep.extras.mirror.mirror import FILE as MIRROR
 from lockstep.runs.record import Status
-from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, End, Verdict
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit, JobState
 
 CARD = "job.json"  # which job of which sweep this is: enough to write a lost manifest anew
 OUTPUT = "output.log"  # what a job's processes have said
@@ -18,8 +17,7 @@ ATTEMPTS = "attempts"
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 DIED = "the sweep process died"
 
-
-# What these files hold, as `is_like` reads it.
+# The shapes of these files, for `is_like`.
 NUMBER = int | float | None
 CALL = {"program": str, "flags": [str], "overrides": [str]}  # of a sweep
 _RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str} | {f"{name}?": NUMBER for name in RECORDED}
@@ -30,8 +28,8 @@ _CARD |= {"optimized_metric": str, "optimized_mode": str, "call?": CALL, "cwd": 
 
 
 def is_like(value: object, shape: Any) -> bool:
-    """Has what was read this shape: a type, (one of these), [that of each item], {NAME: that of its value} or {str: that of each
-    value}? A NAME with a ? may be absent. True is no number."""
+    """Whether what was read has this shape: a type, (one of these), [that of each item], {NAME: that of its value} or {str: that
+    of each value}. A NAME with a ? may be absent. True is no number."""
     if isinstance(shape, tuple):
         return value in shape
     if isinstance(shape, list):
@@ -49,65 +47,66 @@ def is_like(value: object, shape: Any) -> bool:
 def record_of(directory: Path) -> dict[str, Any] | None:
     """metrics.json, which a run writes last."""
     path = directory / "metrics.json"
-    return read_json(path, lambda found: is_like(found, _RECORD) and found["optimized_metric"] in found["metrics"])
+    return read_json(path, lambda content: is_like(content, _RECORD) and content["optimized_metric"] in content["metrics"])
 
 
 def progress_of(directory: Path) -> dict[str, Any]:
     """progress.json, of how far training is; empty where there is none."""
-    return read_json(directory / "progress.json", lambda found: is_like(found, _PROGRESS)) or {}
+    return read_json(directory / "progress.json", lambda content: is_like(content, _PROGRESS)) or {}
 
 
 def status_of(directory: Path) -> tuple[str | None, str | None]:
-    """Of status.json the status and the reason; None where it does not say."""
+    """The status and the reason that status.json says, each None where it does not."""
     shape = {"status": get_args(Status), "reason?": str | None}
-    content = read_json(directory / "status.json", lambda found: is_like(found, shape))
-    return (content["status"], content.get("reason")) if content else (None, None)
+    content = read_json(directory / "status.json", lambda content: is_like(content, shape)) or {}
+    return content.get("status"), content.get("reason")
 
 
-def judged(directory: Path, died: str = DIED) -> Verdict:
-    """Of a job that no process runs, by what it has left; `died` where that says nothing. The record is written last: where it
-    is there, a lost status changes nothing."""
+def read_state(directory: Path, died: str = DIED) -> JobState:
+    """The state of a job that no process runs, by what it has left; `died` is the reason where that says nothing. The record is
+    written last: where it is there, a lost status changes nothing."""
     status, reason = status_of(directory)
     record = record_of(directory)
     if record is not None and status in ("finished", None):
-        return judge_record(directory, record)
+        return state_from_record(directory, record)
     if status == "failed":
-        return Verdict(FAILED, reason)
-    is_begun = status is not None or (directory / ".hydra").is_dir()
-    return Verdict(INTERRUPTED, reason or died) if is_begun else Verdict(WAITING)
+        return JobState(FAILED, reason)
+    has_begun = status is not None or (directory / ".hydra").is_dir()
+    return JobState(INTERRUPTED, reason or died) if has_begun else JobState(WAITING)
 
 
-def judge(directory: Path, end: End, ended_for: Verdict | None = None) -> Verdict:
-    """Of a job that has ended: `ended_for` is that of one that we have ended. Finished means code 0 and a record with finite
-    metrics."""
+def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -> JobState:
+    """The state of a job whose attempt has ended; `ended_for` is that of one that the runner has ended. Finished means code 0 and
+    a record with finite metrics."""
     code = end.code
     if code == ExitCode.FINISHED and (record := record_of(directory)) is not None:
-        return judge_record(directory, record)
-    if (said := ended_for or end.verdict) is not None:
-        return said
+        return state_from_record(directory, record)
+    if (known := ended_for or end.state) is not None:
+        return known
     if code == ExitCode.FINISHED:
-        return Verdict(FAILED, "ended with code 0 and no record")
+        return JobState(FAILED, "ended with code 0 and no record")
     if code is not None and code < 0:
-        return Verdict(FAILED, f"killed by {signal.Signals(-code).name}")
+        return JobState(FAILED, f"killed by {signal.Signals(-code).name}")
     _, reason = status_of(directory)
     if code == ExitCode.PREEMPTED:
-        return Verdict(INTERRUPTED, reason)
+        return JobState(INTERRUPTED, reason)
     reason = reason or ": ".join([f"ended with code {code}", *log_tail(directory)[-1:]])
-    return Verdict(FAILED, " ".join(reason.split()))
+    return JobState(FAILED, " ".join(reason.split()))
+
+
+def state_from_record(directory: Path, record: dict[str, Any]) -> JobState:
+    """The state of a job that has written its record: metrics that are not finite, in the record or in its last epoch, are a
+    failure."""
+    latest = progress_of(directory).get("metrics", {})
+    if infinite := sorted({name for metrics in (latest, record["metrics"]) for name, value in metrics.items() if value is None}):
+        return JobState(FAILED, f"{', '.join(infinite)} not finite")
+    return JobState(FINISHED, record.get("ended_by"), record["metrics"][record["optimized_metric"]])
 
 
 def log_tail(directory: Path) -> list[str]:
     """The last lines of a failed job's log, which are recorded."""
     path = directory / OUTPUT
     return path.read_text(errors="replace").splitlines()[-20:] if path.is_file() else []
-
-
-def judge_record(directory: Path, record: dict[str, Any]) -> Verdict:
-    """Of a job that has written its record: metrics that are not finite, in the record or in its last epoch, are a failure."""
-    latest = progress_of(directory).get("metrics", {})
-    if infinite := sorted({name for metrics in (latest, record["metrics"]) for name, value in metrics.items() if value is None}):
-        return Verdict(FAILED, f"{', '.join(infinite)} not finite")
-    return Verdict(FINISHED, record.get("ended_by"), record["metrics"][record["optimized_metric"]])
 
 
 def archive(directory: Path) -> None:
@@ -133,14 +132,14 @@ def write_card(directory: Path, content: dict[str, Any]) -> None:
 def card_of(directory: Path) -> dict[str, Any] | None:
     """job.json. One that has come here with a copy of another job's directory is not this one's."""
 
-    def fits(found: dict[str, Any]) -> bool:
-        is_here = found.get("directory") == directory.name
-        return is_like(found, _CARD) and is_here and directory.name.endswith(found["key"])
+    def fits(content: dict[str, Any]) -> bool:
+        is_here = content.get("directory") == directory.name
+        return is_like(content, _CARD) and is_here and directory.name.endswith(content["key"])
 
     return read_json(directory / CARD, fits)
 
 
 def cards(sweep_dir: Path) -> dict[str, dict[str, Any]]:
-    """The cards of all job directories by the jobs' identities, in the order of their numbers."""
-    found = [card for path in sweep_dir.glob(f"*/{CARD}") if (card := card_of(path.parent)) is not None]
-    return {card["key"]: card for card in sorted(found, key=lambda card: card["number"])}
+    """The metadata of all jobs by their identities, in the order of their numbers."""
+    known = [card for path in sweep_dir.glob(f"*/{CARD}") if (card := card_of(path.parent)) is not None]
+    return {card["key"]: card for card in sorted(known, key=lambda card: card["number"])}

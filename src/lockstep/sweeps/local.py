@@ -21,7 +21,7 @@ from lockstep.sweeps.job_directory import OUTPUT
 from lockstep.sweeps.jobs import Job, pool_of
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import LocalSettings
-from lockstep.sweeps.states import End
+from lockstep.sweeps.states import Exit
 
 
 @dataclass
@@ -71,14 +71,14 @@ class LocalAttempt(Attempt):
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def reap(self) -> End | None:
+    def reap(self) -> Exit | None:
         if self._process.poll() is None:
             return None
         self.kill()
         kill_marked(self._mark)
         self._pool.give_back(self._slots)
         self._lifeline.close()
-        return End(self._process.returncode)
+        return Exit(self._process.returncode)
 
     def ask_to_end(self) -> None:
         self._process.send_signal(signal.SIGINT)

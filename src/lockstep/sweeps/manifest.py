@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.sweeps.job_directory import CALL, CARD, DIED, NUMBER, card_of, cards, is_like, judged, write_card
+from lockstep.sweeps.job_directory import CALL, CARD, DIED, NUMBER, card_of, cards, is_like, read_state, write_card
 from lockstep.sweeps.jobs import Job, repetition
-from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, Verdict
+from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, JobState
 
 log = logging.getLogger(__name__)
 
@@ -101,10 +101,10 @@ class Manifest:
         queued = self.in_queue()
         for key, job in self.jobs.items():
             if job["status"] == RUNNING and key not in queued:
-                verdict = judged(self.directory / job["directory"])
-                if verdict.status == WAITING:  # it had not come to write anything
-                    verdict = Verdict(INTERRUPTED, DIED)
-                job |= verdict._asdict()
+                state = read_state(self.directory / job["directory"])
+                if state.status == WAITING:  # it had not come to write anything
+                    state = JobState(INTERRUPTED, DIED)
+                job |= state._asdict()
                 if job["attempts"] and job["attempts"][-1]["ended"] is None:
                     job["attempts"][-1]["ended"] = time.time()
 
@@ -149,4 +149,4 @@ def _entry(card: dict[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _state(directory: Path) -> dict[str, Any]:
-    return judged(directory)._asdict() | {"attempts": []}
+    return read_state(directory)._asdict() | {"attempts": []}

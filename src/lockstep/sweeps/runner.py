@@ -1,4 +1,4 @@
-"""Has a batch of jobs run to their ends, whoever runs them, and judges how each has ended."""
+"""Runs a batch of jobs to their ends, whichever executor starts them, and notes the state of each."""
 
 import contextlib
 import signal
@@ -13,11 +13,11 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.hparams import write_session
 from lockstep.runs.identity import is_resumable
 from lockstep.sweeps.executor import Attempt, Executor
-from lockstep.sweeps.job_directory import archive, judge, log_tail
+from lockstep.sweeps.job_directory import archive, log_tail, state_after
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Settings
-from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, End, Verdict
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
 from lockstep.sweeps.table import LiveTable
 from lockstep.sweeps.view import SweepView
 
@@ -31,9 +31,13 @@ class Running:
 
     job: Job
     attempt: Attempt
-    ended_for: Verdict | None = None  # that it is to have when we have ended it
+    ended_for: JobState | None = None  # the state that it is to have when the runner has ended it
     kill_at: float = float("inf")  # time.monotonic
     is_withdrawn: bool = False  # before it has begun
+
+    def ask_to_end(self, ended_for: JobState, seconds: float) -> None:
+        self.ended_for, self.kill_at = ended_for, time.monotonic() + seconds
+        self.attempt.ask_to_end()
 
 
 class Runner:
@@ -41,44 +45,36 @@ class Runner:
 
     def __init__(self, manifest: Manifest, executor: Executor, settings: Settings) -> None:
         self.manifest, self.executor, self.settings, self.table = manifest, executor, settings, LiveTable()
-        self._note = f"From any terminal: {command_line('scripts/sweep.py', 'watch', manifest.directory)}"
         self.stopped: str | None = None
         self._tries: dict[str, int] = {}
+        self._running: list[Running] = []
+        self._note = f"From any terminal: {command_line('scripts/sweep.py', 'watch', manifest.directory)}"
 
     def run(self, jobs: Sequence[Job]) -> None:
-        waiting, running = list[Job](), list[Running]()
-        for job in jobs:
-            if (attempt := self.executor.adopt(job)) is None:
-                waiting.append(job)
-            else:
-                running.append(Running(job, attempt))
-        with STOP_SIGNALS.noted() as received, self.executor.at_work():
+        adopted = {job.key: attempt for job in jobs if (attempt := self.executor.adopt(job)) is not None}
+        self._running = [Running(job, adopted[job.key]) for job in jobs if job.key in adopted]
+        waiting = [job for job in jobs if job.key not in adopted]
+        with STOP_SIGNALS.noted() as received:
             try:
-                while running or (waiting and not self.stopped):
-                    if received and not self.was_interrupted:
-                        self._stop(running, received[0])
-                    if signal.SIGINT in received[1:]:  # a terminal that closes sends several SIGHUPs
-                        _kill_all(running)
+                while self._running or (waiting and not self.stopped):
+                    self._obey(received)
                     if not self.stopped:
-                        running += [Running(*started) for started in self.executor.start(waiting, self.begin)]
-                    for one in running[:]:
+                        self._running += [Running(*started) for started in self.executor.start(waiting, self.begin)]
+                    for one in self._running[:]:
                         if (end := self._look_at(one)) is not None:
-                            running.remove(one)
+                            self._running.remove(one)
                             self._conclude(one, end, waiting)
                     if self.stopped:
-                        self._withdraw(running)
-                    self._show()
+                        self._withdraw()
+                    self.table.show(SweepView(self.manifest), self._note)
                     time.sleep(POLL)
             finally:
                 if self.executor.ends_with_sweep:
-                    _kill_all(running)
-                self._show()
+                    self._kill_all()
+                self.table.show(SweepView(self.manifest), self._note)
                 self.table.close()
         if self.was_interrupted:  # a terminal that closes says so more than once, and there is the table to write
             STOP_SIGNALS.leave()
-
-    def _show(self) -> None:
-        self.table.show(SweepView(self.manifest), self._note)
 
     @property
     def was_interrupted(self) -> bool:
@@ -89,18 +85,26 @@ class Runner:
         self.stopped = f"interrupted by {signal.Signals(number).name}"
         return self.stopped
 
-    def _stop(self, running: list[Running], number: int) -> None:
-        why = self.interrupt(number)
-        if not self.executor.ends_with_sweep:
-            running.clear()
-            return
-        print("Stopping: ending the running jobs; Ctrl-C once more kills them.", file=sys.stderr, flush=True)
-        for one in running:
-            _ask_to_end(one, Verdict(INTERRUPTED, why), one.job.stop_deadline + GRACE)
+    def _obey(self, received: Sequence[int]) -> None:
+        """The first request to stop ends the jobs, or leaves them to the queue; a second Ctrl-C kills them."""
+        if received and not self.was_interrupted:
+            why = self.interrupt(received[0])
+            if not self.executor.ends_with_sweep:
+                self._running.clear()
+                return
+            print("Stopping: ending the running jobs; Ctrl-C once more kills them.", file=sys.stderr, flush=True)
+            for one in self._running:
+                one.ask_to_end(JobState(INTERRUPTED, why), one.job.stop_deadline + GRACE)
+        if signal.SIGINT in received[1:]:  # a terminal that closes sends several SIGHUPs
+            self._kill_all()
 
-    def _withdraw(self, running: Sequence[Running]) -> None:
+    def _kill_all(self) -> None:
+        for one in self._running:
+            one.attempt.kill()
+
+    def _withdraw(self) -> None:
         """No more jobs are handed out: those that were and have not begun are taken back."""
-        for one in running:
+        for one in self._running:
             if self.manifest.jobs[one.job.key]["status"] == WAITING and not one.is_withdrawn:
                 one.is_withdrawn = True
                 one.attempt.kill()
@@ -109,60 +113,58 @@ class Runner:
         """Notes an attempt, on what; returns its command."""
         command = self._prepare(job)
         attempt = {"command": command, "started": time.time(), "ended": None, "code": None, **where}
-        attempt["saved_before"] = _saved(job)
-        attempts = [*self.manifest.jobs[job.key]["attempts"], attempt | {"git_commit": self.manifest.git_commit}]
+        attempt |= {"saved_before": _checkpoint_time(job), "git_commit": self.manifest.git_commit}
+        attempts = [*self.manifest.jobs[job.key]["attempts"], attempt]
         self.manifest.update(job.key, status=RUNNING, reason=None, log_tail=None, attempts=attempts)
         return command
 
     def _prepare(self, job: Job) -> list[str]:
         """Continues what was interrupted; what an attempt that failed has left is kept."""
-        entry = self.manifest.jobs[job.key]
         job.directory.mkdir(parents=True, exist_ok=True)
-        if entry["status"] == INTERRUPTED and is_resumable(job.directory):
+        if self.manifest.jobs[job.key]["status"] == INTERRUPTED and is_resumable(job.directory):
             return [*job.command, *job.resumption]
         archive(job.directory)
         return list(job.command)
 
-    def _look_at(self, one: Running) -> End | None:
-        """How it has ended, if it has; what is new about it is noted."""
+    def _look_at(self, one: Running) -> Exit | None:
+        """How it has ended, if it has; a change of its state is noted."""
         if (end := one.attempt.reap()) is not None:
             return end
-        now, ran, standing = time.monotonic(), one.attempt.seconds, one.attempt.standing()
-        if self.settings.timeout is not None and one.ended_for is None and ran > self.settings.timeout:
-            _ask_to_end(one, Verdict(FAILED, f"no end within {self.settings.timeout:g} s"), GRACE)
-        if now > one.kill_at:
+        timeout, seconds = self.settings.timeout, one.attempt.seconds
+        if timeout is not None and one.ended_for is None and seconds > timeout:
+            one.ask_to_end(JobState(FAILED, f"no end within {timeout:g} s"), GRACE)
+        if time.monotonic() > one.kill_at:
             one.kill_at = float("inf")
             one.attempt.kill()
-        entry = self.manifest.jobs[one.job.key]
-        if standing.lost is not None:
-            entry["attempts"][-1] |= {"ended": time.time(), "reason": standing.lost}
+        state, entry = one.attempt.state(), self.manifest.jobs[one.job.key]
+        if (why := one.attempt.requeued()) is not None:
+            entry["attempts"][-1] |= {"ended": time.time(), "reason": why}
             entry["attempts"].append(entry["attempts"][-1] | {"started": time.time(), "ended": None, "reason": None})
-        if (entry["status"], entry["reason"]) != (standing.status, standing.reason):
-            if standing.status == RUNNING:
-                entry["attempts"][-1]["started"] = time.time() - ran
-            self.manifest.update(one.job.key, status=standing.status, reason=standing.reason)
+        if (entry["status"], entry["reason"]) != (state.status, state.reason):
+            if state.status == RUNNING:
+                entry["attempts"][-1]["started"] = time.time() - seconds
+            self.manifest.update(one.job.key, status=state.status, reason=state.reason)
         return None
 
-    def _conclude(self, one: Running, end: End, waiting: list[Job]) -> None:
-        entry = self.manifest.jobs[one.job.key]
+    def _conclude(self, one: Running, end: Exit, waiting: list[Job]) -> None:
+        job, entry = one.job, self.manifest.jobs[one.job.key]
         if one.is_withdrawn:
-            self.manifest.update(one.job.key, status=WAITING, reason=None, attempts=entry["attempts"][:-1])
+            self.manifest.update(job.key, status=WAITING, reason=None, attempts=entry["attempts"][:-1])
             return
-        verdict = judge(one.job.directory, end, one.ended_for)
-        before = entry["attempts"][-1].get("saved_before")
-        entry["attempts"][-1] |= {"ended": time.time(), "code": end.code, "reason": verdict.reason}
-        tail = None if verdict.status == FINISHED else log_tail(one.job.directory)
-        self.manifest.update(one.job.key, **verdict._asdict(), log_tail=tail)
-        has_advanced = _saved(one.job) not in (None, before)  # one that is preempted before it can save would go round for ever
-        if verdict.status == INTERRUPTED and not self.stopped and not end.is_cancelled and has_advanced:
-            waiting.append(one.job)  # it was preempted, not the sweep
-        tries = self._tries[one.job.key] = self._tries.get(one.job.key, 0) + 1
-        if verdict.status == FAILED and tries <= self.settings.retries:
-            waiting.append(one.job)
-        elif verdict.status == FAILED:
-            _show_in_tensorboard(one.job)
+        state, last = state_after(job.directory, end, one.ended_for), entry["attempts"][-1]
+        last |= {"ended": time.time(), "code": end.code, "reason": state.reason}
+        tail = None if state.status == FINISHED else log_tail(job.directory)
+        self.manifest.update(job.key, **state._asdict(), log_tail=tail)
+        # a job that is preempted before it can save would go round for ever
+        has_advanced = _checkpoint_time(job) not in (None, last.get("saved_before"))
+        was_preempted = state.status == INTERRUPTED and not self.stopped and not end.is_cancelled
+        tries = self._tries[job.key] = self._tries.get(job.key, 0) + 1
+        if (was_preempted and has_advanced) or (state.status == FAILED and tries <= self.settings.retries):
+            waiting.append(job)
+        elif state.status == FAILED:
+            _show_in_tensorboard(job)
             if self.settings.on_failure == "stop" and not self.stopped:
-                self.stopped = f"{one.job.directory.name} has failed and hydra.launcher.on_failure=stop"
+                self.stopped = f"{job.directory.name} has failed and hydra.launcher.on_failure=stop"
 
 
 def _show_in_tensorboard(job: Job) -> None:
@@ -172,17 +174,7 @@ def _show_in_tensorboard(job: Job) -> None:
             write_session(job.directory / job.tensorboard, job.hyperparameters, is_success=False)
 
 
-def _saved(job: Job) -> int | None:
+def _checkpoint_time(job: Job) -> int | None:
     """Tells one last.ckpt from the next, by the clock of the file system, which need not be ours."""
     last = job.directory / "checkpoints" / "last.ckpt"
     return last.stat().st_mtime_ns if last.is_file() else None
-
-
-def _ask_to_end(one: Running, ended_for: Verdict, seconds: float) -> None:
-    one.ended_for, one.kill_at = ended_for, time.monotonic() + seconds
-    one.attempt.ask_to_end()
-
-
-def _kill_all(running: Sequence[Running]) -> None:
-    for one in running:
-        one.attempt.kill()

@@ -28,7 +28,7 @@ from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import edits, write_results
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
-from lockstep.sweeps.states import FAILED, exit_code_of
+from lockstep.sweeps.states import FAILED, sweep_exit_code
 
 log = logging.getLogger(__name__)
 _OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir", ALLOW)
@@ -226,7 +226,7 @@ class Sweep:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {resume_hint(self.directory)}")
             if queued := self.manifest.in_queue():
                 console.say(f"{len(queued)} job(s) stay in the queue. Take them out of it: {_hint('cancel', self.directory)}")
-        code = ExitCode.PREEMPTED if self.runner.was_interrupted else exit_code_of(states)
+        code = ExitCode.PREEMPTED if self.runner.was_interrupted else sweep_exit_code(states)
         if code:
             raise SystemExit(code)
 

@@ -16,7 +16,7 @@ from lockstep.sweeps.executor import launchers_with_queue
 from lockstep.sweeps.job_directory import progress_of, record_of
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
-from lockstep.sweeps.states import FAILED, FINISHED, RUNNING, WAITING, exit_code_of
+from lockstep.sweeps.states import FAILED, FINISHED, RUNNING, WAITING, sweep_exit_code
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class SweepView:
 
     @property
     def exit_code(self) -> ExitCode:
-        return exit_code_of(self.counts)
+        return sweep_exit_code(self.counts)
 
     @property
     def best(self) -> JobView | None:

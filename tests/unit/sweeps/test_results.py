@@ -8,7 +8,7 @@ import fake_sweep
 import pytest
 from terminals import terminal
 
-from lockstep.sweeps.job_directory import judge_record
+from lockstep.sweeps.job_directory import state_from_record
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import edits, write_results
 from lockstep.sweeps.states import FINISHED
@@ -53,8 +53,8 @@ def test_tables_have_a_reason_s_first_shorten(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_job_that_has_finished_says_what_ended_it(tmp_path: Path) -> None:
     record = {"metrics": {"val/acc": 0.5}, "optimized_metric": "val/acc"}
-    assert judge_record(tmp_path, record | {"ended_by": "trainer.max_steps=9"}) == (FINISHED, "trainer.max_steps=9", 0.5)
-    assert judge_record(tmp_path, record) == (FINISHED, None, 0.5)  # of an earlier version
+    assert state_from_record(tmp_path, record | {"ended_by": "trainer.max_steps=9"}) == (FINISHED, "trainer.max_steps=9", 0.5)
+    assert state_from_record(tmp_path, record) == (FINISHED, None, 0.5)  # of an earlier version
 
 
 def test_a_short_reason_is_left_whole_and_a_long_clause_is_cut() -> None:

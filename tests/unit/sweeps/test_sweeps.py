@@ -24,7 +24,7 @@ from lockstep.config.read import Given
 from lockstep.console import table
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
-from lockstep.sweeps.job_directory import judge_record
+from lockstep.sweeps.job_directory import state_from_record
 from lockstep.sweeps.jobs import Job, directory_name, identity, varying
 from lockstep.sweeps.local import LocalExecutor, Pool
 from lockstep.sweeps.manifest import Manifest
@@ -246,6 +246,6 @@ def test_a_reason_that_looks_like_markup_is_shown_as_it_is(capsys: pytest.Captur
 
 def test_a_job_that_diverged_after_its_best_epoch_has_failed(tmp_path: Path) -> None:
     record = {"metrics": {"val/acc": 0.9}, "optimized_metric": "val/acc"}
-    assert judge_record(tmp_path, record) == (FINISHED, None, 0.9)
+    assert state_from_record(tmp_path, record) == (FINISHED, None, 0.9)
     (tmp_path / "progress.json").write_text(json.dumps({"metrics": {"train/loss": None, "val/acc": 0.1}}))
-    assert judge_record(tmp_path, record) == ("failed", "train/loss not finite", None)
+    assert state_from_record(tmp_path, record) == ("failed", "train/loss not finite", None)

@@ -24,7 +24,7 @@ from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.slurm import Refused, Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.sweeps.executor import Attempt, Begin, Executor
-from lockstep.sweeps.job_directory import OUTPUT, judge
+from lockstep.sweeps.job_directory import OUTPUT, state_after
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import UNKNOWN, WAITING
@@ -160,29 +160,29 @@ def _are_taken(flags: Sequence[str]) -> bool:
 
 
 def reconcile(manifest: Manifest, queue: Queue | None = None) -> dict[str, QueuedAttempt]:
-    """Judges the jobs that have left the queue since they were looked at last; returns the others. Raises Unanswered."""
+    """Brings the jobs that were in the queue up to date; returns those that still are in it. Raises Unanswered."""
     queue = queue or Queue(manifest.directory)
     slurm.wait_for_sbatch(queue.folder)
     queue.ask()
     for place, key in queue.keys().items():
         if key in manifest.jobs and manifest.in_queue().get(key) != place:  # the manifest was lost
             manifest.jobs[key]["attempts"].append({"queue": place, "started": time.time(), "ended": None, "code": None})
-    found: dict[str, QueuedAttempt] = {}
+    queued: dict[str, QueuedAttempt] = {}
     for key, place in manifest.in_queue().items():
         job = manifest.jobs[key]
         attempt = QueuedAttempt(queue, place, manifest.directory / job["directory"])
         if (end := attempt.reap()) is None:
-            found[key] = attempt
-            standing = attempt.standing()
-            job |= {"status": standing.status, "reason": standing.reason}
+            queued[key] = attempt
+            state = attempt.state()
+            job |= {"status": state.status, "reason": state.reason}
         else:
-            verdict = judge(manifest.directory / job["directory"], end)
-            job |= verdict._asdict()
-            if verdict.status == WAITING:  # it never came to the queue
+            state = state_after(manifest.directory / job["directory"], end)
+            job |= state._asdict()
+            if state.status == WAITING:  # it never came to the queue
                 job["attempts"].pop()
             else:
-                job["attempts"][-1] |= {"ended": time.time(), "code": end.code, "reason": verdict.reason}
-    return found
+                job["attempts"][-1] |= {"ended": time.time(), "code": end.code, "reason": state.reason}
+    return queued
 
 
 def show_state(manifest: Manifest) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from lockstep.atomic_files import read_json
 from lockstep.launchers import slurm
 from lockstep.launchers.slurm import Task, Unanswered
-from lockstep.sweeps.job_directory import judged, status_of
-from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, End, Standing, Verdict
+from lockstep.sweeps.executor import Attempt
+from lockstep.sweeps.job_directory import read_state, status_of
+from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
 
 log = logging.getLogger(__name__)
 CODE = "exit_code"  # in a job's directory: what srun has ended with
@@ -61,7 +62,7 @@ class Queue:
         return f"{self.prefix}{len([*self.folder.glob('*.json')])}"
 
 
-class QueuedAttempt:
+class QueuedAttempt(Attempt):
     """A job that SLURM has, in its place in the queue."""
 
     def __init__(self, queue: Queue, place: str, directory: Path) -> None:
@@ -76,41 +77,42 @@ class QueuedAttempt:
     def seconds(self) -> float:
         return self.task.seconds if self.task else 0.0
 
-    def standing(self) -> Standing:
+    def state(self) -> JobState:
         task = self.task
-        if task is None or task.state in _WAITING:
-            lost, self._nodes = self._why_requeued() if self._nodes else None, ""
-            reason = f"in SLURM's queue: {task.reason or task.state}" if task else None
-            if task and re.search("held", task.reason, re.IGNORECASE):
-                reason = f"{reason}; scontrol release {task.id} lets it begin"
-            return Standing(WAITING, reason, lost)
-        self._nodes = task.nodes
-        return Standing(RUNNING)
+        if task is not None and task.state not in _WAITING:
+            return JobState(RUNNING)
+        reason = f"in SLURM's queue: {task.reason or task.state}" if task else None
+        if task and re.search("held", task.reason, re.IGNORECASE):
+            reason = f"{reason}; scontrol release {task.id} lets it begin"
+        return JobState(WAITING, reason)
 
-    def _why_requeued(self) -> str:
-        """What the run has said itself, or SLURM of its nodes."""
+    def requeued(self) -> str | None:
+        """In the words of the run itself, or in SLURM's about its nodes."""
+        nodes, self._nodes = self._nodes, self.task.nodes if self.task and self.state().status == RUNNING else ""
+        if self._nodes or not nodes:
+            return None
         status, reason = status_of(self._directory)
         if status == "preempted" and reason is not None:
             return reason
-        return f"put back into the queue by SLURM: {slurm.words_of(self._nodes) or 'it does not say why'}"
+        return f"put back into the queue by SLURM: {slurm.words_of(nodes) or 'it does not say why'}"
 
-    def reap(self) -> End | None:
+    def reap(self) -> Exit | None:
         self._queue.ask_if_due()
         task = self.task
         if task is not None and task.state in _WAITING and re.fullmatch(_NEVER, task.reason):
             if self._queue.withdraws:
                 self.kill()
-            return End(None, Verdict(FAILED, f"SLURM can never start it: {task.reason}"))
+            return Exit(None, JobState(FAILED, f"SLURM can never start it: {task.reason}"))
         if task is not None and not task.is_over:
             return None
         if task is None:
             task = slurm.accounted(self._place.rpartition("_")[0]).get(self._place)
         code = 0 if task is not None and task.state == "COMPLETED" else self._code()
         if task is None and code is None:  # squeue has forgotten it, and nobody keeps accounts
-            return End(None, judged(self._directory, died="has left SLURM's queue without a word"))
-        return End(code, self._verdict(task, code), task is not None and task.state == "CANCELLED")
+            return Exit(None, read_state(self._directory, died="has left SLURM's queue without a word"))
+        return Exit(code, self._ended_by_slurm(task, code), task is not None and task.state == "CANCELLED")
 
-    def _verdict(self, task: Task | None, code: int | None) -> Verdict | None:
+    def _ended_by_slurm(self, task: Task | None, code: int | None) -> JobState | None:
         """What SLURM says of its end, where that is not the job's own doing."""
         if task is None or (task.state in ("COMPLETED", "FAILED") and code is not None):
             return None
@@ -119,7 +121,7 @@ class QueuedAttempt:
             words = f"{words} ({task.reason})"
         if on := slurm.words_of(task.nodes):
             words = f"{words}: {on}"
-        return Verdict(INTERRUPTED if task.state in (*_GOES_ON, "CANCELLED") else FAILED, words)
+        return JobState(INTERRUPTED if task.state in (*_GOES_ON, "CANCELLED") else FAILED, words)
 
     def _code(self) -> int | None:
         """Beyond 128 are signals, as a shell counts them."""
@@ -138,20 +140,11 @@ class QueuedAttempt:
                 slurm.cancel([self.task.id], signal)
 
 
-class RefusedAttempt:
+class RefusedAttempt(Attempt):
     """A job that sbatch did not take."""
-
-    seconds = 0.0
 
     def __init__(self, words: str) -> None:
         self._words = words
 
-    def standing(self) -> Standing:
-        return Standing(WAITING)
-
-    def reap(self) -> End:
-        return End(None, Verdict(FAILED, f"refused by SLURM: {self._words}"))
-
-    def ask_to_end(self) -> None: ...
-
-    def kill(self) -> None: ...
+    def reap(self) -> Exit:
+        return Exit(None, JobState(FAILED, f"refused by SLURM: {self._words}"))
