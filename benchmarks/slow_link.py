@@ -4,7 +4,7 @@
 
 Two hosts on one machine (benchmarks/two_hosts.py: network namespaces, a link whose rate `tc` sets), a process on each, over gloo,
 started by scripts/torchrun_multinode.sh. On each link scripts/allreduce.py measures latency and bandwidth; with the step of one
-process alone at the same batch these make the model of lockstep.extras.report.communication, with no overlap: the gradients of
+process alone at the same batch these make the model of lockstep.extras.report.step_model, with no overlap: the gradients of
 this MLP are one message. Its prediction stands beside the step that two processes take on that link. Writes
 benchmarks/slow_link.md. Needs root, iproute2, and for delays a kernel with netem.
 """
@@ -21,7 +21,7 @@ from hardware import processor
 from run import heading
 from two_hosts import Hosts, two_hosts, why_not
 
-from lockstep.extras.report.communication import StepTime
+from lockstep.extras.report.step_model import StepModel
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 40
@@ -63,7 +63,7 @@ def main() -> None:
             for delay in arguments.delays:
                 hosts.slow_down(rate, delay)
                 link = measured(hosts, arguments.seconds)
-                model = StepTime(fixed=step, transfer=gradients / link["bandwidth"], latency=link["latency"])
+                model = StepModel(fixed=step, transfer=gradients / link["bandwidth"], latency=link["latency"])
                 two = trained(hosts, 2, overrides)
                 took, expected = two["train_time"] / two["steps"], model.seconds(2, 64)
                 rows.append(

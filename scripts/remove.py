@@ -133,7 +133,7 @@ def _has_config(file: Path, entry: yaml.Node) -> bool:
         ((key, value),) = entry.value
         group, option = key.value.removeprefix("override ").partition("@")[0], value.value
     else:
-        group, option = "", entry.value
+        group, option = "/" if entry.value.startswith("/") else "", entry.value.partition("@")[0].lstrip("/")
     folder = ROOT / "conf" / group[1:] if group.startswith("/") else file.parent / group
     if option in ("null", ""):
         return folder.is_dir()

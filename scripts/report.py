@@ -5,8 +5,9 @@ python scripts/report.py SWEEP_DIR --only model=cnn                # of the jobs
 python scripts/report.py SWEEP_DIR --all-reduce FILE          # with latency and bandwidth as scripts/allreduce.py measured them
 
 Writes SWEEP_DIR/report/: report.html (one file, opens without a network), report.md, and the pictures as PNG and SVG. Prints
-the answer. Whatever of the sweep has finished is enough; what is missing is said. A search (hydra/sweeper=optuna) has a page of
-its own; --only asks for this one all the same. sweep=scaling, strong_scaling and optuna do this by themselves when they end.
+the answer. The sweep need not have ended: the report says what is missing. A search (hydra/sweeper=optuna) has a page of its
+own; --only asks for this one all the same. sweep=scaling, strong_scaling and optuna write their report when they end. The
+sections of the page are listed in conf/report.yaml.
 
 Exit codes: 0 written, 2 it can't be.
 """
@@ -14,17 +15,20 @@ Exit codes: 0 written, 2 it can't be.
 import argparse
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.extras.report.findings import NODE, NODE_BANDWIDTH, Assumed, read_all_reduce
-from lockstep.extras.report.write import write_report
+from lockstep.extras.report.analysis import NODE, NODE_BANDWIDTH, Assumptions, read_all_reduce
+from lockstep.extras.report.page import write_report
+from lockstep.runs.composition import CONF
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
     parser.add_argument("--only", nargs="+", default=[], metavar="KEY=VALUE", help="jobs with these overrides")
-    parser.add_argument("--target", type=float, help="of the metric, to which time is told; else what every count reached")
+    parser.add_argument("--target", type=float, help="the metric to which time is measured; else what every count reached")
     parser.add_argument("--all-reduce", type=Path, metavar="FILE", help="what scripts/allreduce.py --json wrote")
     parser.add_argument("--node", type=int, default=NODE, metavar="DEVICES", help="of a node, for predictions (%(default)s)")
     help_text = "GB/s between nodes, for predictions (%(default)s)"
@@ -34,8 +38,9 @@ def main() -> None:
         if value <= 0:
             raise config_error(name, value, "accepted is more than 0")
     measured = read_all_reduce(given.all_reduce) if given.all_reduce else {}
-    assumed = Assumed(given.target, measured, given.node, given.node_bandwidth * 1e9)
-    answer, page = write_report(given.sweep_dir, given.only, assumed)
+    assumed = Assumptions(given.target, measured, given.node, given.node_bandwidth * 1e9)
+    contents = OmegaConf.load(CONF / "report.yaml")
+    answer, page = write_report(given.sweep_dir, contents.sections, contents.pages, given.only, assumed)
     print(f"{answer}\n\n{page}", flush=True)
 
 

@@ -1,5 +1,6 @@
 """What an all-reduce costs: the fit, what is refused, and real processes measured for a moment."""
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 from ranks import in_ranks
 
 from lockstep.errors import ConfigError
-from lockstep.extras.report.findings import read_all_reduce
 from lockstep.launchers.environment import Rank
 from lockstep.launchers.outcome import Outcome
 
@@ -86,17 +86,18 @@ def test_processes_that_fail_are_said_in_one_line(monkeypatch: pytest.MonkeyPatc
     assert capsys.readouterr().err == "Not measured over 2 processes: rank 1 was killed by SIGKILL\n"
 
 
-def test_what_it_writes_is_what_a_report_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_writes_latency_and_bandwidth_of_all_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "allreduce.json"
     monkeypatch.setattr(sys, "argv", ["allreduce.py", "--processes", "2", "4", "--json", str(file)])
     monkeypatch.setattr(allreduce, "checked", lambda *_: "gloo")
     monkeypatch.setattr(allreduce, "in_processes", lambda count, *_: noisy(count, 0.05))
     allreduce.main()
-    assert read_all_reduce(file) == {"latency": pytest.approx(20e-6, rel=0.1), "bandwidth": pytest.approx(2e9, rel=0.1)}
+    ring = json.loads(file.read_text())["all"]
+    assert (ring["latency"], ring["bandwidth"]) == (pytest.approx(20e-6, rel=0.1), pytest.approx(2e9, rel=0.1))
     monkeypatch.setattr(sys, "argv", ["allreduce.py", "--json", str(file)])
     monkeypatch.setattr(allreduce, "in_processes", lambda *_: [1e-3 - 1e-6 * i for i in range(len(allreduce.SIZES))])
     allreduce.main()
-    assert [*read_all_reduce(file)] == ["latency"]  # a bandwidth that does not show is none
+    assert json.loads(file.read_text())["all"]["bandwidth"] is None  # it does not show
 
 
 def test_torchrun_s_processes_measure_together_up_to_the_largest(

@@ -7,19 +7,19 @@ import measured
 import pytest
 from measured import cell
 
-from lockstep.extras.report import measurements
-from lockstep.extras.report.findings import Assumed, Findings
-from lockstep.extras.report.scaling import metric_change
+from lockstep.extras.report import choice, measurements
+from lockstep.extras.report.analysis import Analysis, Assumptions
+from lockstep.extras.report.series import metric_change
 
 IDEAL = {1: 0.0100, 2: 0.0102, 4: 0.0108}  # seconds of a step
 
 
-def found(folder: Path, cells: list[dict[str, Any]], mode: str = "max") -> Findings:
-    return Findings(measurements.read(measured.sweep(folder, cells, mode)), Assumed())
+def analyze(folder: Path, cells: list[dict[str, Any]], mode: str = "max") -> Analysis:
+    return Analysis(measurements.read(measured.sweep(folder, cells, mode)), Assumptions())
 
 
 def answer(folder: Path, cells: list[dict[str, Any]], mode: str = "max") -> str:
-    return found(folder, cells, mode).answer
+    return choice.answer(analyze(folder, cells, mode))
 
 
 def test_the_most_devices_that_pay_are_taken_and_the_next_count_is_compared(tmp_path: Path) -> None:
@@ -55,16 +55,16 @@ def test_the_answer_and_the_table_have_one_change_and_one_test_of_chance(tmp_pat
         for (n, lr), values in metrics.items()
         for seed, metric in enumerate(values)
     ]
-    findings = found(tmp_path / "chance", cells)
-    assert findings.series is not None
-    assert metric_change(findings.series.points[1], findings.series, maximize=True).verdict == "not beyond chance"
-    assert findings.answer.startswith("Take 2 devices at lr 0.2: 2x one device at the same val/acc")
+    analysis = analyze(tmp_path / "chance", cells)
+    assert analysis.series is not None
+    assert metric_change(analysis.series.points[1], analysis.series, maximize=True).verdict == "not beyond chance"
+    assert choice.answer(analysis).startswith("Take 2 devices at lr 0.2: 2x one device at the same val/acc")
     worse = [one | {"metric": one["metric"] - 0.3 * (one["devices"] == 2)} for one in cells]
-    findings = found(tmp_path / "worse", worse)
-    assert findings.series is not None
-    change = metric_change(findings.series.points[1], findings.series, maximize=True)
+    analysis = analyze(tmp_path / "worse", worse)
+    assert analysis.series is not None
+    change = metric_change(analysis.series.points[1], analysis.series, maximize=True)
     assert (change.verdict, change.pairs, change.lost) == ("worse", 4, pytest.approx(0.31))
-    assert findings.answer.endswith("2 give 2x the speed and lose 0.31 of val/acc.")
+    assert choice.answer(analysis).endswith("2 give 2x the speed and lose 0.31 of val/acc.")
 
 
 def test_less_of_a_loss_is_better(tmp_path: Path) -> None:
@@ -101,18 +101,18 @@ def test_one_count_and_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("threads", "is_fitted"), [(1, True), (2, False)])
 def test_processes_that_share_cores_say_nothing_of_communication(tmp_path: Path, threads: int, is_fitted: bool) -> None:
     on_cpu = {"accelerator": "cpu", "cpu_count": 2, "threads": threads}
-    findings = found(tmp_path, [cell(n, step=step, **on_cpu) for n, step in ((1, 0.01), (2, 0.012))])
-    assert (findings.fit is not None) == is_fitted
-    assert len(findings.crowded) == (0 if is_fitted else 1)
+    analysis = analyze(tmp_path, [cell(n, step=step, **on_cpu) for n, step in ((1, 0.01), (2, 0.012))])
+    assert (analysis.fit is not None) == is_fitted
+    assert len(analysis.crowded) == (0 if is_fitted else 1)
 
 
 def test_a_process_that_had_no_core_to_itself_is_seen(tmp_path: Path) -> None:
     on_cpu = {"accelerator": "cpu", "cpu_count": 2}
     cells = [cell(1, seed=seed, train_cpu_time=time, **on_cpu) for seed, time in enumerate((29.0, 12.0))]  # of 30 seconds
-    findings = found(tmp_path, [*cells, cell(2, train_cpu_time=12.0, **on_cpu)])
-    assert [row.seed for row in findings.starved] == [1]
+    analysis = analyze(tmp_path, [*cells, cell(2, train_cpu_time=12.0, **on_cpu)])
+    assert [row.seed for row in analysis.starved] == [1]
 
 
 def test_gradients_have_the_bytes_of_their_precision(tmp_path: Path) -> None:
     for precision, size in {"32-true": 4e6, "bf16-mixed": 4e6, "bf16-true": 2e6, "64-true": 8e6}.items():
-        assert found(tmp_path / precision, [cell(1, precision=precision)]).bytes == size
+        assert analyze(tmp_path / precision, [cell(1, precision=precision)]).gradient_bytes == size

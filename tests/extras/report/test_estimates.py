@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.extras.report.estimates import estimate, score
+from lockstep.extras.report.estimates import estimate, estimate_metric
 
 
 @pytest.mark.parametrize(
@@ -13,10 +13,10 @@ from lockstep.extras.report.estimates import estimate, score
     ],
 )
 def test_the_interval_of_a_share_does_not_go_beyond_nothing_and_all(values: list[float], maximize: bool, beyond: bool) -> None:
-    found, plain = score(values, maximize), estimate(values)
-    assert found.interval is not None
+    cut, plain = estimate_metric(values, maximize), estimate(values)
+    assert cut.interval is not None
     assert plain.interval is not None
-    assert (found.mean, found.runs) == (plain.mean, plain.runs)
+    assert (cut.mean, cut.runs) == (plain.mean, plain.runs)
     assert plain.interval[0] < 0 or plain.interval[1] > 1
-    assert (found.interval == plain.interval) == beyond
-    assert beyond or (max(0.0, plain.interval[0]), min(1.0, plain.interval[1])) == found.interval
+    assert (cut.interval == plain.interval) == beyond
+    assert beyond or (max(0.0, plain.interval[0]), min(1.0, plain.interval[1])) == cut.interval

@@ -9,18 +9,19 @@ from xml.etree import ElementTree
 import measured
 import pytest
 from browsers import browser
-from matplotlib.figure import Figure
 from measured import cell
+from omegaconf import OmegaConf
 
 from lockstep.errors import ConfigError
 from lockstep.extras.report import measurements
-from lockstep.extras.report.document import Document, Heading, Items, Picture, Table, Text, to_html, to_markdown
-from lockstep.extras.report.findings import Assumed, Findings, read_all_reduce
+from lockstep.extras.report.analysis import Analysis, Assumptions, read_all_reduce
+from lockstep.extras.report.charts import draw
+from lockstep.extras.report.page import render, scaling_page, write_report
 from lockstep.extras.report.prediction import COUNTS
-from lockstep.extras.report.rates import Cell, span_of
-from lockstep.extras.report.sections import document
-from lockstep.extras.report.write import write_report
+from lockstep.extras.report.rates import Cell, color_range
+from lockstep.runs.composition import CONF
 
+CONTENTS: Any = OmegaConf.load(CONF / "report.yaml")
 SHARES = {"data": 0.1, "forward": 0.3, "backward": 0.4, "communication": 0.2}
 
 
@@ -46,13 +47,13 @@ def whole() -> list[dict[str, Any]]:
 
 def page(folder: Path, cells: list[dict[str, Any]], **assumed: Any) -> str:
     """report.md; its pictures are drawn, but not written, which takes a second."""
-    found = Findings(measurements.read(measured.sweep(folder, cells)), Assumed(**assumed))
-    content = document(found)
-    for block in content.blocks:
-        if isinstance(block, Picture):
-            assert block.draw().axes
-    text = to_markdown(content)
-    assert text.startswith(f"**{found.answer}**\n")
+    analysis = Analysis(measurements.read(measured.sweep(folder, cells)), Assumptions(**assumed))
+    content = scaling_page(analysis, CONTENTS.sections)
+    for block in content["blocks"]:
+        if "picture" in block:
+            assert draw(block["draw"]).axes
+    text = render("report.md", content)
+    assert text.startswith(f"**{content['answer']}**\n")
     return text
 
 
@@ -84,7 +85,7 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
 
 
 def test_the_html_is_one_file_that_asks_for_no_other(tmp_path: Path) -> None:
-    answer, path = write_report(measured.sweep(tmp_path, whole()))
+    answer, path = write_report(measured.sweep(tmp_path, whole()), CONTENTS.sections)
     names = re.findall(r"\]\((\w+)\.png\)", (path.parent / "report.md").read_text())
     for name in names:
         assert (path.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -102,7 +103,7 @@ def test_the_html_is_one_file_that_asks_for_no_other(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_table_is_cut_off_and_dark_is_dark(tmp_path: Path) -> None:
     """At 1280 pixels, and on a phone."""
-    _, path = write_report(measured.sweep(tmp_path, whole()))
+    _, path = write_report(measured.sweep(tmp_path, whole()), CONTENTS.sections)
     with browser() as running:
         for width in (1280, 390):
             for scheme, paper in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(26, 26, 26)")):
@@ -179,7 +180,8 @@ def test_the_page_says_what_was_trained_on_what(tmp_path: Path) -> None:
         card["config"]["model"] |= {"_target_": "lockstep.models.Classifier", "net": {"_target_": "lockstep.nets.CNN"}}
         card["config"]["datamodule"]["_target_"] = "lockstep.datamodules.Digits"
         path.write_text(json.dumps(card))
-    lines = to_markdown(document(Findings(measurements.read(folder), Assumed()))).splitlines()
+    analysis = Analysis(measurements.read(folder), Assumptions())
+    lines = render("report.md", scaling_page(analysis, CONTENTS.sections)).splitlines()
     assert "- model: CNN in Classifier, 1,000,000 parameters" in lines
     assert "- data: Digits, 1293 train, 144 val" in lines
     assert "- overrides of all jobs: model.optimizer.lr=0.1 seed=0 trainer.max_epochs=3" in lines
@@ -189,16 +191,16 @@ def test_colours_are_not_spread_over_noise() -> None:
     """0.41 to 0.422 from one run each is a third of the range; what repeats make of it depends on how they differ."""
 
     def cells(*groups: tuple[float, ...]) -> list[Cell]:
-        return [Cell("finished", None, 0, group) for group in groups]
+        return [Cell("finished", 0, group) for group in groups]
 
-    low, high = span_of(cells((0.41,), (0.422,)))
+    low, high = color_range(cells((0.41,), (0.422,)))
     assert (0.422 - 0.41) / (high - low) < 1 / 3
     assert low < 0.41 < 0.422 < high
-    assert span_of(cells((0.1,), (0.9,))) == pytest.approx((0.1, 0.9))
-    low, high = span_of(cells((0.40, 0.42), (0.412, 0.432)))
+    assert color_range(cells((0.1,), (0.9,))) == pytest.approx((0.1, 0.9))
+    low, high = color_range(cells((0.40, 0.42), (0.412, 0.432)))
     assert high - low > 0.1
-    assert span_of(cells((0.41, 0.41), (0.422, 0.422))) == pytest.approx((0.41, 0.422))
-    assert span_of([]) == (0.0, 1.0)
+    assert color_range(cells((0.41, 0.41), (0.422, 0.422))) == pytest.approx((0.41, 0.422))
+    assert color_range([]) == (0.0, 1.0)
 
 
 def test_a_sweep_that_was_extended_has_one_report_of_all(tmp_path: Path) -> None:
@@ -219,19 +221,35 @@ def test_what_is_assumed_moves_the_predictions(tmp_path: Path) -> None:
 
 
 def test_blocks_are_escaped() -> None:
-    blocks = (
-        Heading("a < b"),
-        Text("x & y"),
-        Items(["<i>"]),
-        Table(("n|m", "v"), [["a\nb|c", "1"]]),
-        Picture("p", 'a "q"', Figure),
-    )
-    content = Document("t <", "1 < 2", blocks)
-    html = to_html(content, {"p": "<svg></svg>"})
+    blocks = [
+        {"heading": "a < b"},
+        {"text": "x & y"},
+        {"list": ["<i>"]},
+        {"columns": ["n|m", "v"], "table": [["a\nb|c", "1"]]},
+        {"picture": "p", "alt": 'a "q"'},
+    ]
+    content = {"title": "t <", "answer": "1 < 2", "blocks": blocks}
+    html = render("report.html", content | {"svgs": {"p": "<svg></svg>"}})
+    assert "<svg></svg>" in html
     assert '<td data-column="n|m">' in html  # what a phone shows beside the cell
-    for text in ("a &lt; b", "x &amp; y", "&lt;i&gt;", "t &lt;", "1 &lt; 2", "a &quot;q&quot;"):
+    for text in ("a &lt; b", "x &amp; y", "&lt;i&gt;", "t &lt;", "1 &lt; 2", "a &#34;q&#34;"):
         assert text in html
-    assert "| a b\\|c | 1 |" in to_markdown(content)
+    assert "| a b\\|c | 1 |" in render("report.md", content)
+
+
+def own_page(sweep_dir: Path) -> dict[str, Any] | None:
+    return {"title": "Own", "answer": "Its own.", "blocks": [{"text": "no job is read"}]} if sweep_dir.name == "own" else None
+
+
+def test_a_sweep_of_its_own_kind_has_a_page_of_its_own(tmp_path: Path) -> None:
+    """Unless the report is to be of some of its jobs."""
+    pages = [f"{__name__}.own_page"]
+    own, other = (measured.sweep(tmp_path / name, [cell(1)]) for name in ("own", "other"))
+    answer, path = write_report(own, CONTENTS.sections, pages)
+    assert (answer, "no job is read" in path.read_text()) == ("Its own.", True)
+    sections = ["lockstep.extras.report.origin.origin"]
+    assert write_report(own, sections, pages, only=["seed=0"])[0].startswith("Take 1 device")
+    assert write_report(other, sections, pages)[0].startswith("Take 1 device")
 
 
 def test_the_file_of_the_all_reduce_is_read_or_refused(tmp_path: Path) -> None:

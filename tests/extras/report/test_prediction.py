@@ -2,11 +2,11 @@
 
 import pytest
 
-from lockstep.extras.report.communication import StepTime
-from lockstep.extras.report.prediction import Network, Setting, levers
+from lockstep.extras.report.prediction import Network, Workload, what_if
+from lockstep.extras.report.step_model import StepModel
 
-STEP = StepTime(fixed=0.002, per_sample=1e-3, transfer=0.01, latency=1e-4, overlap=0.001)
-WEAK, STRONG = Setting(batch=8), Setting(global_batch=64)
+STEP = StepModel(fixed=0.002, per_sample=1e-3, transfer=0.01, latency=1e-4, overlap=0.001)
+WEAK, STRONG = Workload(batch=8), Workload(global_batch=64)
 
 
 def test_efficiency_of_weak_and_of_strong_scaling() -> None:
@@ -20,12 +20,12 @@ def test_efficiency_of_weak_and_of_strong_scaling() -> None:
 def test_terms_add_up_to_the_model_s_step() -> None:
     for devices in (1, 2, 64):
         assert sum(WEAK.terms(STEP, devices).values()) == pytest.approx(STEP.seconds(devices, 8))
-    assert WEAK.seconds(StepTime(per_sample=1e-3, transfer=0.01, overlap=1.0), 8) == pytest.approx(0.008)  # all is hidden
+    assert WEAK.seconds(StepModel(per_sample=1e-3, transfer=0.01, overlap=1.0), 8) == pytest.approx(0.008)  # all is hidden
 
 
 def test_several_nodes_have_a_second_bandwidth() -> None:
     """16 devices on two nodes: a ring over eight, and one over two."""
-    two_nodes = Setting(batch=8, network=Network(8, transfer=0.1, latency=1e-3))
+    two_nodes = Workload(batch=8, network=Network(8, transfer=0.1, latency=1e-3))
     inner, outer = 2 * 7 / 8 * 0.01 + 14 * 1e-4, 2 * 1 / 2 * 0.1 + 2 * 1e-3
     assert two_nodes.seconds(STEP, 16) == pytest.approx(0.010 + inner + outer - 0.001)
     assert two_nodes.seconds(STEP, 8) == pytest.approx(WEAK.seconds(STEP, 8))  # one node has no second network
@@ -36,16 +36,16 @@ def test_the_limiting_term_is_named() -> None:
     assert WEAK.limit(STEP, 1) == "compute"
     assert WEAK.limit(STEP, 4) == "bandwidth"
     assert WEAK.limit(STEP, 1024) == "latency"  # it grows with the number of devices, bandwidth's part does not
-    assert WEAK.limit(StepTime(fixed=1.0, per_sample=1e-3), 64) == "compute"
-    assert STRONG.limit(StepTime(fixed=0.01, per_sample=1e-3), 64) == "fixed cost"
+    assert WEAK.limit(StepModel(fixed=1.0, per_sample=1e-3), 64) == "compute"
+    assert STRONG.limit(StepModel(fixed=0.01, per_sample=1e-3), 64) == "fixed cost"
 
 
 def test_what_would_help() -> None:
     now = WEAK.efficiency(STEP, 4)
-    gains = {name: efficiency - now for name, efficiency in levers(WEAK, STEP, 4).items()}
+    gains = {name: efficiency - now for name, efficiency in what_if(WEAK, STEP, 4).items()}
     assert gains["accumulation over 4 batches"] == pytest.approx(0.040 / 0.0546 - now)
     assert gains["twice the batch"] == pytest.approx(0.018 / 0.0326 - now)
     assert gains["gradients in half as many bytes (16-bit)"] == pytest.approx(0.010 / 0.0171 - now)
     assert gains["buckets twice as large (half the messages)"] == pytest.approx(0.010 / 0.0243 - now)
-    between = Setting(batch=8, network=Network(2, transfer=0.1, latency=1e-3))
-    assert min(levers(between, STEP, 4).values()) > between.efficiency(STEP, 4)
+    between = Workload(batch=8, network=Network(2, transfer=0.1, latency=1e-3))
+    assert min(what_if(between, STEP, 4).values()) > between.efficiency(STEP, 4)

@@ -9,9 +9,11 @@ import pytest
 from browsers import browser
 from fits import composed
 from lightning.pytorch.loggers import TensorBoardLogger
+from omegaconf import OmegaConf
 from tensorboard import program
 
-from lockstep.extras.report.write import write_report
+from lockstep.extras.report.page import write_report
+from lockstep.runs.composition import CONF
 from lockstep.runs.hparams import hyperparameters, session
 
 pytestmark = pytest.mark.slow
@@ -33,7 +35,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         for summary in session(values, is_success=True):
             logger.experiment.file_writer.add_summary(summary)
         logger.finalize("success")
-    write_report(folder)
+    write_report(folder, OmegaConf.load(CONF / "report.yaml").sections)
     board = program.TensorBoard()
     quick = ("--host=127.0.0.1", "--port=0", "--load_fast=false", "--reload_interval=0")
     board.configure(argv=["tensorboard", "--logdir", str(folder), *quick])
@@ -63,7 +65,7 @@ def test_the_hyperparameters_are_the_chosen_options_and_what_was_swept(url: str)
 def test_the_report_and_its_pictures_are_there(url: str) -> None:
     pictures = asked(url, "plugin/images/tags")["report"]
     assert "report/rates" in {tag.rpartition("/image_summary")[0] or tag for tag in pictures}
-    text = asked(url, "plugin/text/text?run=report&tag=report")
+    text = asked(url, "plugin/text/text?run=report&tag=report/text_summary")
     assert "Take 1 device at lr 0.003" in text[0]["text"]
 
 

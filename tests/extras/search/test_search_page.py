@@ -7,8 +7,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 from searched import NOBODY
 
-from lockstep.extras.report.write import write_report
-from lockstep.extras.search.report_section import Searched, document
+from lockstep.extras.search.report_section import search_page
 from lockstep.extras.search.study import begin
 
 SPACE: dict[str, Any] = {
@@ -30,24 +29,34 @@ def search(folder: Path, objectives: dict[str, str]) -> Path:
     return folder
 
 
+def page(folder: Path) -> dict[str, Any]:
+    """Its blocks by their kind."""
+    content = search_page(folder)
+    assert content is not None
+    kinds = ("text", "list", "table", "picture")
+    return content | {kind: [block for block in content["blocks"] if kind in block] for kind in kinds}
+
+
 def test_a_search_ends_with_its_best_trial_and_optuna_s_pictures(tmp_path: Path) -> None:
-    answer, page = write_report(search(tmp_path, {"val/acc": "max"}))
-    assert answer == "The best of 5 trials: val/acc 0.3 with model.optimizer.lr=0.1 model=b."
-    assert {path.name for path in page.parent.glob("*.png")} == {"history.png", "importances.png"}
-    text = (page.parent / "report.md").read_text()
-    assert "5 trials: 4 complete, 1 failed. Optimized: val/acc (max)" in text
-    assert "| 3 | 0.3 | 0.1 | b | job3 |\n| 2 | 0.2 | 0.01 | a | job2 |" in text
-    assert "- 4 (model.optimizer.lr=0.05 model=a): planted" in text
-    assert page.read_text().count("<svg") == 2
+    content = page(search(tmp_path, {"val/acc": "max"}))
+    assert content["answer"] == "The best of 5 trials: val/acc 0.3 with model.optimizer.lr=0.1 model=b."
+    assert content["text"][0]["text"].startswith("5 trials: 4 complete, 1 failed. Optimized: val/acc (max)")
+    assert content["table"][0]["columns"] == ["trial", "val/acc", "model.optimizer.lr", "model", "job"]
+    assert content["table"][0]["table"][:2] == [["3", "0.3", "0.1", "b", "job3"], ["2", "0.2", "0.01", "a", "job2"]]
+    assert content["list"][0]["list"] == ["4 (model.optimizer.lr=0.05 model=a): planted"]
+    assert [block["picture"] for block in content["picture"]] == ["history", "importances"]
+    assert all(block["draw"]().axes for block in content["picture"])
 
 
 def test_of_several_objectives_the_trials_that_no_other_beats_come_first(tmp_path: Path) -> None:
-    answer, page = write_report(search(tmp_path, {"val/loss": "min", "wall_time": "max"}))
+    content = page(search(tmp_path, {"val/loss": "min", "wall_time": "max"}))
     best = "val/loss 0, wall_time 10 with model.optimizer.lr=0.0001 model=a"
-    assert answer == f"4 trials of 5 on the Pareto front; the first: {best}."
-    assert {path.name for path in page.parent.glob("*.png")} == {"pareto.png"}
+    assert content["answer"] == f"4 trials of 5 on the Pareto front; the first: {best}."
+    assert [block["picture"] for block in content["picture"]] == ["pareto"]
+    assert content["picture"][0]["draw"]().axes
 
 
-def test_a_search_that_has_found_nothing_says_so(tmp_path: Path) -> None:
+def test_a_search_without_results_says_so_and_another_sweep_has_no_such_page(tmp_path: Path) -> None:
+    assert search_page(tmp_path) is None
     begin(tmp_path, "journal", {"val/acc": "max"}, NOBODY)
-    assert document(Searched(tmp_path)).answer == "None of 0 trials is complete: nothing can be said yet."
+    assert page(tmp_path)["answer"] == "None of 0 trials is complete: nothing can be said yet."

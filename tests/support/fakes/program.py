@@ -25,7 +25,7 @@ STEPS = 5
 HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang", "preempted", "wait")
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+@hydra.main(version_base="1.3", config_path="../../../conf", config_name="train")
 def main(cfg: DictConfig) -> None:
     folder = Path(cfg.run_dir)
     record.write_status(folder, "running")

@@ -2,10 +2,11 @@
 
 FILES = [
     "docs/scaling-report.md",
+    "conf/report.yaml",
     "scripts/report.py",
     "docs/report_first_screen.png",
     "docs/scaling_example.png",
     "docs/rates_example.png",
 ]
-NEEDS = ["search"]
-OPTIONAL_DEPENDENCIES: list[str] = []
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES = ["report"]

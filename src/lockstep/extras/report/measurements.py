@@ -1,4 +1,4 @@
-"""What a sweep has measured: one row per job, also of those that have not finished."""
+"""What a sweep has measured: one row per job, also for jobs that have not finished."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ from lockstep.sweeps.states import FAILED, FINISHED
 from lockstep.sweeps.view import as_it_stands
 
 DIVERGED, MISSING = "diverged", "missing"
-# What a row has a field of its own for; jobs that differ in any other key are not compared with each other.
+# Keys for which a row has a field; jobs that differ in any other key are not compared with each other.
 _AXES = {"trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches", "model.optimizer.lr"}
 _AXES |= {"datamodule.batch_size", "datamodule.global_batch_size", *REPEATS}
 _NOT_FINITE = re.compile(r"\b(nan|inf|infinite|not finite|diverged)\b", re.IGNORECASE)
@@ -31,22 +31,24 @@ class Measurement:
     step_seconds: of an optimizer step; seconds: of the whole job.
     history: after each epoch the seconds trained so far and the metric.
     variant: the values of other keys in which the sweep's jobs differ.
-    record: the job's metrics.json.
+    config: the job's composed config, by dotted keys; record: its metrics.json.
     """
 
     job: str
     status: str
     devices: int
-    reason: str | None = None
-    lr: float | None = None
-    seed: Any = None
-    global_batch: int | None = None
+    reason: str | None
+    lr: float | None
+    seed: Any
+    global_batch: int | None
+    seconds: float | None
+    metric: float | None
+    history: tuple[tuple[float, float], ...]
+    variant: tuple[str, ...]
+    overrides: tuple[str, ...]
+    config: dict[str, Any] = field(compare=False)
+    record: dict[str, Any] = field(compare=False)
     step_seconds: float | None = None
-    seconds: float | None = None
-    metric: float | None = None
-    history: tuple[tuple[float, float], ...] = ()
-    variant: tuple[str, ...] = ()
-    record: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def is_finished(self) -> bool:
@@ -68,20 +70,18 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Measurements:
-    """A sweep's rows, those of one variant, in the order of devices, rate and seed.
+    """The rows of a sweep's largest variant, in the order of devices, rate and seed.
 
     is_of_steps: times are of training steps; otherwise of whole trainings, with validation and checkpoints.
-    left_out: how many jobs there are of each other variant.
-    compared: the model, the data and the overrides that all rows have in common, a line each.
+    left_out: the number of jobs of each other variant.
     """
 
     directory: Path
     rows: tuple[Measurement, ...]
     metric: str
     maximize: bool
-    is_of_steps: bool = False
-    left_out: dict[tuple[str, ...], int] = field(default_factory=dict)
-    compared: tuple[str, ...] = ()
+    is_of_steps: bool
+    left_out: dict[tuple[str, ...], int]
 
     @property
     def finished(self) -> list[Measurement]:
@@ -93,15 +93,15 @@ class Measurements:
 
 
 def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
-    """The rows of the jobs that have the overrides `only` (KEY=VALUE); of several variants left the one with the most finished
-    jobs. Raises ConfigError where there is none."""
+    """Reads the jobs that have the overrides `only` (KEY=VALUE); if several variants are left, the one with the most finished
+    jobs. Raises ConfigError if there is none."""
     manifest = as_it_stands(Manifest(sweep_dir))
     if not manifest.jobs:
         raise config_error("SWEEP_DIR", sweep_dir, "names no jobs; accepted is the directory of a sweep")
     jobs = {key: job for key, job in manifest.jobs.items() if {*only} <= {item.lstrip("+") for item in job["overrides"]}}
     if not jobs:
         raise config_error("--only", " ".join(only), "no job has these; accepted are overrides of the sweep's jobs")
-    names = [name for name in varying([job["overrides"] for job in manifest.jobs.values()]) if name.lstrip("+") not in _AXES]
+    names = varying([job["overrides"] for job in manifest.jobs.values()])
     edited = edits(manifest)
     rows = [_row(manifest.directory / job["directory"], job, names, edited.get(key, {})) for key, job in jobs.items()]
     counts = Counter(row.variant for row in rows)
@@ -117,44 +117,30 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
         maximize=first.get("optimized_mode") == "max",
         is_of_steps=is_of_steps,
         left_out={one: count for one, count in counts.items() if one != variant},
-        compared=_compared(manifest.directory, kept, [job["overrides"] for job in jobs.values()]),
     )
-
-
-def _compared(directory: Path, rows: Sequence[Measurement], overrides: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """What was trained on what. Jobs of one variant have one model and one data set, unless an edited config says otherwise."""
-    config = next((flat(card["config"]) for row in rows if (card := card_of(directory / row.job)) is not None), {})
-    record = next((row.record for row in rows if row.record), {})
-    net, task, data = (config.get(f"{key}._target_") for key in ("model.net", "model", "datamodule"))
-    model = " in ".join(str(one).rpartition(".")[2] for one in (net, task) if one)
-    parameters = f", {record['parameters']:,} parameters" if record.get("parameters") else ""
-    samples = record.get("samples") or {}
-    sizes = ", ".join(f"{value} {name}" for name, value in samples.items() if isinstance(value, int | str))
-    shared = [item for item in overrides[0] if all(item in one for one in overrides)]
-    facts = {"model": model and model + parameters, "data": str(data or "").rpartition(".")[2] + (f", {sizes}" if sizes else "")}
-    facts |= {"overrides of all jobs": " ".join(shared)}
-    return tuple(f"{name}: {value}" for name, value in facts.items() if value)
 
 
 def _row(directory: Path, job: dict[str, Any], names: Sequence[str], edited: dict[str, Any]) -> Measurement:
     config = flat((card_of(directory) or {}).get("config", {}))
     record = (record_of(directory) or {}) if job["status"] == FINISHED else {}
     values = dict(override.lstrip("+").partition("=")[::2] for override in job["overrides"])
-    variant = {name.lstrip("+"): values.get(name.lstrip("+")) for name in names}
-    variant |= {name: value for name, value in edited.items() if name not in _AXES}
+    variant = {name.lstrip("+"): values.get(name.lstrip("+")) for name in names} | edited
     spent = [attempt["ended"] - attempt["started"] for attempt in job["attempts"] if attempt["ended"] is not None]
+    lr = config.get("model.optimizer.lr", record.get("lr"))
     return Measurement(
         job=job["directory"],
         status=_status(job),
-        reason=job["reason"] if job["status"] == FAILED else job["reason"] or (None if record else job["status"]),
+        reason=job["reason"] if record or job["status"] == FAILED else job["reason"] or job["status"],
         devices=job["devices"],
-        lr=_number(config.get("model.optimizer.lr", record.get("lr"))),
+        lr=float(lr) if isinstance(lr, int | float) else None,  # an interpolation is no number
         seed=config.get("seed", record.get("seed")),
-        global_batch=record.get("global_batch_size") or _global_batch(config, job["devices"]),
+        global_batch=record.get("global_batch_size") or _configured_batch(config, job["devices"]),
         seconds=record.get("wall_time") or (sum(spent) if spent else None),
         metric=job["metric"],
         history=_history(directory, job["optimized_metric"]) if record else (),
-        variant=tuple(f"{name}={value}" for name, value in variant.items()),
+        variant=tuple(f"{name}={value}" for name, value in variant.items() if name not in _AXES),
+        overrides=tuple(job["overrides"]),
+        config=config,
         record=record,
     )
 
@@ -172,8 +158,8 @@ def _step_seconds(record: dict[str, Any], is_of_steps: bool) -> float | None:
     return record["global_batch_size"] / rate if rate and record.get("global_batch_size") else None
 
 
-def _global_batch(config: dict[str, Any], devices: int) -> int | None:
-    """Of a job that has left no record."""
+def _configured_batch(config: dict[str, Any], devices: int) -> int | None:
+    """Returns the global batch of a job that has left no record."""
     if isinstance(given := config.get("datamodule.global_batch_size"), int):
         return given
     batch, accumulated = config.get("datamodule.batch_size"), config.get("trainer.accumulate_grad_batches", 1)
@@ -184,11 +170,6 @@ def _history(directory: Path, metric: str) -> tuple[tuple[float, float], ...]:
     epochs = progress_of(directory).get("history", [])
     points = [(epoch.get("seconds"), epoch.get("metrics", {}).get(metric)) for epoch in epochs if isinstance(epoch, dict)]
     return tuple((seconds, value) for seconds, value in points if seconds is not None and value is not None)
-
-
-def _number(value: Any) -> float | None:
-    """Of what a config file says: an interpolation is none."""
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _place(row: Measurement) -> tuple[Any, ...]:

@@ -1,72 +1,70 @@
-"""The report's page: what was found, in the order in which a reader asks."""
+"""The sections of the report about what was measured. Each is a function that yields the blocks of page.py."""
 
-from collections.abc import Iterator
-from statistics import fmean
+from collections.abc import Iterator, Sequence
 
-from lockstep.extras.report import choice, pictures
-from lockstep.extras.report.document import Block, Document, Heading, Items, Picture, Table, Text
+from lockstep.extras.report import charts, choice
+from lockstep.extras.report.analysis import Analysis
 from lockstep.extras.report.estimates import Estimate
-from lockstep.extras.report.findings import Findings
-from lockstep.extras.report.measurements import Measurements
-from lockstep.extras.report.model_sections import batch, communication
-from lockstep.extras.report.origin import missing, origin
-from lockstep.extras.report.rates import cells, fitted_rule, rows_of
-from lockstep.extras.report.scaling import EQUAL, STRONG, Change, Point, Series, arrivals, common_target, metric_change
+from lockstep.extras.report.measurements import Measurement, Measurements
+from lockstep.extras.report.page import Block
+from lockstep.extras.report.rates import fit_rule, rate_grid
+from lockstep.extras.report.series import EQUAL, STRONG, Change, Point, Series, common_target, find_arrivals, metric_change
 
 
-def document(found: Findings) -> Document:
-    """Every section that the measurements have something for."""
-    parts = (scaling, learning_rate, same_batch, time, communication, batch, missing, origin)
-    blocks = [block for part in parts for block in part(found)]
-    return Document(f"Scaling report of the sweep in {found.measured.directory.name}", found.answer, blocks)
-
-
-def scaling(found: Findings) -> Iterator[Block]:
-    measured = found.measured
-    if measured.compared:
-        yield Items(measured.compared)
-    ended = f"{len(measured.finished)} of {len(measured.rows)} jobs have finished: {_grid(measured)}"
-    if len(measured.finished) < len(measured.rows):
-        ended += "; the others stand under What is missing"
-    of = "training steps" if measured.is_of_steps else "whole trainings, with validation and checkpoints"
-    yield Text(f"{ended}. Times are of {of}. Brackets hold 95% confidence intervals over repeats.")
-    if found.starved:
-        yield Text("The machine was busy with other things while this was measured: see what to be careful about, below.")
-    if (chosen := found.series) and len(chosen.points) > 1:
-        words = "Samples per second and efficiency by number of devices, with the ideal line"
-        yield Picture("scaling", words, lambda: pictures.scaling(chosen, found.fit))
-    taken = choice.chosen(found.series, measured.maximize) if found.series else None
-    for series in found.all_series:
-        yield Heading(series.name.capitalize())
+def scaling(analysis: Analysis) -> Iterator[Block]:
+    measured, longest = analysis.measured, analysis.series
+    if facts := _compared(measured.rows):
+        yield {"list": facts}
+    yield {"text": _overview(measured)}
+    if analysis.starved:
+        yield {"text": "The machine was busy with other things while this was measured: see what to be careful about, below."}
+    is_scaled = longest is not None and len(longest.points) > 1
+    if longest and is_scaled:
+        alt = "Samples per second and efficiency by number of devices, with the ideal line"
+        yield {"picture": "scaling", "alt": alt, "draw": lambda: charts.scaling(longest, analysis.fit)}
+    taken = choice.choose(longest, measured.maximize) if longest else None
+    for series in analysis.all_series:
+        yield {"heading": series.name.capitalize()}
         yield _table(series, measured.metric, taken)
-    if found.series and len(found.series.points) > 1:
-        yield Text(
-            "More devices are taken as long as nothing of the metric is lost and twice as many give at least "
+    if is_scaled:
+        yield {
+            "text": "More devices are taken as long as nothing of the metric is lost and twice as many give at least "
             f"{2**choice.WORTH:.2f}x the speed: from there on scaling is not free."
-        )
-    if found.series:
-        yield from _arrivals(found.series, found)
+        }
 
 
-def _arrivals(series: Series, found: Findings) -> Iterator[Block]:
-    maximize = found.measured.maximize
-    target = common_target(series, maximize) if found.assumed.target is None else found.assumed.target
-    if target is not None and (first := arrivals(series, target, maximize)):
-        yield Heading(f"Time to {found.measured.metric} {target:.4g}")
-        rows = [[str(n), _rate(one.lr), shown(one.seconds, ".1f"), shown(one.hours, ".3g")] for n, one in sorted(first.items())]
-        yield Table(("devices", "lr that is first there", "seconds", "device-hours"), rows)
+def _compared(rows: Sequence[Measurement]) -> list[str]:
+    """What was trained on what, and the overrides that all jobs have. Jobs of one variant have one model and one data set."""
+    config = next((row.config for row in rows if row.config), {})
+    record = next((row.record for row in rows if row.record), {})
+    net, task, data = (
+        str(config.get(f"{key}._target_") or "").rpartition(".")[2] for key in ("model.net", "model", "datamodule")
+    )
+    parameters = f"{record['parameters']:,} parameters" if record.get("parameters") else ""
+    sizes = [f"{value} {name}" for name, value in (record.get("samples") or {}).items() if isinstance(value, int | str)]
+    facts = {
+        "model": ", ".join(filter(None, (" in ".join(filter(None, (net, task))), parameters))) if net or task else "",
+        "data": ", ".join(filter(None, (data, *sizes))),
+        "overrides of all jobs": " ".join(item for item in rows[0].overrides if all(item in row.overrides for row in rows)),
+    }
+    return [f"{name}: {value}" for name, value in facts.items() if value]
 
 
-def _grid(measured: Measurements) -> str:
-    counts = sorted({row.devices for row in measured.rows})
-    rates = sorted({row.lr for row in measured.rows if row.lr is not None})
-    seeds = {row.seed for row in measured.rows}
-    said = [f"{', '.join(map(str, counts))} devices", f"rates {', '.join(f'{rate:g}' for rate in rates)}"]
-    return " x ".join([*said, f"{len(seeds)} seeds"] if len(seeds) > 1 else said)
+def _overview(measured: Measurements) -> str:
+    rows = measured.rows
+    counts, rates = sorted({row.devices for row in rows}), sorted({row.lr for row in rows if row.lr is not None})
+    axes = [f"{', '.join(map(str, counts))} devices", f"rates {', '.join(f'{rate:g}' for rate in rates)}"]
+    axes += [f"{len(seeds)} seeds"] if len(seeds := {row.seed for row in rows}) > 1 else []
+    others = "; the others stand under What is missing" if len(measured.finished) < len(rows) else ""
+    timed = "training steps" if measured.is_of_steps else "whole trainings, with validation and checkpoints"
+    return (
+        f"{len(measured.finished)} of {len(rows)} jobs have finished: {' x '.join(axes)}{others}. Times are of {timed}. "
+        "Brackets hold 95% confidence intervals over repeats."
+    )
 
 
-def _table(series: Series, metric: str, chosen: Point | None) -> Table:
-    columns = ("devices", "best lr", f"{metric} at it", "samples/s", "speed-up", "efficiency", "ms per step")
+def _table(series: Series, metric: str, chosen: Point | None) -> Block:
+    columns = ["devices", "best lr", f"{metric} at it", "samples/s", "speed-up", "efficiency", "ms per step"]
     rows = [
         [
             f"{point.devices}{' (taken)' if point is chosen else ''}",
@@ -82,44 +80,62 @@ def _table(series: Series, metric: str, chosen: Point | None) -> Table:
         ]
         for point in series.points
     ]
-    return Table((*columns, "device-hours a job", "global batch", "jobs"), rows)
+    return {"columns": [*columns, "device-hours a job", "global batch", "jobs"], "table": rows}
 
 
-def learning_rate(found: Findings) -> Iterator[Block]:
-    measured, series = found.measured, found.series
-    if grid := cells(rows_of(series, measured) if series else measured.rows):
-        yield Heading("Learning rates")
+def time_to_target(analysis: Analysis) -> Iterator[Block]:
+    if (series := analysis.series) is None:
+        return
+    measured, target = analysis.measured, analysis.assumed.target
+    target = common_target(series, measured.maximize) if target is None else target
+    if target is not None and (arrivals := find_arrivals(series, target, measured.maximize)):
+        yield {"heading": f"Time to {measured.metric} {target:.4g}"}
+        rows = [
+            [str(n), _rate(one.lr), shown(one.seconds, ".1f"), shown(one.hours, ".3g")] for n, one in sorted(arrivals.items())
+        ]
+        yield {"columns": ["devices", "lr that is first there", "seconds", "device-hours"], "table": rows}
+
+
+def learning_rate(analysis: Analysis) -> Iterator[Block]:
+    measured, series = analysis.measured, analysis.series
+    if grid := rate_grid(series, measured):
+        yield {"heading": "Learning rates"}
         best = {point.devices: point.lr for point in series.points} if series else {}
-        words = f"{measured.metric} by number of devices and learning rate; the best of each is framed"
-        yield Picture("rates", words, lambda: pictures.rate_map(grid, measured, best))
-    rule = fitted_rule(series, measured.maximize) if series else None
+        alt = f"{measured.metric} by number of devices and learning rate; the best of each is framed"
+        yield {"picture": "rates", "alt": alt, "draw": lambda: charts.rate_map(grid, measured, best)}
+    rule = fit_rule(series, measured.maximize) if series else None
     if rule is None:
         return
     others = ", ".join(f"{name} {chance:.0%}" for name, chance in rule.likelihood.items() if name != rule.name)
-    yield Text(
-        f"The best rate grows as the global batch to the power of {shown(rule.exponent, '.2f')}: of three rules the likeliest "
-        f"is {rule.name} ({rule.likelihood[rule.name]:.0%}; {others}), by how coarse the grid is and how the repeats differ."
-    )
+    yield {
+        "text": f"The best rate grows as the global batch to the power of {shown(rule.exponent, 'z.2f')}: of three rules the "
+        f"likeliest is {rule.name} ({rule.likelihood[rule.name]:.0%}; {others}), by how coarse the grid is and how the repeats "
+        "differ."
+    }
     if rule.edges:
         where = ", ".join(map(str, rule.edges))
-        yield Text(
-            f"With devices={where} the best rate is the smallest or the largest that was tried: a better one may lie beyond."
-        )
+        rest = "the best rate is the smallest or the largest that was tried: a better one may lie beyond."
+        yield {"text": f"With devices={where} {rest}"}
 
 
-def same_batch(found: Findings) -> Iterator[Block]:
-    """Accuracy against devices where only they differ, in the longest such series."""
-    series = next((series for series in found.all_series if series.kind == STRONG), None)
+def same_batch(analysis: Analysis) -> Iterator[Block]:
+    """Accuracy against devices in the longest series of one global batch, where only the devices differ."""
+    series = next((series for series in analysis.all_series if series.kind == STRONG), None)
     if series is None:
         return
-    yield Heading(f"The same global batch of {series.batch}: {found.measured.metric} against devices")
-    few = choice.count(series.base.devices, "device")
-    words = f"The change of {found.measured.metric} from {few} to more, at one global batch"
-    changes = [metric_change(point, series, found.measured.maximize) for point in series.points[1:]]
-    yield Picture("accuracy", words, lambda: pictures.accuracy(series.base.devices, changes, found.measured.metric))
-    rows = [[str(one.devices), str(one.pairs or "none"), shown(one.amount, "+.2g"), _verdict(one)] for one in changes]
-    yield Table(("devices", "pairs of one rate and seed", f"change of {found.measured.metric}", "verdict"), rows)
-    yield Text("Whether N processes give what one gives, step by step, is for scripts/parity.py to say.")
+    metric = analysis.measured.metric
+    changes = [metric_change(point, series, analysis.measured.maximize) for point in series.points[1:]]
+    yield {"heading": f"The same global batch of {series.batch}: {metric} against devices"}
+    yield {
+        "picture": "accuracy",
+        "alt": f"The change of {metric} from {choice.count(series.base.devices, 'device')} to more, at one global batch",
+        "draw": lambda: charts.accuracy(series.base.devices, changes, metric),
+    }
+    yield {
+        "columns": ["devices", "pairs of one rate and seed", f"change of {metric}", "verdict"],
+        "table": [[str(one.devices), str(one.pairs or "none"), shown(one.amount, "+.2g"), _verdict(one)] for one in changes],
+    }
+    yield {"text": "Whether N processes give what one gives, step by step, is for scripts/parity.py to say."}
 
 
 def _verdict(change: Change) -> str:
@@ -127,24 +143,30 @@ def _verdict(change: Change) -> str:
     return change.verdict if is_repeated else f"{change.verdict}, from one run"
 
 
-def time(found: Findings) -> Iterator[Block]:
-    if measured := found.recorded(lambda record: record.get("step_time")):
-        yield Heading("Where a step's time goes")
-        names = list(dict.fromkeys(name for jobs in measured.values() for parts in jobs for name in parts))
-        shares = {n: {name: fmean(parts.get(name, 0.0) for parts in jobs) for name in names} for n, jobs in measured.items()}
-        yield Picture("time", "The share of each part of a step, by number of devices", lambda: pictures.time_shares(shares))
-        yield Table(("devices", *names), [[str(n), *(f"{share:.0%}" for share in parts.values())] for n, parts in shares.items()])
-    if peaks := found.recorded(lambda record: record.get("memory_gib_of_ranks")):
-        yield Heading("Memory")
-        kind = "process" if found.on_cpu else "device"
-        columns = ("devices", f"peak of a {kind}, GiB: most", "least", "balance over the ranks")
-        largest = {n: max(jobs, key=max) for n, jobs in peaks.items()}  # of the job that took most
-        rows = [(n, max(ranks), min(ranks)) for n, ranks in largest.items()]
-        yield Table(columns, [[str(n), f"{most:.3g}", f"{least:.3g}", f"{least / most:.0%}"] for n, most, least in rows])
+def memory(analysis: Analysis) -> Iterator[Block]:
+    peaks = {
+        n: [ranks for record in records if (ranks := record.get("memory_gib_of_ranks"))]
+        for n, records in analysis.records.items()
+    }
+    largest = {n: max(jobs, key=max) for n, jobs in peaks.items() if jobs}  # of the job that took most
+    if largest:
+        yield {"heading": "Memory"}
+        yield {
+            "columns": [
+                "devices",
+                f"peak of a {'process' if analysis.on_cpu else 'device'}, GiB: most",
+                "least",
+                "balance over the ranks",
+            ],
+            "table": [
+                [str(n), f"{max(ranks):.3g}", f"{min(ranks):.3g}", f"{min(ranks) / max(ranks):.0%}"]
+                for n, ranks in largest.items()
+            ],
+        }
 
 
 def shown(value: Estimate, form: str) -> str:
-    """The mean, and the interval in brackets where there is one that can be seen."""
+    """Formats the mean, and the interval in brackets if there is one that can be seen."""
     mean, low, high = (format(number, form) for number in (value.mean, *value.bounds))
     return mean if low == mean == high else f"{mean} [{low} to {high}]"
 

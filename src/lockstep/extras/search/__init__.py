@@ -6,5 +6,5 @@ FILES = [
     "conf/callbacks/pruning.yaml",
     "src/hydra_plugins/lockstep_search.py",
 ]
-NEEDS = ["report"]
+NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES = ["search"]

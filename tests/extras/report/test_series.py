@@ -8,9 +8,9 @@ import pytest
 from measured import cell
 from scipy import stats
 
-from lockstep.extras.report import estimates, rates, scaling
+from lockstep.extras.report import estimates, rates
 from lockstep.extras.report.measurements import Measurements, read
-from lockstep.extras.report.scaling import MIXED, SINGLE, STRONG, WEAK, series_of
+from lockstep.extras.report.series import MIXED, SINGLE, STRONG, WEAK, common_target, find_arrivals, find_series
 
 STEPS = {1: 0.010, 2: 0.0125, 4: 0.016}  # seconds of a step
 
@@ -30,17 +30,17 @@ def test_an_interval_is_student_s() -> None:
     one = estimates.estimate([1.0, 2.0, 3.0])
     half = stats.t.ppf(0.975, 2) / math.sqrt(3)
     assert (one.mean, one.interval, one.runs) == (2.0, pytest.approx((2 - half, 2 + half)), 3)
-    whole, cut = (function([1.0, 3.0]).interval or (0.0, 0.0) for function in (estimates.estimate, estimates.positive))
+    whole, cut = (function([1.0, 3.0]).interval or (0.0, 0.0) for function in (estimates.estimate, estimates.estimate_positive))
     assert (whole[0] < 0, cut) == (True, (0.0, whole[1]))
     assert estimates.estimate([2.0]) == estimates.Estimate(2.0)
     welch = stats.ttest_ind([1.0, 2.0, 3.0], [5.0, 5.5], equal_var=False).confidence_interval()
-    ours = estimates.difference([1.0, 2.0, 3.0], [5.0, 5.5])
-    assert ours.interval == pytest.approx((welch.low, welch.high))
+    change = estimates.difference([1.0, 2.0, 3.0], [5.0, 5.5])
+    assert change.interval == pytest.approx((welch.low, welch.high))
     assert estimates.ratio([4.0], [2.0]) == estimates.Estimate(pytest.approx(2.0))
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device(tmp_path: Path) -> None:
-    (series,) = series_of(weak(tmp_path))
+    (series,) = find_series(weak(tmp_path))
     assert (series.kind, series.batch, [point.devices for point in series.points]) == (WEAK, 32, [1, 2, 4])
     assert [point.global_batch for point in series.points] == [32, 64, 128]
     assert [point.speedup.mean for point in series.points] == [1.0, pytest.approx(2 / 1.25), pytest.approx(4 / 1.6)]
@@ -53,7 +53,7 @@ def test_weak_scaling_keeps_the_batch_of_a_device(tmp_path: Path) -> None:
 
 def test_strong_scaling_keeps_the_global_batch(tmp_path: Path) -> None:
     cells = [cell(devices, global_batch=64, step=step / devices) for devices, step in STEPS.items()]
-    (series,) = series_of(read(measured.sweep(tmp_path, cells)))
+    (series,) = find_series(read(measured.sweep(tmp_path, cells)))
     assert (series.kind, series.batch) == (STRONG, 64)
     assert series.points[2].speedup.mean == pytest.approx(2.5)
     assert series.points[2].speedup.interval is None  # nothing was repeated
@@ -61,19 +61,19 @@ def test_strong_scaling_keeps_the_global_batch(tmp_path: Path) -> None:
 
 def test_a_sweep_of_both_kinds_has_both_series(tmp_path: Path) -> None:
     cells = [cell(devices, batch=batch) for devices in (1, 2, 4) for batch in (16, 32)]
-    found = {
+    batches = {
         (series.kind, series.batch): [p.devices for p in series.points]
-        for series in series_of(read(measured.sweep(tmp_path, cells)))
+        for series in find_series(read(measured.sweep(tmp_path, cells)))
     }
-    assert found == {(WEAK, 16): [1, 2, 4], (WEAK, 32): [1, 2, 4], (STRONG, 32): [1, 2], (STRONG, 64): [2, 4]}
+    assert batches == {(WEAK, 16): [1, 2, 4], (WEAK, 32): [1, 2, 4], (STRONG, 32): [1, 2], (STRONG, 64): [2, 4]}
 
 
 def test_less_than_a_series_is_told_as_what_it_is(tmp_path: Path) -> None:
-    (one,) = series_of(read(measured.sweep(tmp_path / "one", [cell(2, lr=lr) for lr in (0.1, 0.2)])))
+    (one,) = find_series(read(measured.sweep(tmp_path / "one", [cell(2, lr=lr) for lr in (0.1, 0.2)])))
     assert (one.kind, len(one.points), one.base.speedup.mean) == (SINGLE, 1, 1.0)
-    (mixed,) = series_of(read(measured.sweep(tmp_path / "mixed", [cell(1, batch=32), cell(2, batch=20)])))
+    (mixed,) = find_series(read(measured.sweep(tmp_path / "mixed", [cell(1, batch=32), cell(2, batch=20)])))
     assert (mixed.kind, [point.devices for point in mixed.points]) == (MIXED, [1, 2])
-    assert series_of(read(measured.sweep(tmp_path / "none", [cell(1, status="failed", reason="boom")]))) == []
+    assert find_series(read(measured.sweep(tmp_path / "none", [cell(1, status="failed", reason="boom")]))) == []
 
 
 def test_time_to_a_target_is_of_the_rate_that_gets_there_first(tmp_path: Path) -> None:
@@ -82,27 +82,27 @@ def test_time_to_a_target_is_of_the_rate_that_gets_there_first(tmp_path: Path) -
 
     cells = [cell(1, 0.1, metric=0.9, history=epochs(0.5, 0.8, 0.9)), cell(1, 0.3, metric=0.85, history=epochs(0.8, 0.85))]
     cells += [cell(2, 0.1, metric=0.8, history=epochs(0.7, 0.8)), cell(2, 0.3, metric=0.4, history=epochs(0.4, 0.4))]
-    (series,) = series_of(read(measured.sweep(tmp_path, cells)))
-    assert scaling.common_target(series, maximize=True) == 0.8
-    found = scaling.arrivals(series, 0.8, maximize=True)
-    assert {devices: (one.lr, one.seconds.mean) for devices, one in found.items()} == {1: (0.3, 10.0), 2: (0.1, 20.0)}
-    assert found[2].hours.mean == pytest.approx(40 / 3600)
-    assert [*scaling.arrivals(series, 0.88, maximize=True)] == [1]
-    (bare,) = series_of(read(measured.sweep(tmp_path / "bare", [cell(1), cell(2)])))
-    assert scaling.common_target(bare, maximize=True) is None
+    (series,) = find_series(read(measured.sweep(tmp_path, cells)))
+    assert common_target(series, maximize=True) == 0.8
+    first = find_arrivals(series, 0.8, maximize=True)
+    assert {devices: (one.lr, one.seconds.mean) for devices, one in first.items()} == {1: (0.3, 10.0), 2: (0.1, 20.0)}
+    assert first[2].hours.mean == pytest.approx(40 / 3600)
+    assert [*find_arrivals(series, 0.88, maximize=True)] == [1]
+    (bare,) = find_series(read(measured.sweep(tmp_path / "bare", [cell(1), cell(2)])))
+    assert common_target(bare, maximize=True) is None
 
 
 def test_a_cell_says_how_its_jobs_ended(tmp_path: Path) -> None:
     cells = [cell(1, 0.1, metric=0.8), cell(1, 0.1, seed=1, status="failed", reason="boom"), cell(2, 0.1, status="waiting")]
     cells += [cell(1, 9.0, status="failed", reason="loss is nan"), cell(2, 9.0, status="failed", reason="boom")]
-    grid = rates.cells(read(measured.sweep(tmp_path, cells)).rows)
+    grid = rates.rate_grid(None, read(measured.sweep(tmp_path, cells)))
     assert {place: (one.status, one.unfinished) for place, one in grid.items()} == {
         (1, 0.1): ("finished", 1),
         (1, 9.0): ("diverged", 1),
         (2, 0.1): ("missing", 1),
         (2, 9.0): ("failed", 1),
     }
-    assert grid[1, 0.1].metric.mean == 0.8
+    assert grid[1, 0.1].metric == 0.8
 
 
 @pytest.mark.parametrize(("power", "name"), [(0.0, "constant"), (0.5, "sqrt"), (1.0, "linear")])
@@ -113,8 +113,8 @@ def test_the_rule_by_which_the_best_rate_grows(tmp_path: Path, power: float, nam
         for devices in (1, 4, 16)
         for i in range(7)
     ]
-    (series,) = series_of(read(measured.sweep(tmp_path, cells)))
-    rule = rates.fitted_rule(series, maximize=True)
+    (series,) = find_series(read(measured.sweep(tmp_path, cells)))
+    rule = rates.fit_rule(series, maximize=True)
     assert rule is not None
     assert (rule.name, rule.edges) == (name, ())
     assert rule.likelihood[name] > 0.9
@@ -123,10 +123,10 @@ def test_the_rule_by_which_the_best_rate_grows(tmp_path: Path, power: float, nam
 
 
 def test_a_coarse_grid_is_no_proof_of_a_rule(tmp_path: Path) -> None:
-    (series,) = series_of(weak(tmp_path))
-    rule = rates.fitted_rule(series, maximize=True)
+    (series,) = find_series(weak(tmp_path))
+    rule = rates.fit_rule(series, maximize=True)
     assert rule is not None
     assert rule.edges == (1, 2, 4)
     assert max(rule.likelihood.values()) < 0.9
-    (one_rate,) = series_of(weak(tmp_path / "b", lrs=(0.1,)))
-    assert rates.fitted_rule(one_rate, maximize=True) is None
+    (one_rate,) = find_series(weak(tmp_path / "b", lrs=(0.1,)))
+    assert rates.fit_rule(one_rate, maximize=True) is None

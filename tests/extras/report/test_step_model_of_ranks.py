@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from ranks import in_ranks
 
-from lockstep.extras.report.communication import Timing, fit
+from lockstep.extras.report.step_model import Timing, fit
 
 pytestmark = pytest.mark.slow
 COUNTS, LEFT_OUT = (1, 2, 3, 4), 6
@@ -34,7 +34,7 @@ def ring_all_reduce(gradient: torch.Tensor, rank: int, count: int) -> None:
 
 def times(rank: int, _: int) -> list[tuple[int, float]]:
     """By rank zero, seconds of steps on each number of ranks, in turn; the others wait meanwhile."""
-    found = []
+    fitted = []
     for count in (*COUNTS, LEFT_OUT) * STEPS:
         dist.barrier()
         if rank < count:
@@ -42,15 +42,15 @@ def times(rank: int, _: int) -> list[tuple[int, float]]:
             start = time.perf_counter()
             time.sleep(COMPUTE)
             ring_all_reduce(gradient, rank, count)
-            found.append((count, time.perf_counter() - start))
+            fitted.append((count, time.perf_counter() - start))
             assert gradient.eq(sum(range(count))).all()
-    return found
+    return fitted
 
 
 def test_a_count_left_out_of_the_fit_is_predicted(tmp_path: Path) -> None:
     """By the fastest steps: in the others a process had to wait for a core."""
     measured = in_ranks(LEFT_OUT, times, tmp_path)[0]
     fastest = {count: sorted(seconds for n, seconds in measured if n == count)[: STEPS // 4] for count in (*COUNTS, LEFT_OUT)}
-    found = fit([Timing(count, 1, seconds) for count in COUNTS for seconds in fastest[count]])
-    assert found is not None
-    assert found.model.seconds(LEFT_OUT, 1) == pytest.approx(statistics.median(fastest[LEFT_OUT]), rel=0.15)
+    fitted = fit([Timing(count, 1, seconds) for count in COUNTS for seconds in fastest[count]])
+    assert fitted is not None
+    assert fitted.model.seconds(LEFT_OUT, 1) == pytest.approx(statistics.median(fastest[LEFT_OUT]), rel=0.15)

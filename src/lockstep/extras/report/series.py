@@ -1,4 +1,4 @@
-"""How throughput, time and the final metric move with the number of devices."""
+"""How throughput, time and the final metric change with the number of devices."""
 
 import itertools
 import operator
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.extras.report.estimates import Estimate, difference, estimate, positive, ratio, score
+from lockstep.extras.report.estimates import Estimate, difference, estimate, estimate_metric, estimate_positive, ratio
 from lockstep.extras.report.measurements import Measurement, Measurements
-from lockstep.extras.report.prediction import Setting
+from lockstep.extras.report.prediction import Workload
 
 WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
 SAME = 0.01  # the part of the metric that a change has to have to matter
 EQUAL, CHANCE, SMALL, BETTER, WORSE = "equal", "not beyond chance", "less than 1%", "better", "worse"
-KEPT = {WEAK: "batch_per_device", STRONG: "global_batch"}  # of a job, over the counts of a series
+KEPT = {WEAK: "batch_per_device", STRONG: "global_batch"}  # the attribute of a job that is the same over a series
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Point:
 class Series:
     """Points that differ in devices only: at one batch per device (weak scaling) or at one global batch (strong scaling).
 
-    batch: samples per device or of the global batch; None where neither is kept (mixed).
+    batch: samples per device or of the global batch; None if neither is kept (mixed).
     """
 
     kind: str
@@ -62,24 +62,23 @@ class Series:
         return words[self.kind].format(self.batch)
 
     @property
-    def setting(self) -> Setting:
-        """How the batch goes with the number of devices."""
+    def workload(self) -> Workload:
         size = self.batch or self.base.global_batch / self.base.devices
-        return Setting(global_batch=size) if self.kind == STRONG else Setting(batch=size)
+        return Workload(global_batch=size) if self.kind == STRONG else Workload(batch=size)
 
 
-def series_of(measured: Measurements) -> list[Series]:
-    """Every series of two counts or more, the one of the most jobs first; what there is, where there is none. Empty where
-    nothing has finished with a throughput."""
+def find_series(measured: Measurements) -> list[Series]:
+    """Returns every series of two counts or more, the one of the most jobs first. Without any it returns one that is mixed or of
+    a single count, and nothing if no job has finished with a throughput."""
     rows = [row for row in measured.finished if row.samples_per_second and row.metric is not None]
-    found = [
+    series = [
         _series(kind, int(size), points, measured)
         for kind, batch in KEPT.items()
         for size, same in grouped(rows, batch).items()
         if len(points := [*grouped(same, "devices").values()]) > 1
     ]
-    if found:
-        return sorted(found, key=lambda one: -sum(len(point.rows) for point in one.points))
+    if series:
+        return sorted(series, key=lambda one: -sum(len(point.rows) for point in one.points))
     largest = [max(grouped(same, "global_batch").values(), key=len) for same in grouped(rows, "devices").values()]
     return [_series(SINGLE if len(largest) == 1 else MIXED, None, largest, measured)] if largest else []
 
@@ -92,32 +91,32 @@ def _point(rows: list[Measurement], base: list[Measurement], measured: Measureme
     devices = rows[0].devices
     speeds = [row.samples_per_second or 0.0 for row in rows]
     speedup = ratio(speeds, [row.samples_per_second or 0.0 for row in base]) if rows is not base else Estimate(1.0)
-    rates = {lr: score(metrics_of(same), measured.maximize) for lr, same in grouped(rows, "lr").items()}
+    rates = {lr: estimate_metric(final_metrics(same), measured.maximize) for lr, same in grouped(rows, "lr").items()}
     best = (max if measured.maximize else min)(rates, key=lambda lr: rates[lr].mean)
     return Point(
         devices=devices,
         global_batch=rows[0].global_batch or 0,
         rows=tuple(rows),
-        throughput=positive(speeds),
+        throughput=estimate_positive(speeds),
         speedup=speedup,
         efficiency=speedup.scaled(base[0].devices / devices),
-        step_seconds=positive([row.step_seconds or 0.0 for row in rows]),
-        hours=positive([row.device_hours or 0.0 for row in rows]),
+        step_seconds=estimate_positive([row.step_seconds or 0.0 for row in rows]),
+        hours=estimate_positive([row.device_hours or 0.0 for row in rows]),
         lr=best,
         metric=rates[best],
     )
 
 
-def metrics_of(rows: Iterable[Measurement]) -> list[float]:
+def final_metrics(rows: Iterable[Measurement]) -> list[float]:
     return [row.metric for row in rows if row.metric is not None]
 
 
 @dataclass(frozen=True)
 class Change:
-    """Of the final metric from the fewest devices to others, and whether it is more than chance and enough to matter: what the
-    answer, the table and the picture say of it.
+    """The change of the final metric from the fewest devices to others, and whether it is more than chance and enough to matter:
+    what the answer, the table and the picture say of it.
 
-    pairs: jobs of one rate and seed that were compared; 0 where means at each one's best rate were.
+    pairs: jobs of one rate and seed that were compared; 0 if the means at each count's best rate were compared instead.
     """
 
     devices: int
@@ -127,15 +126,15 @@ class Change:
 
     @property
     def lost(self) -> float:
-        """What is lost of the metric, 0 where nothing is."""
+        """How much worse the metric is; 0 if it is not."""
         return abs(self.amount.mean) if self.verdict == WORSE else 0.0
 
 
 def metric_change(point: Point, series: Series, maximize: bool) -> Change:
-    """At one global batch between jobs of one rate and seed, which differ in devices only; otherwise at each one's best rate."""
+    """Compares jobs of one rate and seed, which at one global batch differ in devices only; otherwise each count's best rate."""
     base = series.base
-    pairs = paired_changes(point, base) if series.kind == STRONG else []
-    amount = estimate(pairs) if pairs else difference(metrics_of(point.at_best_rate), metrics_of(base.at_best_rate))
+    pairs = _paired_changes(point, base) if series.kind == STRONG else []
+    amount = estimate(pairs) if pairs else difference(final_metrics(point.at_best_rate), final_metrics(base.at_best_rate))
     return Change(point.devices, amount, len(pairs), _verdict(amount, abs(base.metric.mean), maximize))
 
 
@@ -150,8 +149,7 @@ def _verdict(amount: Estimate, size: float, maximize: bool) -> str:
     return BETTER if (amount.mean > 0) == maximize else WORSE
 
 
-def paired_changes(point: Point, base: Point) -> list[float]:
-    """Of the final metric, from each job of `base` to the one of the same rate and seed."""
+def _paired_changes(point: Point, base: Point) -> list[float]:
     known = {(row.lr, str(row.seed)): row.metric for row in base.rows}
     pairs = [(row.metric, known.get((row.lr, str(row.seed)))) for row in point.rows]
     return [metric - before for metric, before in pairs if metric is not None and before is not None]
@@ -159,7 +157,7 @@ def paired_changes(point: Point, base: Point) -> list[float]:
 
 @dataclass(frozen=True)
 class Arrival:
-    """When the jobs of one count first had the target metric, at the rate that got there first; `devices` of them."""
+    """When the jobs of one count first had the target metric, at the rate that got there first."""
 
     devices: int
     lr: float | None
@@ -172,24 +170,24 @@ class Arrival:
 
 
 def common_target(series: Series, maximize: bool) -> float | None:
-    """The best value that every repeat of every count's best rate has reached; None where epochs were not recorded."""
+    """Returns the best value that every repeat of every count's best rate has reached, or None if epochs were not recorded."""
     histories = [[value for _, value in row.history] for point in series.points for row in point.at_best_rate]
     if not all(histories):
         return None
     return min(map(max, histories)) if maximize else max(map(min, histories))
 
 
-def arrivals(series: Series, target: float, maximize: bool) -> dict[int, Arrival]:
-    """By number of devices; without the counts that have no rate of which all repeats arrived."""
-    found: dict[int, Arrival] = {}
+def find_arrivals(series: Series, target: float, maximize: bool) -> dict[int, Arrival]:
+    """Returns the first arrival by number of devices, less the counts that have no rate of which all repeats arrived."""
+    first: dict[int, Arrival] = {}
     for point in series.points:
         for lr, rows in grouped(point.rows, "lr").items():
             times = [_first_time(row, target, maximize) for row in rows]
             reached = [time for time in times if time is not None]
             if len(reached) == len(times):
-                arrival = Arrival(point.devices, lr, positive(reached))
-                found[point.devices] = min(found.get(point.devices, arrival), arrival, key=lambda one: one.seconds.mean)
-    return found
+                arrival = Arrival(point.devices, lr, estimate_positive(reached))
+                first[point.devices] = min(first.get(point.devices, arrival), arrival, key=lambda one: one.seconds.mean)
+    return first
 
 
 def _first_time(row: Measurement, target: float, maximize: bool) -> float | None:
@@ -197,7 +195,7 @@ def _first_time(row: Measurement, target: float, maximize: bool) -> float | None
 
 
 def grouped(rows: Iterable[Measurement], *names: str) -> dict[Any, list[Measurement]]:
-    """By the values of these attributes, in their order; what has none comes last."""
+    """Groups rows by the values of these attributes, in their order; None comes last."""
     key = operator.attrgetter(*names)
     ordered = sorted(rows, key=lambda row: (key(row) is None, key(row) or 0))
     return {value: [*same] for value, same in itertools.groupby(ordered, key)}

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import hydra
 import measured
 import pytest
 from measured import cell
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.extras.report.hydra_callback import WriteReport
+from lockstep.extras.report.sweep_end import WriteReport
+from lockstep.runs.composition import CONF
+
+REPORT: WriteReport = hydra.utils.instantiate(OmegaConf.load(CONF / "report.yaml"))
 
 
 def config(folder: Path, **launcher: bool) -> DictConfig:
@@ -16,21 +20,21 @@ def config(folder: Path, **launcher: bool) -> DictConfig:
 
 def test_the_answer_is_printed_with_the_page_s_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured.sweep(tmp_path, [cell(1)])
-    WriteReport().on_multirun_end(config(tmp_path, dry_run=False))
+    REPORT.on_multirun_end(config(tmp_path, dry_run=False))
     said = capsys.readouterr().out.split("\n")
     assert said[1].startswith("Take 1 device at lr 0.1, the only rate")
     assert said[2] == str(tmp_path / "report" / "report.html")
 
 
 def test_a_report_that_fails_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    WriteReport().on_multirun_end(config(tmp_path))
+    REPORT.on_multirun_end(config(tmp_path))
     assert "There is no report: ConfigError: SWEEP_DIR=" in caplog.text
     measured.sweep(tmp_path, [cell(1)])
     (tmp_path / "report").write_text("a file is in the way")
-    WriteReport().on_multirun_end(config(tmp_path))
+    REPORT.on_multirun_end(config(tmp_path))
     assert "There is no report: FileExistsError" in caplog.text
 
 
 def test_a_dry_run_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    WriteReport().on_multirun_end(config(tmp_path, dry_run=True))
+    REPORT.on_multirun_end(config(tmp_path, dry_run=True))
     assert (caplog.text, [*tmp_path.iterdir()]) == ("", [])

@@ -1,0 +1,103 @@
+"""What several sections of the report compute from a sweep's measurements."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lockstep.atomic_files import read_json
+from lockstep.errors import config_error
+from lockstep.extras.report import step_model
+from lockstep.extras.report.measurements import Measurement, Measurements
+from lockstep.extras.report.series import Series, find_series
+
+NODE = 8  # devices
+NODE_BANDWIDTH = 12.5e9  # bytes per second: 100 Gbit/s
+LEAST_SHARE = 0.8  # of a core's time, for a process that has it to itself
+_BYTES = {"16-true": 2, "bf16-true": 2, "64-true": 8}  # of a gradient, by trainer.precision; others have four
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What a person may know better than the measurements.
+
+    target: the metric to which time is measured. all_reduce: latency in seconds and bandwidth in bytes per second, as measured
+    apart. node, node_bandwidth: devices of a node, and bytes per second between nodes, for predictions.
+    """
+
+    target: float | None = None
+    all_reduce: Mapping[str, float] = field(default_factory=dict)
+    node: int = NODE
+    node_bandwidth: float = NODE_BANDWIDTH
+
+
+def read_all_reduce(path: Path) -> dict[str, float]:
+    """Reads latency and bandwidth from what scripts/allreduce.py wrote. Raises ConfigError if it holds neither."""
+    measured = (read_json(path) or {}).get("all")
+    values = {name: measured.get(name) for name in ("latency", "bandwidth")} if isinstance(measured, dict) else {}
+    numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float) and value > 0}
+    if not numbers:
+        raise config_error("--all-reduce", path, "has no latency and no bandwidth; accepted is what scripts/allreduce.py wrote")
+    return numbers
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What a section is given. Sections of other extras use `records` only."""
+
+    measured: Measurements
+    assumed: Assumptions
+
+    @cached_property
+    def all_series(self) -> list[Series]:
+        return find_series(self.measured)
+
+    @property
+    def series(self) -> Series | None:
+        """The series of the most jobs, which the answer is about."""
+        return self.all_series[0] if self.all_series else None
+
+    @property
+    def records(self) -> dict[int, list[dict[str, Any]]]:
+        """What the jobs of that series have recorded (metrics.json), by number of devices."""
+        return {point.devices: [row.record for row in point.rows] for point in self.series.points} if self.series else {}
+
+    @cached_property
+    def on_cpu(self) -> list[Measurement]:
+        return [row for row in self.measured.finished if row.record.get("accelerator") == "cpu"]
+
+    @cached_property
+    def crowded(self) -> list[Measurement]:
+        """Jobs of more threads than the machine has cores: they wait for each other's computing, not for communication."""
+        return [row for row in self.on_cpu if _threads(row) > (row.record.get("cpu_count") or math.inf)]
+
+    @cached_property
+    def starved(self) -> list[Measurement]:
+        """Jobs of one process that had less than most of a core's time, though no other rank kept them waiting."""
+        alone = [row for row in self.on_cpu if row.devices == 1 and row.record.get("train_time")]
+        return [row for row in alone if (row.record.get("train_cpu_time") or 0.0) < LEAST_SHARE * row.record["train_time"]]
+
+    @cached_property
+    def gradient_bytes(self) -> float:
+        """0 if the number of parameters is not recorded."""
+        record = self.measured.finished[0].record if self.measured.finished else {}
+        return float(record.get("parameters") or 0) * _BYTES.get(str(record.get("precision")), 4)
+
+    @cached_property
+    def fit(self) -> step_model.Fit | None:
+        rows = [row for point in self.series.points for row in point.rows if row not in self.crowded] if self.series else []
+        complete = [(row.devices, row.batch_per_device, row.step_seconds) for row in rows]
+        return step_model.fit([step_model.Timing(n, batch, time) for n, batch, time in complete if batch and time], self.given)
+
+    @property
+    def given(self) -> dict[str, float]:
+        """Parameters of the step model that were measured apart."""
+        known, size = self.assumed.all_reduce, self.gradient_bytes
+        transfer = {"transfer": size / known["bandwidth"]} if known.get("bandwidth") and size else {}
+        return {name: value for name, value in known.items() if name == "latency"} | transfer
+
+
+def _threads(row: Measurement) -> int:
+    return row.record.get("devices", row.devices) * (row.record.get("threads") or 1)
