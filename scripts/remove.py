@@ -25,6 +25,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = next((ROOT / "src").glob("*/extras"))
 PACKAGE = f"{EXTRAS.parent.name}.extras"
+LINK = re.compile(r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")  # in Markdown
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def remove(gone: list[Extra]) -> None:
         _drop_lines(file, {*_lines_with_names(file, gone), *_lines_of_defaults(file)})
     _edit_dependencies(ROOT / "pyproject.toml", gone)
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        page.write_text(_without_dead_links(page))
+        page.write_text(_without_what_is_gone(page))
     navigation = ROOT / "mkdocs.yml"
     pages = {path.name for extra in gone for path in extra.files if path.suffix == ".md"}
     _drop_lines(navigation, {i for i, line in enumerate(_lines(navigation)) if line.rpartition(" ")[2] in pages})
@@ -149,19 +150,21 @@ def _edit_dependencies(file: Path, gone: list[Extra]) -> None:
     _drop_lines(file, {i for i, line in enumerate(_lines(file)) if own.match(line)})
 
 
-def _without_dead_links(page: Path) -> str:
-    """A link to a page that is gone becomes its text; a picture that is gone, and a row of a table that begins so, goes."""
+def _without_what_is_gone(page: Path) -> str:
+    """The page without links and pictures that lead nowhere (a link becomes its text), and without the rows of its tables that
+    begin with such a link or name a test that is gone."""
 
-    def kept(match: re.Match[str]) -> str:
-        target = match["target"].partition("#")[0]
-        if not target or "://" in target or (page.parent / target).exists():
-            return match[0]
-        return "" if match["picture"] else match["text"]
+    def is_dead(link: re.Match[str]) -> bool:
+        target = link["target"].partition("#")[0]
+        return bool(target) and "://" not in target and not (page.parent / target).exists()
 
-    link = re.compile(r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
-    row = re.compile(rf"^\| {link.pattern}.*\n", re.MULTILINE)
-    text = row.sub(lambda match: match[0] if kept(match) == match[0] else "", page.read_text())
-    return link.sub(kept, text)
+    def is_kept(line: str) -> bool:
+        first = LINK.match(line.removeprefix("| ")) if line.startswith("| ") else None
+        tests = re.findall(r"`(test_\w+\.py)::", line) if line.startswith("|") else []
+        return not (first and is_dead(first)) and all(any((ROOT / "tests").rglob(test)) for test in tests)
+
+    text = "".join(filter(is_kept, page.read_text().splitlines(keepends=True)))
+    return LINK.sub(lambda link: ("" if link["picture"] else link["text"]) if is_dead(link) else link[0], text)
 
 
 def _git(*arguments: str) -> str:

@@ -5,45 +5,36 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commands import ROOT, python
+from checkouts import checkout
+from commands import python
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout of the working tree as it is, committed."""
-    folder = tmp_path_factory.mktemp("checkout")
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    for name in names:
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes((ROOT / name).read_bytes())
-    git = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
-        subprocess.run([*git, *command], cwd=folder, check=True)
-    return folder
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkout(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.mark.parametrize("name", ["torch", "vision-lab", "Vision", "class"])
-def test_a_name_that_can_not_be_a_package_s_is_refused(name: str, checkout: Path) -> None:
-    done = python("scripts/make_it_yours.py", name, cwd=checkout)
+def test_a_name_that_can_not_be_a_package_s_is_refused(name: str, original: Path) -> None:
+    done = python("scripts/make_it_yours.py", name, cwd=original)
     assert done.returncode == 2
     assert f"name={name}: accepted is" in done.stderr
-    assert (checkout / "src" / "lockstep").is_dir()
+    assert (original / "src" / "lockstep").is_dir()
 
 
-def test_uncommitted_changes_are_not_mixed_with_it(checkout: Path) -> None:
-    (checkout / "new.txt").touch()
-    done = python("scripts/make_it_yours.py", "vision_lab", cwd=checkout)
-    (checkout / "new.txt").unlink()
+def test_uncommitted_changes_are_not_mixed_with_it(original: Path) -> None:
+    (original / "new.txt").touch()
+    done = python("scripts/make_it_yours.py", "vision_lab", cwd=original)
+    (original / "new.txt").unlink()
     assert done.returncode == 2
     assert "uncommitted changes" in done.stderr
-    assert (checkout / "src" / "lockstep").is_dir()
+    assert (original / "src" / "lockstep").is_dir()
 
 
-def test_a_renamed_package_trains_and_passes_its_tests(checkout: Path, tmp_path: Path) -> None:
-    renamed = shutil.copytree(checkout, tmp_path / "renamed")
+def test_a_renamed_package_trains_and_passes_its_tests(original: Path, tmp_path: Path) -> None:
+    renamed = shutil.copytree(original, tmp_path / "renamed")
     done = python("scripts/make_it_yours.py", "vision_lab", cwd=renamed)
     assert done.returncode == 0, done.stderr
     assert "src/vision_lab" in done.stdout
@@ -53,7 +44,7 @@ def test_a_renamed_package_trains_and_passes_its_tests(checkout: Path, tmp_path:
     for check in (("check",), ("format", "--check")):
         done = python("-m", "ruff", *check, ".", cwd=renamed)
         assert done.returncode == 0, done.stdout
-    path = f"{renamed / 'src'}:{renamed / 'tests'}"
+    path = str(renamed / "src")
     tests = ("tests/unit/test_cli.py", "tests/unit/config/test_plan.py", "tests/unit/datamodules/test_samplers.py")
     done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=renamed, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout[-2000:]

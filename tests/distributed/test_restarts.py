@@ -14,7 +14,6 @@ from agents import torchrun
 from bitwise import differences
 from commands import ROOT, TIMEOUT, started, train
 from fits import become_rank, prepared
-from language_models import TINY, texts
 from ranks import in_ranks
 from waiting import wait_for
 
@@ -136,25 +135,6 @@ def test_ranks_are_started_again_when_one_has_died(whole: dict[str, Any], tmp_pa
     assert log.count(f"Continuing from {run}/checkpoints/last.ckpt") == 1
     assert status(run)["status"] == "finished"
     assert not differences(whole, state(run))
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_language_model_goes_on_bit_for_bit_after_a_kill(strategy: str, tmp_path: Path) -> None:
-    """Muon has the state, and the last window of an epoch few targets."""
-    fixed = (
-        f"trainer/strategy={strategy}",
-        "trainer.devices=2",
-        "trainer.max_epochs=2",
-        "datamodule.global_batch_size=4",
-        "guards.checkpoint.every_n_steps=2",
-    )
-    fixed += ("model/lr_scheduler=constant", "datamodule.augment=null", "logger=csv", "test=false", "callbacks.pictures=null")
-    options = (*texts(tmp_path), *TINY, *fixed)
-    in_ranks(2, partial(undisturbed, run=tmp_path / "whole", options=options), tmp_path)
-    done = train(*options, "hydra.run.dir=run", "max_restarts=1", fault("kill", 4), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "rank 1 was killed by SIGKILL; restart 1 of 1" in (tmp_path / "run" / "train.log").read_text()
-    assert not differences(state(tmp_path / "whole"), state(tmp_path / "run"))
 
 
 def test_torchrun_starts_them_again(whole: dict[str, Any], tmp_path: Path) -> None:

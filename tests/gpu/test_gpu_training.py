@@ -12,8 +12,6 @@ from commands import ROOT, python
 from fits import KeepAll, prepared, trained
 from lightning import Callback
 
-from lockstep.extras.profiling.step_time import StepTime
-
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
@@ -60,6 +58,7 @@ class Strict(Callback):
 @pytest.mark.parametrize("model", ["mlp", "cnn", "resnet18"])
 def test_a_step_waits_for_nothing(model: str, options: tuple[str, ...], tmp_path: Path) -> None:
     """Between the steps that ask: guards at multiples of ten, logs at multiples of 50."""
+    step_time = pytest.importorskip("lockstep.extras.profiling.step_time")
     every = ("trainer.log_every_n_steps=50", "guards.checkpoint.every_n_steps=null", "callbacks.step_time.every_n_steps=2")
     data = ("datamodule.batch_size=32", "datamodule.pin_memory=true", "trainer.max_epochs=1", "trainer.max_steps=25")
     datamodule, module, trainer = prepared(tmp_path, GPU[0], f"model={model}", *every, *data, *options)
@@ -70,7 +69,7 @@ def test_a_step_waits_for_nothing(model: str, options: tuple[str, ...], tmp_path
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert not strict.modes
-    record = next(callback.facts() for callback in trainer.callbacks if isinstance(callback, StepTime))
+    record = next(callback.facts() for callback in trainer.callbacks if isinstance(callback, step_time.StepTime))
     assert record["steps_measured"] > 5
     assert sum(record["step_time"].values()) == pytest.approx(1, abs=1e-3)
     assert record["step_time"]["forward"] > 0 < record["step_time"]["backward"]

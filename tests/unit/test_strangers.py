@@ -17,8 +17,6 @@ from lockstep.build import build, load_model
 from lockstep.config.plan import Plan
 from lockstep.config.read import Given, check_flags, check_overrides, check_targets, trust_of
 from lockstep.errors import ConfigError
-from lockstep.extras.huggingface import hf_dataset
-from lockstep.extras.search.study import study_in
 from lockstep.launchers.command_line import take_handed
 from lockstep.runs import resume
 from lockstep.runs.composition import CONF
@@ -113,14 +111,6 @@ def test_commands_in_a_manifest_are_not_run(stranger: Path, monkeypatch: pytest.
         sweep.resume(manifest, stranger, Given(), program)
 
 
-@pytest.mark.parametrize("pruner", ["evil.run", "os.system", "optuna.samplers.CmaEsSampler", "torch.utils.collect_env.run"])
-def test_a_search_names_what_searches_consist_of(pruner: str, stranger: Path) -> None:
-    about = {"storage": "journal", "objectives": {"val/acc": "max"}, "pruner": {"_target_": pruner}}
-    (stranger / "search.json").write_text(json.dumps(about))
-    with pytest.raises(ConfigError, match=rf"^hydra.sweeper.pruner._target_={pruner}: "):
-        study_in(stranger)
-
-
 @pytest.mark.parametrize("how", RUN_TARGETS)
 def test_a_directory_s_config_may_not_name_that(how: str, stranger: Path, shipped: DictConfig) -> None:
     key, node = RUN_TARGETS[how]
@@ -166,12 +156,6 @@ def test_pretrained_weights_in_a_cache_are_not_unpickled(project: Path, monkeypa
     torch.save({"state_dict": {}, "hyper_parameters": hostile}, project / "hostile.ckpt")
     with pytest.raises(ConfigError, match=r"no model can be built of what it says"):
         load_model(project / "hostile.ckpt")
-
-
-def test_a_data_set_that_is_a_program_is_refused(stranger: Path) -> None:
-    (stranger / "stranger.py").write_text(EVIL)
-    with pytest.raises(ConfigError, match=r"has stranger.py, a program; accepted is data alone"):
-        hf_dataset._tables(stranger)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from bitwise import differences
+from capabilities import requires
 from fits import BARE, KeepAll, become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
@@ -17,9 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from lockstep.callbacks import EquivalenceReport
 from lockstep.checkpointing import read_checkpoint
 from lockstep.extras.compression.communication import Communication, HalfPrecision, PowerSGD
-from lockstep.extras.noise_scale.noise_scale import NoiseScale
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, requires("noise_scale")]
 OPTIONS = ("trainer.devices=2", "datamodule.batch_size=150", "trainer.max_epochs=2", "model.net.dropout=0.2")
 EARLY = ("trainer.strategy.communication.start=2",)
 CHOICES = {"bf16": (), "power_sgd": EARLY, "local_sgd": (*EARLY, "trainer.strategy.communication.period=3")}
@@ -90,9 +90,7 @@ def run_twice(folder: Path, choice: str, options: tuple[str, ...]) -> dict[str, 
     without_callbacks = {"callbacks": None}
     return {
         "causes": next(callback.causes for callback in callbacks if isinstance(callback, EquivalenceReport)),
-        "estimates": next(callback.facts() for callback in callbacks if isinstance(callback, NoiseScale))[
-            "noise_scale_estimates"
-        ],
+        "estimates": next(c.facts()["noise_scale_estimates"] for c in callbacks if type(c).__name__ == "NoiseScale"),
         "differences": differences(whole | without_callbacks, resumed | without_callbacks),
         "after_steps": weights.after_steps,
         "after_validations": weights.after_validations,

@@ -9,7 +9,6 @@ import pytest
 import score
 import torch
 from fits import prepared
-from language_models import TINY, texts
 from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils.data import Subset
@@ -173,19 +172,6 @@ def test_the_losses_of_a_run_are_the_scores_of_its_training_split(tmp_path: Path
         saved(Digits(seed=1).splits.train, str(tmp_path / "run" / "scores.pt"))
     with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores.path=nowhere: no such file; accepted is what python"):
         saved(train, "nowhere")
-
-
-def test_a_window_that_is_partly_empty_is_scored_by_the_tokens_in_it(tmp_path: Path) -> None:
-    datamodule, model, _ = prepared(tmp_path, *TINY, *texts(tmp_path))
-    losses, parts = score.losses_of(model, datamodule)
-    inputs, targets = datamodule.splits.train.__getitems__(range(len(parts)))
-    with torch.no_grad():
-        logits = model.eval()(inputs).double()
-    each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
-    counted = (targets != -100).sum(dim=1)
-    assert 0 < counted[-1] < 16
-    assert parts.tolist() == counted.tolist()
-    torch.testing.assert_close(losses, each.view(targets.shape).sum(dim=1) / counted, rtol=1e-5, atol=1e-6)
 
 
 def test_text_where_a_curriculum_is_meant_is_refused(shipped: Any) -> None:

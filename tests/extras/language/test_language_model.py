@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from language_models import METRICS, language_model
+from fits import prepared
+from language_models import METRICS, TINY, language_model, texts
 from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 from torchmetrics import MeanMetric
@@ -110,3 +111,17 @@ def test_ddp_does_not_send_the_bytes_of_tokens(tmp_path: Path) -> None:
         distributed.destroy_process_group()
     assert "token_bytes" in dict(model.module.named_buffers())
     assert not model.modules_buffers
+
+
+def test_a_window_that_is_partly_empty_is_scored_by_the_tokens_in_it(tmp_path: Path) -> None:
+    score = pytest.importorskip("score")  # of the curriculum
+    datamodule, model, _ = prepared(tmp_path, *TINY, *texts(tmp_path))
+    losses, parts = score.losses_of(model, datamodule)
+    inputs, targets = datamodule.splits.train.__getitems__(range(len(parts)))
+    with torch.no_grad():
+        logits = model.eval()(inputs).double()
+    each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
+    counted = (targets != -100).sum(dim=1)
+    assert 0 < counted[-1] < 16
+    assert parts.tolist() == counted.tolist()
+    torch.testing.assert_close(losses, each.view(targets.shape).sum(dim=1) / counted, rtol=1e-5, atol=1e-6)

@@ -10,8 +10,9 @@ import torch
 from bitwise import differences
 from fits import become_rank, trained
 from ranks import in_ranks
+from torch import Tensor
 
-from lockstep.extras.noise_scale.noise_scale import Smoothed
+from lockstep.extras.noise_scale.noise_scale import NoiseScale, Smoothed
 
 pytestmark = pytest.mark.slow
 EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")
@@ -32,7 +33,24 @@ def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
         "facts": linear.fitted(folder / "fitted", 64 * steps, devices, "datamodule.global_batch_size=64").facts(),
         "steps": steps_of_a_tail(folder / "tail", devices, f"datamodule.global_batch_size={4 * world_size}"),
         "differences": differences_it_makes(folder, devices) if world_size == 2 else [],
+        "failed": fail_in_one_process(rank, folder / "failed") if world_size == 2 else None,
     }
+
+
+def fail_in_one_process(rank: int, folder: Path) -> tuple[bool, bool, int]:
+    """Of a NoiseScale that fails on rank 1 in its third step: is it off, do all know it, and how many estimates has it made?"""
+    keep, calls = NoiseScale._own_sums, []
+
+    def fail(self: NoiseScale, *arguments: Any) -> Tensor:
+        calls.append(arguments)
+        if rank == 1 and len(calls) == 3:
+            raise RuntimeError("out of memory, say")
+        return keep(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NoiseScale, "_own_sums", fail)
+        scale = linear.fitted(folder, 64, "trainer.devices=2", "datamodule.global_batch_size=8")
+    return scale.is_off, scale._is_off_everywhere, scale.smoothed.estimates
 
 
 def steps_of_a_tail(folder: Path, *options: str) -> list[tuple[float, float]]:
@@ -80,3 +98,7 @@ def test_each_step_gives_the_estimates_of_its_parts(found: list[dict[str, Any]])
 
 def test_training_is_the_same_to_the_bit(found: list[dict[str, Any]]) -> None:
     assert [rank["differences"] for rank in found] == [[]] * len(found)
+
+
+def test_one_that_fails_in_one_process_is_off_in_all(found: list[dict[str, Any]]) -> None:
+    assert [rank["failed"] for rank in found] in ([(True, True, 2)] * 2, [None] * 4)

@@ -5,16 +5,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from capabilities import requires
 from fits import plain
-from language_models import TINY as TINY_GPT
-from language_models import texts
 
 from lockstep.extras.parity.comparison import compare
 from lockstep.extras.parity.groups import Group, Groups
 from lockstep.extras.parity.sides import Sides
 from lockstep.runs.composition import compose
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, requires("language", "vit", "sharding", "finetuning")]
+language_models = pytest.importorskip("language_models")
+TINY_GPT, texts = language_models.TINY, language_models.texts
 
 # 21 images in steps of 12, and windows of which the last have few targets: the tails do not divide
 STEPS = ("trainer=cpu", "parity.steps=4", "datamodule.global_batch_size=12", "datamodule.drop_last=false")

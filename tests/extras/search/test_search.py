@@ -1,6 +1,7 @@
 """A search whose launcher trains nothing: what is asked, what is told, and what is left when it is killed."""
 
 import hashlib
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -239,3 +240,11 @@ def test_a_study_of_other_objectives_or_choices_is_refused(tmp_path: Path) -> No
         search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,cnn", objectives={"val/loss": "min"})
     with pytest.raises(ConfigError, match=r"model=.*; accepted are its choices, or another hydra.sweep.dir"):
         search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,vit")
+
+
+@pytest.mark.parametrize("pruner", ["evil.run", "os.system", "optuna.samplers.CmaEsSampler", "torch.utils.collect_env.run"])
+def test_a_search_names_what_searches_consist_of(pruner: str, tmp_path: Path) -> None:
+    about = {"storage": "journal", "objectives": {"val/acc": "max"}, "pruner": {"_target_": pruner}}
+    (tmp_path / "search.json").write_text(json.dumps(about))
+    with pytest.raises(ConfigError, match=rf"^hydra.sweeper.pruner._target_={pruner}: "):
+        study_in(tmp_path)

@@ -1,5 +1,5 @@
 """Image folders decoded once, and data that lives on the device."""
 
-FILES: list[str] = []
+FILES = ["scripts/pack.py"]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -14,6 +14,14 @@
 `scripts/parity.py` is the command. Nothing else knows this package.
 """
 
-FILES = ["docs/parity.md", "docs/one_equals_many.png", "conf/parity.yaml", "scripts/parity.py"]
+FILES = [
+    "docs/parity.md",
+    "docs/one_equals_many.png",
+    "conf/parity.yaml",
+    "scripts/parity.py",
+    "benchmarks/parity_table.py",
+    "benchmarks/parity.md",
+    "benchmarks/parity_transformers.md",
+]
 NEEDS: list[str] = ["sharding"]
 OPTIONAL_DEPENDENCIES: list[str] = []

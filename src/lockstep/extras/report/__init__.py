@@ -7,6 +7,9 @@ FILES = [
     "docs/report_first_screen.png",
     "docs/scaling_example.png",
     "docs/rates_example.png",
+    "benchmarks/slow_link.py",
+    "benchmarks/slow_link.md",
+    "scripts/allreduce.py",
 ]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES = ["report"]

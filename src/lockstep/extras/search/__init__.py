@@ -5,6 +5,8 @@ FILES = [
     "conf/sweep/optuna.yaml",
     "conf/callbacks/pruning.yaml",
     "src/hydra_plugins/lockstep_search.py",
+    "benchmarks/search.py",
+    "benchmarks/search.md",
 ]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES = ["search"]

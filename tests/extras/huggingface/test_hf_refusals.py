@@ -1,4 +1,4 @@
-"""What needs a library that is not installed says so in one line."""
+"""What is refused where the library `datasets` is not installed, too."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import ConfigError
-from lockstep.extras.huggingface.hf_dataset import HFDataset
+from lockstep.extras.huggingface.hf_dataset import HFDataset, _tables
 
 
 def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,3 +15,9 @@ def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
         ConfigError, match=r"^datamodule=hf_dataset: the library `datasets` is not installed: pip install datasets$"
     ):
         HFDataset(str(tmp_path), inputs="x")
+
+
+def test_a_data_set_that_is_a_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"{tmp_path.name}.py").write_text("open('ran', 'w')")
+    with pytest.raises(ConfigError, match=r"has .*, a program; accepted is data alone"):
+        _tables(tmp_path)

@@ -1,0 +1,104 @@
+"""scripts/remove.py: a capability goes with all that belongs to it, and what is left does not know it."""
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import remove
+from checkouts import checkout
+from commands import python
+from hydra import compose, initialize_config_dir
+
+NAMES = sorted(remove.extras())
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkout(tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.fixture
+def copy(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of its own, in which the script's functions work."""
+    folder = shutil.copytree(original, tmp_path / "copy")
+    monkeypatch.setattr(remove, "ROOT", folder)
+    monkeypatch.setattr(remove, "EXTRAS", next((folder / "src").glob("*/extras")))
+    return folder
+
+
+def with_those_that_need(name: str) -> list[remove.Extra]:
+    """The extra, and all that can't do without it."""
+    present, gone = remove.extras(), {name}
+    while more := {extra.name for extra in present.values() if gone & set(extra.needs)} - gone:
+        gone |= more
+    return [present[one] for one in sorted(gone)]
+
+
+def imported(file: Path) -> set[str]:
+    """The modules that a file imports, those inside functions too."""
+    modules = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+    return modules
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_left_does_not_know_it(name: str, copy: Path) -> None:
+    gone = with_those_that_need(name)
+    remove.remove(gone)
+    packages = [f"{remove.PACKAGE}.{extra.name}" for extra in gone]
+    importing = {
+        f"{file.relative_to(copy)} imports {module}"
+        for folder in ("src", "scripts", "tests", "benchmarks")
+        for file in (copy / folder).rglob("*.py")
+        for module in imported(file)
+        if any(module == package or module.startswith(f"{package}.") for package in packages)
+    }
+    assert importing == set()
+    configs = [file for file in (copy / "conf").rglob("*.yaml") if any(f"{package}." in file.read_text() for package in packages)]
+    assert configs == []
+    assert [str(file) for file in (copy / "conf").rglob("*.yaml") if [*remove._lines_of_defaults(file)]] == []
+    with initialize_config_dir(str(copy / "conf"), version_base="1.3"):
+        assert compose("train", return_hydra_config=True).model
+
+
+@pytest.mark.slow
+def test_the_core_trains_and_its_tests_are_collected_without_any(copy: Path) -> None:
+    remove.remove(list(remove.extras().values()))
+    folders = [*(copy / "tests" / "support").iterdir(), copy / "src"]
+    path = ":".join(map(str, folders))
+    done = python("train.py", "debug=fast", "trainer=cpu", "trainer.devices=2", cwd=copy, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    done = python("-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", cwd=copy, PYTHONPATH=path)
+    assert done.returncode == 0, done.stdout[-3000:]
+    tests = ("tests/unit/test_layers.py", "tests/unit/test_build.py", "tests/unit/test_reference.py", "tests/unit/test_guides.py")
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=copy, PYTHONPATH=path)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_one_that_another_needs_is_refused_and_named(original: Path) -> None:
+    name, needed = next((extra.name, extra.needs[0]) for extra in remove.extras().values() if extra.needs)
+    done = subprocess.run([sys.executable, "scripts/remove.py", needed], cwd=original, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"NAME={needed}: {name} needs it" in done.stderr
+    assert (original / "src" / "lockstep" / "extras" / needed).is_dir()
+
+
+def test_a_name_that_is_not_there_is_refused(original: Path) -> None:
+    done = subprocess.run([sys.executable, "scripts/remove.py", "transformers"], cwd=original, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "NAME=transformers: accepted is airbench, " in done.stderr
+
+
+def test_a_row_of_a_page_that_names_a_test_that_is_gone_goes_and_a_dead_link_becomes_its_text(copy: Path) -> None:
+    page = copy / "docs" / "page.md"
+    page.write_text(
+        "| [Vision](vit.md) | x |\n| a | `test_gone.py::test_it` |\n| b | `test_build.py::test_it` |\nSee [this](vit.md#x).\n"
+    )
+    assert remove._without_what_is_gone(page) == "| b | `test_build.py::test_it` |\nSee this.\n"
