@@ -24,7 +24,7 @@ from lockstep.launchers.supervisor import POLL
 from lockstep.sweeps.executor import launchers_with_queue
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED
-from lockstep.sweeps.sweep import resume_hint
+from lockstep.sweeps.sweep import sweep_command
 from lockstep.sweeps.table import LiveTable, print_table
 from lockstep.sweeps.view import SweepView, SweepWatcher, as_it_stands
 
@@ -80,7 +80,7 @@ def advice(view: SweepView) -> str:
     """What a person can do about the sweep; nothing where it runs, or all is well."""
     if view.is_held or view.exit_code == ExitCode.FINISHED:
         return ""
-    command = resume_hint(view.manifest.directory)
+    command = sweep_command("resume", view.manifest.directory)
     if view.is_queued:
         return f"No sweep process; a cluster has jobs in its queue. To have what follows them done: {command}"
     has_failed = view.exit_code == ExitCode.FAILED and view.counts[FAILED]

@@ -21,7 +21,7 @@ class Attempt(Protocol):
     @property
     def seconds(self) -> float:
         """How long it has run; 0 while it waits."""
-        ...
+        return 0.0
 
     def state(self) -> JobState:
         return JobState()
@@ -32,9 +32,11 @@ class Attempt(Protocol):
     def reap(self) -> Exit | None:
         """None while it is under way. When it is over, once, how it has ended; nothing of it is left then."""
 
-    def ask_to_end(self) -> None: ...
+    def ask_to_end(self) -> None:
+        """Lets it save and end by itself."""
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """Ends it, or takes it out of the queue."""
 
 
 class Executor(Protocol):

@@ -39,7 +39,6 @@ class Job:
     world_size: int
     optimized_metric: str
     optimized_mode: str
-    data_dir: str | None
     command: tuple[str, ...]
     config: dict[str, Any] = field(default_factory=dict, compare=False)
     hyperparameters: dict[str, Any] = field(default_factory=dict, compare=False)

@@ -1,4 +1,4 @@
-"""What a sweep is on disk: one file that says which jobs there are and how each stands."""
+"""What a sweep is on disk: one file that says which jobs there are and in which state each is."""
 
 import logging
 import re
@@ -23,8 +23,8 @@ _SHAPE = {"calls?": [CALL], "cwd?": str | None, "planned?": int | None, "jobs": 
 
 
 class Manifest:
-    """manifest.json of a sweep directory, replaced atomically whenever a job changes. Where it is damaged or lost, the jobs
-    are known from their directories.
+    """manifest.json of a sweep directory, replaced atomically whenever a job changes. Where it is damaged or lost, the jobs are
+    known from their directories.
 
     jobs: by identity: number, overrides, directory (relative), status, reason, metric, command, attempts.
     planned: how many jobs there will be, where a sweeper that hands them out one after the other has said so.
@@ -34,10 +34,10 @@ class Manifest:
     """
 
     def __init__(self, sweep_dir: Path, asks_directories: bool = True) -> None:
-        """Without asking the directories of the jobs, which takes the longer the more there are, the file alone says it."""
+        """Without `asks_directories`, which takes the longer the more jobs there are, the file alone is read."""
         self.directory = sweep_dir
         self.path = sweep_dir / "manifest.json"
-        content = read_json(self.path, lambda found: is_like(found, _SHAPE)) or {}
+        content = read_json(self.path, lambda content: is_like(content, _SHAPE)) or {}
         self.calls: list[dict[str, Any]] = content.get("calls", [])
         self.cwd: str | None = content.get("cwd")
         self.planned: int | None = content.get("planned")
@@ -46,31 +46,27 @@ class Manifest:
         self.recovered = 0
         self.unreadable: list[str] = []
         if asks_directories:
-            self._add_from_directories()
+            self._recover()
 
-    def _add_from_directories(self) -> None:
-        """What the file does not say, or says of another directory than the one whose card says so."""
-        found = cards(self.directory)
-        lost = {key: card for key, card in found.items() if self.jobs.get(key, {}).get("directory") != card["directory"]}
+    def _recover(self) -> None:
+        """Adds what the file does not say, or says of another directory than the one whose metadata say so."""
+        known = cards(self.directory)
+        lost = {key: card for key, card in known.items() if self.jobs.get(key, {}).get("directory") != card["directory"]}
         self.recovered = len(lost)
-        if lost:
-            self._add(lost)
-        self._find_unreadable()
-
-    def _find_unreadable(self) -> None:
-        known = {job["directory"] for job in self.jobs.values()}
-        folders = [path.name for path in self.directory.glob("*/") if _JOB_NAME.search(path.name)]  # not what is set aside
-        self.unreadable = sorted(name for name in folders if name not in known)
-
-    def _add(self, lost: dict[str, dict[str, Any]]) -> None:
-        places = {card["directory"] for card in lost.values()}
-        kept = {key: job for key, job in self.jobs.items() if job["directory"] not in places}
+        folders = {card["directory"] for card in lost.values()}
+        kept = {key: job for key, job in self.jobs.items() if job["directory"] not in folders}
         jobs = kept | {key: _entry(card, self.directory / card["directory"]) for key, card in lost.items()}
         self.jobs = dict(sorted(jobs.items(), key=lambda item: item[1]["number"]))
         for card in lost.values():
             if (call := card.get("call")) is not None and call not in self.calls:
                 self.calls.append(call)
             self.cwd = self.cwd or card["cwd"]
+        self._find_unreadable()
+
+    def _find_unreadable(self) -> None:
+        known = {job["directory"] for job in self.jobs.values()}
+        folders = {path.name for path in self.directory.glob("*/") if _JOB_NAME.search(path.name)}  # not what is set aside
+        self.unreadable = sorted(folders - known)
 
     def save(self) -> None:
         """On a full disk it is tried again at the next change: the jobs' own directories say how they stand."""
@@ -91,7 +87,7 @@ class Manifest:
         self.save()
 
     def in_queue(self) -> dict[str, str]:
-        """By job the place in a cluster's queue that its last attempt was given, and is not known to have left."""
+        """Returns by job the place in a cluster's queue that its last attempt was given, and is not known to have left."""
         last = {key: job["attempts"][-1] for key, job in self.jobs.items() if job["attempts"]}
         return {key: attempt["queue"] for key, attempt in last.items() if "queue" in attempt and attempt["ended"] is None}
 
@@ -109,7 +105,7 @@ class Manifest:
                     job["attempts"][-1]["ended"] = time.time()
 
     def register(self, jobs: Sequence[Job]) -> list[Job]:
-        """Notes them; returns those that have to run: the new ones, and the ones that have not finished."""
+        """Notes the jobs; returns those that have to run: the new ones, and the ones that have not finished."""
         for job in jobs:
             self._note(job)
         self._find_unreadable()
@@ -122,7 +118,7 @@ class Manifest:
         return todo
 
     def _note(self, job: Job) -> None:
-        """One that is new, or whose directory is gone, is as its directory says; one that has finished stays as it ran."""
+        """A job that is new, or whose directory is gone, is as its directory says; one that has finished stays as it ran."""
         known = self.jobs.get(job.key)
         if known is None or not job.directory.is_dir():
             number = max((other["number"] for other in self.jobs.values()), default=-1) + 1
@@ -130,8 +126,8 @@ class Manifest:
         facts = {"directory": job.directory.name, "repetition": repetition(job.config), **_facts(job)}
         self.jobs[job.key] = facts | known if known["status"] == FINISHED else known | facts
 
-    def place_of(self, key: str) -> Path | None:
-        """The directory of a job that is known, however its overrides are spelled this time."""
+    def find_directory(self, key: str) -> Path | None:
+        """Returns the directory of a job that is known, however its overrides are spelled this time."""
         if key in self.jobs:
             return self.directory / self.jobs[key]["directory"]
         return next((path for path in self.directory.glob(f"*{key}") if path.is_dir()), None)
@@ -143,7 +139,7 @@ def _facts(job: Job) -> dict[str, Any]:
 
 
 def _entry(card: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """What the manifest says of a job, from its directory alone."""
+    """Returns what the manifest says of a job, from its directory alone."""
     names = ("number", "overrides", "devices", "optimized_metric", "optimized_mode", "command", "directory")
     return {name: card[name] for name in names} | {"repetition": repetition(card["config"])} | _state(directory)
 

@@ -1,5 +1,6 @@
 """A sweep from its first batch to its table: what `python train.py -m ...` does."""
 
+import itertools
 import logging
 import math
 import sys
@@ -31,6 +32,7 @@ from lockstep.sweeps.settings import Settings
 from lockstep.sweeps.states import FAILED, sweep_exit_code
 
 log = logging.getLogger(__name__)
+_DATA_DIR = "datamodule.data_dir"
 _OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir", ALLOW)
 
 
@@ -55,20 +57,20 @@ class Sweep:
 
     @classmethod
     def end(cls) -> None:
-        """After the sweeper's last batch: the report. Leaves by SystemExit unless all jobs have finished. Raises ConfigError
-        where there was none."""
-        sweep = cls._current
-        if sweep is not None and sweep.planned is not None:
-            sweep._open()
-        elif sweep is not None and not sweep.jobs:
-            raise _no_jobs()
-        if sweep is not None and sweep.runner is not None:
-            sweep._end()
+        """Called after the sweeper's last batch: writes the results. Leaves by SystemExit unless all jobs have finished. Raises
+        ConfigError where there was none."""
+        if (sweep := cls._current) is not None:
+            if sweep.planned is not None:
+                sweep._open()
+            elif not sweep.jobs:
+                raise _no_jobs()
+            if sweep.runner is not None:
+                sweep._end()
         OWN_DIRECTORY.give_back()  # by a dry run
 
     @classmethod
     def interrupt(cls, number: int) -> None:
-        """By a signal between two batches: the end of a sweep that was interrupted within one. Returns if there was none yet."""
+        """Ends the sweep as a signal within a batch does, for one between two batches. Returns if there was no batch yet."""
         if cls._current is not None and (runner := cls._current.runner) is not None:
             runner.interrupt(number)
             cls._current._end()
@@ -102,7 +104,7 @@ class Sweep:
         if self.settings.dry_run:
             for job in batch:
                 print(f"{' '.join(job.resources)}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
-            return [_returned(job, math.nan) for job in batch]
+            return [_job_return(job, None) for job in batch]
         if self.runner is None:
             self.executor.check(batch)
         try:
@@ -120,24 +122,26 @@ class Sweep:
         runner.run(todo)
         if runner.stopped:
             self._end()
-        return [_returned(job, manifest.jobs[job.key].get("metric")) for job in batch]
+        return [_job_return(job, manifest.jobs[job.key].get("metric")) for job in batch]
 
     def _job(self, number: int, overrides: list[str]) -> Job:
+        constant = constants(self.config.hydra.overrides.task)
+        swept = [override for override in overrides if override not in constant]
         try:
+            if folders := [item.partition("=")[2] for item in swept if key_of(item) == _DATA_DIR]:
+                raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; accepted is a sweep for each folder")
             full, cfg, plan = self._composed(overrides)
             resources = self.executor.resources(full, plan)
-            key = self._key(cfg)
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
-        constant = constants(self.config.hydra.overrides.task)
-        swept = [override for override in overrides if override not in constant] or overrides
-        directory = self.manifest.place_of(key) or self.directory / directory_name(swept, key)
+        key = self._key(cfg)
+        directory = self.manifest.find_directory(key) or self.directory / directory_name(swept or overrides, key)
         command = CommandLine.of(full)
         pool, width = pool_of(plan)
         facts = plan.facts() | {"seed": cfg.seed, "precision": cfg.trainer.precision}
         if is_searched(cfg):  # by the job; its record says what was found
             facts |= {"global_batch_size": None, "lr": None}
-        job = self.jobs[key] = Job(
+        self.jobs[key] = Job(
             key=key,
             overrides=tuple(override for override in overrides if key_of(override) != ALLOW),
             directory=directory,
@@ -146,19 +150,18 @@ class Sweep:
             world_size=plan.world_size,
             optimized_metric=cfg.optimized_metric,
             optimized_mode=cfg.optimized_mode,
-            data_dir=OmegaConf.select(cfg, "datamodule.data_dir"),
             command=tuple(command.in_directory(directory)),
-            resumption=(Given(allow=_trusted_by(cfg)).override, f"resume={quote(str(directory))}"),
+            resumption=(Given(allow=_trusted_names(cfg)).override, f"resume={quote(str(directory))}"),
             handed=command.handed_to(directory),
             config=config_of(cfg),
-            hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept, facts),
-            swept=tuple(map(key_of, swept)),
-            tensorboard=tensorboard_of(cfg),
+            hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept or overrides, facts),
+            swept=tuple(map(key_of, swept or overrides)),
+            tensorboard=_tensorboard_folder(cfg),
             fresh=cfg.fresh_processes,
             stop_deadline=_stop_deadline(cfg),
             resources=resources,
         )
-        return job
+        return self.jobs[key]
 
     def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:
         """The job's config as its own process will compose it, with Hydra's part and without, checked as that would."""
@@ -174,16 +177,9 @@ class Sweep:
 
     def _key(self, cfg: DictConfig) -> str:
         """The job's identity; the same point twice in the grid is two jobs, the second with -2."""
-        key = base = identity(cfg)
-        repeat, data_dir = 1, OmegaConf.select(cfg, "datamodule.data_dir")
-        while key in self.jobs:
-            if self.jobs[key].data_dir != data_dir:
-                raise config_error(
-                    "datamodule.data_dir", data_dir, "does not tell jobs apart; accepted is a sweep for each folder"
-                )
-            repeat += 1
-            key = f"{base}-{repeat}"
-        return key
+        base = identity(cfg)
+        keys = itertools.chain([base], (f"{base}-{repeat}" for repeat in itertools.count(2)))
+        return next(key for key in keys if key not in self.jobs)
 
     def _open(self) -> tuple[Manifest, Runner]:
         """Takes the directory, and what an earlier sweep has left in it."""
@@ -202,18 +198,18 @@ class Sweep:
             log.info(line)
         self.executor.reconcile(manifest)
         manifest.git_commit, manifest.planned = commit, self.planned
-        said = self.config.hydra.overrides
-        overrides = [item for item in (*said.task, *said.hydra) if key_of(item) not in _OF_ONE_CALL]
+        given = self.config.hydra.overrides
+        overrides = [item for item in (*given.task, *given.hydra) if key_of(item) not in _OF_ONE_CALL]
         manifest.add_call(Path(sys.argv[0]).name, config_flags(self.config.hydra), overrides, Path.cwd())
         self.manifest, self.runner = manifest, Runner(manifest, self.executor, self.settings)
         return self.manifest, self.runner
 
     def _say_edits(self, batch: Sequence[Job]) -> None:
         """A config file that was edited since an earlier call makes other jobs of the same overrides."""
-        found = edits(self.manifest)
-        for name in dict.fromkeys(name for job in batch for name in found.get(job.key, {})):
-            seen = dict.fromkeys(str(values[name]) for values in found.values() if name in values)
-            log.warning(f"{name} is {', '.join(seen)} in jobs of the same overrides: a config file was edited between them")
+        edited = edits(self.manifest)
+        for name in dict.fromkeys(name for job in batch for name in edited.get(job.key, {})):
+            values = dict.fromkeys(str(config[name]) for config in edited.values() if name in config)
+            log.warning(f"{name} is {', '.join(values)} in jobs of the same overrides: a config file was edited between them")
 
     def _end(self) -> None:
         assert self.runner is not None
@@ -223,15 +219,16 @@ class Sweep:
         states = [self.manifest.jobs[key]["status"] for key in keys if key in self.manifest.jobs]
         states += [FAILED for _ in self.manifest.unreadable]
         if self.runner.stopped:
-            console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {resume_hint(self.directory)}")
+            console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
             if queued := self.manifest.in_queue():
-                console.say(f"{len(queued)} job(s) stay in the queue. Take them out of it: {_hint('cancel', self.directory)}")
+                take_out = f"Take them out of it: {sweep_command('cancel', self.directory)}"
+                console.say(f"{len(queued)} job(s) stay in the queue. {take_out}")
         code = ExitCode.PREEMPTED if self.runner.was_interrupted else sweep_exit_code(states)
         if code:
             raise SystemExit(code)
 
 
-def _trusted_by(cfg: DictConfig) -> list[str]:
+def _trusted_names(cfg: DictConfig) -> list[str]:
     """What a job that is continued may name: it is read from its directory then, and composed here first."""
     if cfg.allow is not None:
         return list(cfg.allow)
@@ -250,24 +247,18 @@ def _stop_deadline(cfg: DictConfig) -> float:
     return 0.0 if guard is None else float(guard.get("deadline") or math.inf)
 
 
-def resume_hint(directory: Path) -> str:
+def sweep_command(what: str, directory: Path) -> str:
     """What to type, from the working directory, in a shell."""
-    return _hint("resume", directory)
-
-
-def _hint(what: str, directory: Path) -> str:
     return console.command_line("scripts/sweep.py", what, str(directory))
 
 
-def tensorboard_of(cfg: DictConfig) -> str | None:
+def _tensorboard_folder(cfg: DictConfig) -> str | None:
     """The folder in a run's directory that TensorBoard's logger writes to; None without one."""
     entries = [entry for entry in (cfg.get("logger") or {}).values() if entry is not None]
     return next((str(entry.get("name") or "") for entry in entries if str(entry._target_).endswith("TensorBoardLogger")), None)
 
 
-def _returned(job: Job, metric: float | None) -> JobReturn:
+def _job_return(job: Job, metric: float | None) -> JobReturn:
     """What a sweeper gets to see: the metric; NaN for a job that has none, so that the others go on."""
-    value = math.nan if metric is None else metric
-    return JobReturn(
-        overrides=list(job.overrides), working_dir=str(job.directory), _return_value=value, status=JobStatus.COMPLETED
-    )
+    value, overrides = math.nan if metric is None else metric, list(job.overrides)
+    return JobReturn(overrides, working_dir=str(job.directory), _return_value=value, status=JobStatus.COMPLETED)

@@ -45,7 +45,7 @@ class Launcher:
         if len(self.trained) == self.most:
             raise SystemExit(137)
         key = hashlib.sha256(repr(overrides).encode()).hexdigest()[:12]
-        job = Job(key, overrides, self.folder / key, "cpu", 1, 1, "val/acc", "max", None, ("python",), {"datamodule": {}})
+        job = Job(key, overrides, self.folder / key, "cpu", 1, 1, "val/acc", "max", ("python",), {"datamodule": {}})
         manifest = Manifest(self.folder)
         manifest.add_call("train.py", [], [], self.folder)
         if manifest.register([job]):

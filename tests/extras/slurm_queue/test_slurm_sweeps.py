@@ -53,7 +53,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def job(folder: Path, name: str, how: str = "well", asks: tuple[str, ...] = ("--nodes=1",)) -> Job:
     directory = folder / f"sweep-{name}"
     command = (sys.executable, "-S", "-c", PROGRAM, str(directory), how)
-    return Job(name, (), directory, "cpu", 1, 1, "val/acc", "max", None, command, swept=("seed", "lr"), resources=asks)
+    return Job(name, (), directory, "cpu", 1, 1, "val/acc", "max", command, swept=("seed", "lr"), resources=asks)
 
 
 def begin(folder: Path, **settings: Any) -> tuple[Runner, Manifest]:

@@ -21,7 +21,7 @@ def job(folder: Path, number: int, seed: int = 0, lr: float = 0.1, hidden: int =
     overrides, key = (f"model.optimizer.lr={lr}", f"seed={seed}"), f"{number:012x}"
     config = {"seed": seed, "model": {"optimizer": {"lr": lr}, "net": {"hidden": hidden}}, "datamodule": {}}
     directory = folder / directory_name(overrides, key)
-    return Job(key, overrides, directory, "cpu", 1, 1, "val/acc", "max", None, ("python", "train.py", *overrides), config)
+    return Job(key, overrides, directory, "cpu", 1, 1, "val/acc", "max", ("python", "train.py", *overrides), config)
 
 
 def leave(manifest: Manifest, one: Job, status: str, metric: float = 0.5) -> None:

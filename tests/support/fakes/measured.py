@@ -52,7 +52,7 @@ def _add(
     config = {"seed": seed, "trainer": {"devices": devices}, "model": {"optimizer": {"lr": lr}}, "datamodule": data}
     config |= {"others": dict(item.split("=") for item in overrides)}
     command = ("python", "train.py", *swept)
-    job = Job(key, swept, directory, "gpu", devices, devices, "val/acc", mode, None, command, config)
+    job = Job(key, swept, directory, "gpu", devices, devices, "val/acc", mode, command, config)
     manifest.register([job])
     if status in ("waiting", "running"):
         manifest.update(key, status=status)

@@ -32,7 +32,7 @@ from lockstep.sweeps.results import write_results
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import LocalSettings, Settings
 from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING
-from lockstep.sweeps.sweep import resume_hint
+from lockstep.sweeps.sweep import sweep_command
 
 # a job that writes its record after `seconds`
 PROGRAM = """
@@ -93,13 +93,13 @@ def test_what_varies_is_told_apart_from_what_does_not() -> None:
 def job(number: int, width: int, folder: Path, seconds: float = 0.0, metric: float = 0.5, pool: str = "gpu") -> Job:
     directory = folder / f"job{number}"
     command = (sys.executable, "-S", "-c", PROGRAM, str(directory), str(seconds), str(metric))
-    return Job(f"key{number}", (f"number={number}",), directory, pool, width, width, "val/acc", "max", None, command)
+    return Job(f"key{number}", (f"number={number}",), directory, pool, width, width, "val/acc", "max", command)
 
 
 def broken_job(folder: Path) -> Job:
     command = (sys.executable, "-S", "-c", "raise SystemExit(3)")
     shown: Any = {"hyperparameters": {"model": "cnn"}, "tensorboard": "tensorboard"}
-    return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", None, command, **shown)
+    return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", command, **shown)
 
 
 def run(jobs: list[Job], slots: int, folder: Path, **settings: Any) -> Manifest:
@@ -219,11 +219,11 @@ def test_what_a_sweep_imports_is_light_and_below_the_command_line() -> None:
 
 def test_how_to_resume_is_right_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    _, script, word, folder = shlex.split(resume_hint(Path("/a sweep's")))
+    _, script, word, folder = shlex.split(sweep_command("resume", Path("/a sweep's")))
     assert (word, folder) == ("resume", "/a sweep's")
     assert Path(script).is_file()
     monkeypatch.chdir(Path(script).parents[1])
-    assert resume_hint(Path("/s")) == "python scripts/sweep.py resume /s"
+    assert sweep_command("resume", Path("/s")) == "python scripts/sweep.py resume /s"
 
 
 def test_a_request_to_stop_reaches_a_resumed_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
