@@ -7,7 +7,6 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from lockstep.callbacks.checkpoints import last_checkpoint_of
 from lockstep.callbacks.nonfinite import step_was_skipped
-from lockstep.extras.sharding.model_parallel import ModelParallel
 
 
 class EMA(EMAWeightAveraging):
@@ -34,10 +33,9 @@ class EMA(EMAWeightAveraging):
         )
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Where the model is in parts by now, so is its average."""
+        """A strategy that shards the model, by its method `parallelize`, shards the average in the same way."""
         assert self._average_model is not None
-        if isinstance(trainer.strategy, ModelParallel):
-            trainer.strategy.parallelize(self._average_model.module)
+        getattr(trainer.strategy, "parallelize", lambda _: None)(self._average_model.module)
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if step_was_skipped(trainer):

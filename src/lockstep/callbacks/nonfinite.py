@@ -13,7 +13,7 @@ from torchmetrics import Metric
 from lockstep.console import first_of
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import NamedFailure
-from lockstep.extras.sharding.shards import local_part
+from lockstep.trainer.dtensors import local_tensor
 from lockstep.trainer.steps import begins_step, ends_step
 
 log = logging.getLogger(__name__)
@@ -50,9 +50,9 @@ class NonFinite(Callback):
         if self.action != "skip":
             return
         gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
-        norms = torch.stack([local_part(gradient).norm() for gradient in gradients])
+        norms = torch.stack([local_tensor(gradient).norm() for gradient in gradients])
         is_finite = bool(torch.isfinite(norms).all())
-        if any(local_part(gradient) is not gradient for gradient in gradients):  # each rank looks at its own part
+        if any(local_tensor(gradient) is not gradient for gradient in gradients):  # each rank looks at its own part
             is_finite = trainer.strategy.reduce_boolean_decision(is_finite)
         if is_finite:
             return

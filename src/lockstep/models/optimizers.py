@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.errors import config_error
-from lockstep.extras.sharding.shards import gathered, part_like
+from lockstep.trainer.dtensors import full_tensor, shard_like
 
 # Of Jordan et al. 2024, kellerjordan.github.io/posts/muon: they lift small singular values as fast as possible, at the price
 # that all of them end between about 0.7 and 1.2 instead of at 1.
@@ -121,9 +121,9 @@ class Muon(Optimizer):
         direction = gradient.add(buffer, alpha=group["momentum"]) if group["nesterov"] else buffer
         if group["bfloat16"] and direction.dtype == torch.float32:
             direction = direction.bfloat16()
-        matrix = gathered(direction).flatten(1)
+        matrix = full_tensor(direction).flatten(1)
         update = orthogonalized(matrix, group["ns_steps"]).to(parameter.dtype).reshape(parameter.shape)
-        update = part_like(update, parameter)
+        update = shard_like(update, parameter)
         rows, columns = matrix.shape
         if group["normalize"]:
             parameter.mul_(rows**0.5 / parameter.norm().clamp(min=1e-7))

@@ -8,16 +8,15 @@ from typing import Any
 
 import torch.distributed
 from lightning import Trainer
-from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, config_error
-from lockstep.extras.compression.communication import Communication, Stateful, go_on
 from lockstep.launchers.environment import this_rank
+from lockstep.trainer.communication import Communication, load_communication, save_communication
 
 
-class OfPlannedSize(ParallelStrategy):
+class PlannedWorldSize(ParallelStrategy):
     """Stands before one of Lightning's strategies: refuses a process group of another size than planned."""
 
     planned_world_size: int
@@ -37,7 +36,7 @@ class OfPlannedSize(ParallelStrategy):
             raise ConfigError(f"the world size is not one number: {words}")
 
 
-class DDP(OfPlannedSize, DDPStrategy):
+class DDP(PlannedWorldSize, DDPStrategy):
     """Lightning's DDPStrategy with a timeout in seconds.
 
     Keyword arguments go to torch.nn.parallel.DistributedDataParallel; `communication` is in the place of its all-reduce.
@@ -73,30 +72,25 @@ class DDP(OfPlannedSize, DDPStrategy):
         super().setup_optimizers(trainer)
         if self.communication is not None:
             for optimizer in self.optimizers:
-                self.communication.follow(optimizer)
+                self.communication.attach(optimizer)
 
     def on_validation_start(self) -> None:
         if self.communication is not None and self._is_fitting:
-            self.communication.meet()
+            self.communication.synchronize()
 
     def on_train_end(self) -> None:
         """After callbacks have saved what a longer run goes on from."""
         if self.communication is not None:
-            self.communication.meet()
+            self.communication.synchronize()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
-        if isinstance(self.communication, Stateful):
-            own = {"kind": self.communication.kind} | self.communication.save(checkpoint)
-            own = move_data_to_device(own, torch.device("cpu"))
-            ranks = [None] * self.world_size if self.is_global_zero else None
-            torch.distributed.gather_object(own, ranks)
-            checkpoint["communication"] = ranks
+        save_communication(self.communication, checkpoint)
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
         if self._is_fitting:
-            go_on(self.communication, checkpoint, self.global_rank, self.world_size)
+            load_communication(self.communication, checkpoint, self.global_rank, self.world_size)
         checkpoint.pop("communication", None)
         return checkpoint
 

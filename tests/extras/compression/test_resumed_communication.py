@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.extras.compression.communication import Communication, HalfPrecision, LocalSGD, PowerSGD, go_on
+from lockstep.extras.compression.communication import HalfPrecision, LocalSGD, PowerSGD
+from lockstep.trainer.communication import Communication, load_communication
 
 POWER: dict[str, Any] = {
     "kind": "PowerSGD of rank 2",
@@ -31,7 +32,7 @@ def test_another_kind_begins_anew_and_says_so(
     left: dict[str, Any], communication: Communication | None, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        go_on(communication, {"communication": [left, left]}, rank=0, world_size=2)
+        load_communication(communication, {"communication": [left, left]}, rank=0, world_size=2)
     assert caplog.messages == [f"trainer.strategy.communication: what the checkpoint carries of {said}"]
     assert getattr(communication, "steps", 0) == 0
     assert not getattr(communication, "rights", {})
@@ -40,7 +41,7 @@ def test_another_kind_begins_anew_and_says_so(
 @pytest.mark.parametrize(("left", "communication"), [(POWER, PowerSGD(rank=2)), (LOCAL, LocalSGD())])
 def test_the_same_kind_goes_on_in_silence(left: dict[str, Any], communication: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        go_on(communication, {"communication": [left, left]}, rank=1, world_size=2)
+        load_communication(communication, {"communication": [left, left]}, rank=1, world_size=2)
     assert communication.steps == 7
     assert communication.kind == left["kind"]
     assert not caplog.messages

@@ -23,9 +23,9 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from lockstep.build import load_model
-from lockstep.extras.sharding.shards import local_part
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.models.optimizers import Muon
+from lockstep.trainer.dtensors import local_tensor
 
 pytestmark = pytest.mark.slow
 # two epochs of five steps at a global batch of 240, with BatchNorm; one step is left out
@@ -52,7 +52,7 @@ class Watched(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
-        self.held["gradients"] = sum(local_part(gradient).numel() for gradient in gradients)
+        self.held["gradients"] = sum(local_tensor(gradient).numel() for gradient in gradients)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if trainer.global_step == self.stop_at and trainer.global_rank == 1:
@@ -62,8 +62,8 @@ class Watched(Callback):
         parameters = list(pl_module.parameters())
         moments = [state["exp_avg"] for state in trainer.optimizers[0].state.values()]
         self.held["whole"] = sum(parameter.numel() for parameter in parameters)
-        self.held["weights"] = sum(local_part(parameter).numel() for parameter in parameters)
-        self.held["optimizer"] = sum(local_part(moment).numel() for moment in moments)
+        self.held["weights"] = sum(local_tensor(parameter).numel() for parameter in parameters)
+        self.held["optimizer"] = sum(local_tensor(moment).numel() for moment in moments)
 
 
 def stopped(folder: Path, at: int, *options: str) -> int:

@@ -4,8 +4,6 @@ None of it gives the result of one process. Each is a communication hook of DDP,
 what it carries from step to step is kept for each rank in the checkpoint.
 """
 
-import logging
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -20,38 +18,7 @@ from torch.optim import Optimizer
 
 from lockstep.config.targets import buildable
 from lockstep.counter_rng import seed_of
-
-log = logging.getLogger(__name__)
-
-
-class Communication(ABC):
-    """How processes share what they have learned from their parts of a batch."""
-
-    cause: str  # why several processes do not give the result of one, in one line
-
-    @abstractmethod
-    def register(self, model: DistributedDataParallel) -> None:
-        """Before the first step, and after a checkpoint is loaded."""
-
-    def follow(self, optimizer: Optimizer) -> None:  # noqa: B027 - most have nothing to do then
-        """Of the training that begins."""
-
-    def meet(self) -> None:  # noqa: B027
-        """Before a validation, and when training ends: from here on the model must be one."""
-
-
-class Stateful(Communication):
-    """What carries something from step to step."""
-
-    kind: str  # only one of the same kind can go on from what is saved
-
-    @abstractmethod
-    def save(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        """What this rank goes on from, as plain containers. A collective; may change the checkpoint, which is for all ranks."""
-
-    @abstractmethod
-    def load(self, checkpoint: dict[str, Any], ranks: Sequence[Any], rank: int, world_size: int) -> None:
-        """Of what `save` gave on each rank, of which there may be more or fewer now; may change the checkpoint to this rank's."""
+from lockstep.trainer.communication import Communication, StatefulCommunication
 
 
 @buildable
@@ -67,7 +34,7 @@ class HalfPrecision(Communication):
 
 
 @buildable
-class PowerSGD(Stateful):
+class PowerSGD(StatefulCommunication):
     """A matrix of gradients is sent as the two thin factors of an approximation, and what that misses is added to the next
     step's gradient (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and 2).
 
@@ -141,7 +108,7 @@ class PowerSGD(Stateful):
 
 
 @buildable
-class LocalSGD(Stateful):
+class LocalSGD(StatefulCommunication):
     """Post-local SGD (Lin et al. 2020, arXiv:1808.07217): from step `start` on each process makes steps of its own, and all
     take the mean of their weights after every `period` of them, before a validation, and when training ends. Optimizers keep
     their own state.
@@ -170,15 +137,15 @@ class LocalSGD(Stateful):
             average([bucket.buffer()])
         return _done(bucket.buffer())
 
-    def follow(self, optimizer: Optimizer) -> None:
+    def attach(self, optimizer: Optimizer) -> None:
         optimizer.register_step_post_hook(self._after_step)
 
     def _after_step(self, *_: object) -> None:
         self.steps += 1
         if (self.steps - self.start) % self.period == 0:
-            self.meet()
+            self.synchronize()
 
-    def meet(self) -> None:
+    def synchronize(self) -> None:
         """Every process takes the mean of the weights."""
         if self.steps > self.start:
             average(self._parameters)
@@ -197,26 +164,14 @@ class LocalSGD(Stateful):
             checkpoint["optimizer_states"] = ranks[rank]["optimizer_states"]
 
 
-def go_on(communication: Communication | None, checkpoint: dict[str, Any], rank: int, world_size: int) -> None:
-    """From what ranks of the same kind have left in the checkpoint; another begins anew, and says so."""
-    if (ranks := checkpoint.get("communication")) is None:
-        return
-    left, ours = ranks[0].get("kind"), communication.kind if isinstance(communication, Stateful) else None
-    if isinstance(communication, Stateful) and left == ours:
-        communication.load(checkpoint, ranks, rank, world_size)
-    else:
-        anew = "is dropped" if ours is None else f"is dropped: {ours} begins anew"
-        log.info(f"trainer.strategy.communication: what the checkpoint carries of {left or 'an earlier version'} {anew}")
-
-
 @torch.no_grad()
 def average(tensors: Iterable[Tensor]) -> None:
     """Sets each to its mean over the processes; one all-reduce."""
     if not (tensors := list(tensors)):
         return
-    whole = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    dist.all_reduce(whole.div_(dist.get_world_size()))
-    for tensor, mean in zip(tensors, whole.split([tensor.numel() for tensor in tensors]), strict=True):
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat.div_(dist.get_world_size()))
+    for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(mean.view_as(tensor))
 
 

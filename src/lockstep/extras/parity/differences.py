@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lockstep.datamodules.batches import leaves
 from lockstep.extras.parity.sides import Difference
-from lockstep.extras.sharding.shards import whole
+from lockstep.extras.sharding.shards import full_tensors
 
 Tensors = dict[str, Tensor]
 # By the name of a tensor, for each axis that may be the batch: the shape of one sample, and a number for each, float64 (n,).
@@ -30,7 +30,7 @@ Prints = dict[str, list[Print]]
 def copied(values: Mapping[str, Any], keep: bool = True) -> Tensors:
     """Dense copies on the CPU of those that are tensors; none where not kept. A collective for those of which each process has a
     part."""
-    tensors = {name: value.detach() for name, value in whole(dict(values), keep).items() if isinstance(value, Tensor)}
+    tensors = {name: value.detach() for name, value in full_tensors(dict(values), keep).items() if isinstance(value, Tensor)}
     if not keep:
         return {}
     return {name: (t if t.layout == torch.strided else t.to_dense()).cpu().clone() for name, t in tensors.items()}

@@ -25,8 +25,8 @@ from lockstep.extras.parity.exchange import Exchange
 from lockstep.extras.parity.interventions import applied, time_first
 from lockstep.extras.parity.recorder import Observed, Recorder, divided, state_of
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Role
-from lockstep.extras.sharding.shards import part_like
 from lockstep.trainer.batchnorm import BatchNormCalls, is_batchnorm, takes_own_statistics
+from lockstep.trainer.dtensors import shard_like
 from lockstep.trainer.steps import StepParts
 
 Report = Callable[[str], None]
@@ -170,7 +170,7 @@ class Follower(Recorder):
         with torch.no_grad():
             for name in own.keys() & state.keys():
                 if isinstance(own[name], Tensor) and own[name].shape == state[name].shape:
-                    own[name].copy_(part_like(state[name], own[name]))
+                    own[name].copy_(shard_like(state[name], own[name]))
 
     def rates(self) -> list[float]:
         return _rates(self._leader["observed"]) if self._leader else []

@@ -21,9 +21,10 @@ from torch.optim import LBFGS, Optimizer
 
 from lockstep.console import first_of
 from lockstep.errors import config_error
-from lockstep.extras.sharding.shards import local_part, norm, part_like, whole
+from lockstep.extras.sharding.shards import full_tensors, norm
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
-from lockstep.trainer.strategies import OfPlannedSize
+from lockstep.trainer.dtensors import local_tensor, shard_like
+from lockstep.trainer.strategies import PlannedWorldSize
 
 # By a key of the plan: how torch divides a linear layer, and along what.
 STYLES: dict[str, tuple[type[ParallelStyle], str]] = {
@@ -32,7 +33,7 @@ STYLES: dict[str, tuple[type[ParallelStyle], str]] = {
 }
 
 
-class ModelParallel(OfPlannedSize, ModelParallelStrategy):
+class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
     """Lightning's ModelParallelStrategy for models that know nothing of it; a checkpoint is one plain file, as any other's.
 
     Rank zero has the whole of weights and optimizer states, on the CPU, while it saves them. Models are built whole, on the CPU.
@@ -136,7 +137,7 @@ class ModelParallel(OfPlannedSize, ModelParallelStrategy):
         if gradients := [parameter.grad for parameter in parameters if parameter.grad is not None]:
             factor = (clip_val / (norm(gradients) + 1e-6)).clamp(max=1.0)
             for gradient in gradients:
-                local_part(gradient).mul_(factor)
+                local_tensor(gradient).mul_(factor)
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
         return self._given_back(super().validation_step(*args, **kwargs))
@@ -163,20 +164,20 @@ class ModelParallel(OfPlannedSize, ModelParallelStrategy):
     load_checkpoint = ParallelStrategy.load_checkpoint
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
-        ParallelStrategy.save_checkpoint(self, whole(checkpoint, keep=self.is_global_zero), filepath, storage_options)
+        ParallelStrategy.save_checkpoint(self, full_tensors(checkpoint, keep=self.is_global_zero), filepath, storage_options)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Into a whole model, or, in a test after training, into one that is in parts."""
         assert self.lightning_module is not None
         ours = self.lightning_module.state_dict()
-        parts = {name: part_like(value, ours.get(name)) for name, value in checkpoint["state_dict"].items()}
+        parts = {name: shard_like(value, ours.get(name)) for name, value in checkpoint["state_dict"].items()}
         self.lightning_module.load_state_dict(parts, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             states = {
-                number: {name: part_like(value, parameters[number]) for name, value in state.items()}
+                number: {name: shard_like(value, parameters[number]) for name, value in state.items()}
                 for number, state in saved["state"].items()
             }
             optimizer.load_state_dict({**saved, "state": states})

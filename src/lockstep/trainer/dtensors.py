@@ -1,0 +1,34 @@
+"""Tensors of which each process holds a shard, torch's DTensor: the full tensor, and the shard of this process."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Returns the full tensor, on its own device: one collective where it is sharded, along each dimension of its mesh."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Returns what this process holds of a tensor, which shares its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def shard_like(value: Any, target: Any) -> Any:
+    """Shards a full tensor as `target` is sharded; anything else is returned as it is."""
+    if not (isinstance(target, DTensor) and isinstance(value, Tensor) and value.shape == target.shape):
+        return value
+    mesh, local = target.device_mesh, value
+    # A dimension of the tensor that two of the mesh share is cut in their order; in the other, where fully_shard has cut what
+    # tensor parallelism had cut before: torch's _StridedShard.
+    is_strided = any(hasattr(placement, "split_factor") for placement in target.placements)
+    for dimension in reversed(range(mesh.ndim)) if is_strided else range(mesh.ndim):
+        if not (placement := target.placements[dimension]).is_replicate():
+            number, axis = mesh.size(dimension), placement.dim  # pyright: ignore[reportAttributeAccessIssue]
+            chunks = local.chunk(number, axis)
+            rank = mesh.get_local_rank(dimension)
+            local = chunks[rank] if rank < len(chunks) else local.narrow(axis, 0, 0)
+    local = local.to(target.device, copy=True)
+    return DTensor.from_local(local, mesh, target.placements, run_check=False, shape=target.shape, stride=target.stride())
