@@ -4,8 +4,8 @@
 
 Two hosts on one machine (benchmarks/two_hosts.py: network namespaces, a link whose rate `tc` sets), a process on each, over gloo,
 started by scripts/torchrun_multinode.sh. On each link scripts/allreduce.py measures latency and bandwidth; with the step of one
-process alone at the same batch these make the model of lockstep.extras.report.step_model, with no overlap: the gradients of
-this MLP are one message. Its prediction stands beside the step that two processes take on that link. Writes
+process alone at the same batch these predict a step by the ring model of docs/scaling-report.md, with no overlap: the gradients
+of this MLP are one message. The prediction stands beside the step that two processes take on that link. Writes
 benchmarks/slow_link.md. Needs root, iproute2, and for delays a kernel with netem.
 """
 
@@ -20,8 +20,6 @@ from typing import Any
 from hardware import processor
 from run import heading
 from two_hosts import Hosts, two_hosts, why_not
-
-from lockstep.extras.report.step_model import StepModel
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 40
@@ -63,9 +61,9 @@ def main() -> None:
             for delay in arguments.delays:
                 hosts.slow_down(rate, delay)
                 link = measured(hosts, arguments.seconds)
-                model = StepModel(fixed=step, transfer=gradients / link["bandwidth"], latency=link["latency"])
                 two = trained(hosts, 2, overrides)
-                took, expected = two["train_time"] / two["steps"], model.seconds(2, 64)
+                took = two["train_time"] / two["steps"]
+                expected = step + gradients / link["bandwidth"] + 2 * link["latency"]  # a ring of two
                 rows.append(
                     (rate, delay, 1e6 * link["latency"], 8e-6 * link["bandwidth"], 1e3 * expected, 1e3 * took, took / expected)
                 )

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import config_error
-from lockstep.sweeps.job_directory import card_of, progress_of, record_of
-from lockstep.sweeps.jobs import REPEATS, flat, varying
+from lockstep.sweeps.job_directory import card_of
+from lockstep.sweeps.jobs import REPEATS, flat
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import edits
 from lockstep.sweeps.states import FAILED, FINISHED
-from lockstep.sweeps.view import as_it_stands
+from lockstep.sweeps.view import JobView, SweepView, as_it_stands
 
 DIVERGED, MISSING = "diverged", "missing"
 # Keys for which a row has a field; jobs that differ in any other key are not compared with each other.
@@ -98,57 +98,53 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     manifest = as_it_stands(Manifest(sweep_dir))
     if not manifest.jobs:
         raise config_error("SWEEP_DIR", sweep_dir, "names no jobs; accepted is the directory of a sweep")
-    jobs = {key: job for key, job in manifest.jobs.items() if {*only} <= {item.lstrip("+") for item in job["overrides"]}}
+    jobs = [job for job in SweepView(manifest, is_held=False).jobs if job.key in manifest.jobs]
+    jobs = [job for job in jobs if {*only} <= {item.lstrip("+") for item in job.entry["overrides"]}]
     if not jobs:
         raise config_error("--only", " ".join(only), "no job has these; accepted are overrides of the sweep's jobs")
-    names = varying([job["overrides"] for job in manifest.jobs.values()])
     edited = edits(manifest)
-    rows = [_row(manifest.directory / job["directory"], job, names, edited.get(key, {})) for key, job in jobs.items()]
+    rows = [_row(job, card_of(manifest.directory / job.entry["directory"]) or {}, edited.get(job.key, {})) for job in jobs]
     counts = Counter(row.variant for row in rows)
     finished = Counter(row.variant for row in rows if row.is_finished)
     variant = max(counts, key=lambda one: (finished[one], counts[one]))
     kept = sorted((row for row in rows if row.variant == variant), key=_place)
     is_of_steps = all(row.record.get("seconds_per_step") for row in kept if row.is_finished)
-    first = next(iter(jobs.values()))
     return Measurements(
         directory=sweep_dir.absolute(),
         rows=tuple(replace(row, step_seconds=_step_seconds(row.record, is_of_steps)) for row in kept),
-        metric=first["optimized_metric"],
-        maximize=first.get("optimized_mode") == "max",
+        metric=jobs[0].entry["optimized_metric"],
+        maximize=jobs[0].entry.get("optimized_mode") == "max",
         is_of_steps=is_of_steps,
         left_out={one: count for one, count in counts.items() if one != variant},
     )
 
 
-def _row(directory: Path, job: dict[str, Any], names: Sequence[str], edited: dict[str, Any]) -> Measurement:
-    config = flat((card_of(directory) or {}).get("config", {}))
-    record = (record_of(directory) or {}) if job["status"] == FINISHED else {}
-    values = dict(override.lstrip("+").partition("=")[::2] for override in job["overrides"])
-    variant = {name.lstrip("+"): values.get(name.lstrip("+")) for name in names} | edited
-    spent = [attempt["ended"] - attempt["started"] for attempt in job["attempts"] if attempt["ended"] is not None]
+def _row(job: JobView, card: dict[str, Any], edited: dict[str, Any]) -> Measurement:
+    config, record = flat(card.get("config", {})), dict(job.record)
     lr = config.get("model.optimizer.lr", record.get("lr"))
+    variant = dict(override.lstrip("+").partition("=")[::2] for override in job.overrides) | edited
     return Measurement(
-        job=job["directory"],
+        job=job.entry["directory"],
         status=_status(job),
-        reason=job["reason"] if record or job["status"] == FAILED else job["reason"] or job["status"],
-        devices=job["devices"],
+        reason=job.reason if record else job.reason or job.status,
+        devices=job.entry["devices"],
         lr=float(lr) if isinstance(lr, int | float) else None,  # an interpolation is no number
         seed=config.get("seed", record.get("seed")),
-        global_batch=record.get("global_batch_size") or _configured_batch(config, job["devices"]),
-        seconds=record.get("wall_time") or (sum(spent) if spent else None),
-        metric=job["metric"],
-        history=_history(directory, job["optimized_metric"]) if record else (),
-        variant=tuple(f"{name}={value}" for name, value in variant.items() if name not in _AXES),
-        overrides=tuple(job["overrides"]),
+        global_batch=record.get("global_batch_size") or _configured_batch(config, job.entry["devices"]),
+        seconds=record.get("wall_time") or job.seconds,
+        metric=job.entry["metric"],
+        history=_history(job),
+        variant=tuple(f"{name}={value}" for name, value in sorted(variant.items()) if name not in _AXES),
+        overrides=tuple(job.entry["overrides"]),
         config=config,
         record=record,
     )
 
 
-def _status(job: dict[str, Any]) -> str:
-    if job["status"] == FAILED:
-        return DIVERGED if _NOT_FINITE.search(job["reason"] or "") else FAILED
-    return FINISHED if job["status"] == FINISHED else MISSING
+def _status(job: JobView) -> str:
+    if job.status == FAILED:
+        return DIVERGED if _NOT_FINITE.search(job.reason or "") else FAILED
+    return FINISHED if job.status == FINISHED else MISSING
 
 
 def _step_seconds(record: dict[str, Any], is_of_steps: bool) -> float | None:
@@ -166,10 +162,10 @@ def _configured_batch(config: dict[str, Any], devices: int) -> int | None:
     return devices * batch * accumulated if isinstance(batch, int) and isinstance(accumulated, int) else None
 
 
-def _history(directory: Path, metric: str) -> tuple[tuple[float, float], ...]:
-    epochs = progress_of(directory).get("history", [])
-    points = [(epoch.get("seconds"), epoch.get("metrics", {}).get(metric)) for epoch in epochs if isinstance(epoch, dict)]
-    return tuple((seconds, value) for seconds, value in points if seconds is not None and value is not None)
+def _history(job: JobView) -> tuple[tuple[float, float], ...]:
+    epochs = job.progress.get("history", []) if job.record else []
+    metrics = [(one.get("seconds"), one.get("metrics", {}).get(job.entry["optimized_metric"])) for one in epochs]
+    return tuple((seconds, value) for seconds, value in metrics if seconds is not None and value is not None)
 
 
 def _place(row: Measurement) -> tuple[Any, ...]:

@@ -30,7 +30,9 @@ def _lacking(analysis: Analysis) -> Iterator[str]:
     if holes := [f"devices={n} at lr {lr:g}" for n in counts for lr in rates if (n, lr) not in grid]:
         yield f"The grid has no job for {first_of(holes)}."
     for variant, number in analysis.measured.left_out.items():
-        yield f"{count(number, 'job')} of {' '.join(variant)} left out: --only {' '.join(variant)} is a report of them."
+        which = f"of {' '.join(variant)}" if variant else "without these overrides"
+        how = f": --only {' '.join(variant)} is a report of them" if variant else ""
+        yield f"{count(number, 'job')} {which} left out{how}."
 
 
 def _doubts(analysis: Analysis) -> Iterator[str]:

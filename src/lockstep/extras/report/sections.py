@@ -91,7 +91,8 @@ def time_to_target(analysis: Analysis) -> Iterator[Block]:
     if target is not None and (arrivals := find_arrivals(series, target, measured.maximize)):
         yield {"heading": f"Time to {measured.metric} {target:.4g}"}
         rows = [
-            [str(n), _rate(one.lr), shown(one.seconds, ".1f"), shown(one.hours, ".3g")] for n, one in sorted(arrivals.items())
+            [str(n), _rate(lr), shown(seconds, ".1f"), shown(seconds.scaled(n / 3600), ".3g")]
+            for n, (lr, seconds) in sorted(arrivals.items())
         ]
         yield {"columns": ["devices", "lr that is first there", "seconds", "device-hours"], "table": rows}
 

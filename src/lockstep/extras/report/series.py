@@ -155,20 +155,6 @@ def _paired_changes(point: Point, base: Point) -> list[float]:
     return [metric - before for metric, before in pairs if metric is not None and before is not None]
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """When the jobs of one count first had the target metric, at the rate that got there first."""
-
-    devices: int
-    lr: float | None
-    seconds: Estimate
-
-    @property
-    def hours(self) -> Estimate:
-        """Device-hours."""
-        return self.seconds.scaled(self.devices / 3600)
-
-
 def common_target(series: Series, maximize: bool) -> float | None:
     """Returns the best value that every repeat of every count's best rate has reached, or None if epochs were not recorded."""
     histories = [[value for _, value in row.history] for point in series.points for row in point.at_best_rate]
@@ -177,16 +163,17 @@ def common_target(series: Series, maximize: bool) -> float | None:
     return min(map(max, histories)) if maximize else max(map(min, histories))
 
 
-def find_arrivals(series: Series, target: float, maximize: bool) -> dict[int, Arrival]:
-    """Returns the first arrival by number of devices, less the counts that have no rate of which all repeats arrived."""
-    first: dict[int, Arrival] = {}
+def find_arrivals(series: Series, target: float, maximize: bool) -> dict[int, tuple[float | None, Estimate]]:
+    """Returns by number of devices the rate that reached the target first, and after how many seconds; counts are left out for
+    which there is no rate of which all repeats did."""
+    first: dict[int, tuple[float | None, Estimate]] = {}
     for point in series.points:
         for lr, rows in grouped(point.rows, "lr").items():
             times = [_first_time(row, target, maximize) for row in rows]
             reached = [time for time in times if time is not None]
             if len(reached) == len(times):
-                arrival = Arrival(point.devices, lr, estimate_positive(reached))
-                first[point.devices] = min(first.get(point.devices, arrival), arrival, key=lambda one: one.seconds.mean)
+                arrival = lr, estimate_positive(reached)
+                first[point.devices] = min(first.get(point.devices, arrival), arrival, key=lambda one: one[1].mean)
     return first
 
 
