@@ -14,9 +14,18 @@ pytestmark = pytest.mark.slow
 
 MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]",)  # which stands for conf
 MINE += ("model=mine", "datamodule=mine", "optimized_metric=val_acc")
+KINDS = {
+    "classifier": MINE,
+    "two optimizers by hand": (
+        *(MINE[0], "model=adversary", "datamodule=mine", "optimized_metric=val_realness"),
+        "trainer.strategy.find_unused_parameters=true",
+    ),
+    "recurrent, own loaders": (MINE[0], "model=rows", "datamodule=null", "optimized_metric=val_loss", "optimized_mode=min"),
+}
 TWO = ("trainer.devices=2", "trainer.max_epochs=3", "trainer.log_every_n_steps=1", "logger=csv")
-# of rank 1, in the second of three epochs of seven batches
-KILLED = "+callbacks.kill={_target_: faults.Fault, rank: 1, how: kill, batch: 2, epoch: 1, once: true}"
+# in the second of three epochs of seven batches; a third rank, which there is not, or the second one
+KILLED = "+callbacks.kill={_target_: faults.Fault, rank: 2, how: kill, batch: 2, epoch: 1, once: true}"
+SWEPT = ("callbacks.kill.rank=2,1", "max_restarts=1", "hydra.sweep.dir=sweep")
 
 
 def record(run: Path) -> dict[str, Any]:
@@ -27,14 +36,18 @@ def last(run: Path) -> dict[str, Any]:
     return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an undisturbed run on two processes."""
+@pytest.fixture(scope="module", params=KINDS)
+def sweep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a sweep of two runs on two processes: an undisturbed one, and one of which a rank is killed."""
     folder = tmp_path_factory.mktemp("own")
-    done = train(*MINE, *TWO, "hydra.run.dir=run", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("plain Lightning") == 1
-    return folder / "run"
+    done = python(ROOT / "train.py", "-m", "trainer=cpu", *KINDS[request.param], *TWO, KILLED, *SWEPT, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 of 2 jobs finished" in done.stdout
+    return folder / "sweep"
+
+
+def undisturbed(sweep: Path) -> Path:
+    return next(sweep.glob("rank=2*"))
 
 
 def test_a_metric_that_it_does_not_log_is_refused_before_training_and_leaves_nothing(tmp_path: Path) -> None:
@@ -45,9 +58,45 @@ def test_a_metric_that_it_does_not_log_is_refused_before_training_and_leaves_not
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_leaves_a_record(run: Path) -> None:
-    found = record(run)
-    status = json.loads((run / "status.json").read_text())
+def test_killed_in_its_second_epoch_and_resumed_it_ends_bit_for_bit_as_if_nothing_had_been(sweep: Path) -> None:
+    (killed,) = sweep.glob("rank=1*")
+    whole = undisturbed(sweep)
+    assert "restart 1 of 1" in (killed / "output.log").read_text()
+    assert (whole / "output.log").read_text().count("plain Lightning") == 1
+    assert differences(last(killed), last(whole)) == []
+    assert record(killed)["metrics"] == record(whole)["metrics"]
+
+
+def test_a_sweep_of_it_has_a_report(sweep: Path) -> None:
+    done = python(ROOT / "scripts" / "report.py", sweep, cwd=sweep.parent)
+    assert done.returncode == 0, done.stderr
+    metric = record(undisturbed(sweep))["optimized_metric"]
+    assert done.stdout.startswith("Take 2 devices at lr ")
+    assert f"the only rate: {metric} {record(undisturbed(sweep))['metrics'][metric]:.4g}" in done.stdout
+
+
+def test_it_is_evaluated_and_exported_and_told_what_predicts_it(sweep: Path) -> None:
+    run = undisturbed(sweep)
+    done = python(ROOT / "scripts" / "evaluate.py", run, "trainer.devices=1", cwd=run.parent)
+    assert done.returncode == 0, done.stderr
+    (evaluated,) = (run / "evaluations").iterdir()
+    metrics = record(evaluated)["metrics"]
+    assert [name for name in metrics if name.startswith("test_")]
+    assert metrics == pytest.approx({name: record(run)["metrics"][name] for name in metrics}, rel=1e-6)
+    done = python(ROOT / "scripts" / "export.py", run, cwd=run.parent)
+    assert done.returncode == 0, done.stderr
+    assert (run / "export" / "best.safetensors").is_file()
+    (run / "x.png").touch()
+    done = python(ROOT / "scripts" / "predict.py", run, run / "x.png", cwd=run.parent)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "That of another LightningModule is read by its load_from_checkpoint" in done.stderr
+
+
+@pytest.mark.parametrize("sweep", ["classifier"], indirect=True)
+def test_it_leaves_a_record(sweep: Path) -> None:
+    found = record(undisturbed(sweep))
+    status = json.loads((undisturbed(sweep) / "status.json").read_text())
     assert (status["status"], status["reason"]) == ("finished", "trainer.max_epochs=3")
     assert (found["world_size"], found["samples_trained"], found["steps"], found["lr"]) == (2, 4200, 21, 0.05)
     assert found["samples_per_second"] > 0
@@ -57,29 +106,6 @@ def test_it_leaves_a_record(run: Path) -> None:
     ]
     assert {"train_loss_epoch", "train_acc", "val_loss", "val_acc", "test_acc"} <= found["metrics"].keys()
     assert found["metrics"]["val_acc"] > 0.6
-
-
-def test_killed_in_its_second_epoch_and_resumed_it_ends_bit_for_bit_as_if_nothing_had_been(run: Path) -> None:
-    done = train(*MINE, *TWO, KILLED, "max_restarts=1", "hydra.run.dir=killed", cwd=run.parent)
-    assert done.returncode == 0, done.stderr
-    assert "restart 1 of 1" in done.stdout
-    assert differences(last(run.parent / "killed"), last(run)) == []
-    assert record(run.parent / "killed")["metrics"] == record(run)["metrics"]
-
-
-def test_it_is_evaluated_and_exported_and_told_what_predicts_it(run: Path) -> None:
-    done = python(ROOT / "scripts" / "evaluate.py", run, "trainer.devices=1", cwd=run.parent)
-    assert done.returncode == 0, done.stderr
-    (evaluated,) = (run / "evaluations").iterdir()
-    assert record(evaluated)["metrics"]["test_acc"] == record(run)["metrics"]["test_acc"]
-    done = python(ROOT / "scripts" / "export.py", run, cwd=run.parent)
-    assert done.returncode == 0, done.stderr
-    assert (run / "export" / "best.safetensors").is_file()
-    (run / "x.png").touch()
-    done = python(ROOT / "scripts" / "predict.py", run, run / "x.png", cwd=run.parent)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "That of another LightningModule is read by its load_from_checkpoint" in done.stderr
 
 
 def test_a_module_with_loaders_of_its_own_takes_them_when_it_is_told_to(tmp_path: Path) -> None:

@@ -153,8 +153,8 @@ def test_two_optimizers_by_hand_with_the_time_of_a_step_measured(tmp_path: Path)
 def test_the_rate_that_a_module_takes_is_scaled_and_a_test_it_lacks_is_refused(tmp_path: Path) -> None:
     cfg = composed(*QUIET, *MINE, *METRIC, "lr_scaling=linear", "base_batch_size=50", run_dir=tmp_path)
     assert build(cfg, Plan.of(cfg))[1].hparams["lr"] == 0.1
-    cfg.model = {"_target_": "plain_lightning.LitAdversary"}
-    with pytest.raises(ConfigError, match=r"^test=true: LitAdversary has no test_step; accepted is test=false$"):
+    cfg.model = {"_target_": "lightning_modules.GAN"}
+    with pytest.raises(ConfigError, match=r"^test=true: GAN has no test_step; accepted is test=false$"):
         build(cfg, Plan.of(cfg))
 
 
