@@ -49,6 +49,22 @@ RIGHT = (
     *("model.param_groups=null", "model.net.separator=null"),
     "datamodule.suffixes=[[]nonsense]",  # of the files of folders, of which there are none
 )
+# Keys that say how much data there is, how it is cut, or how large a sample is, in any datamodule or its augmentation.
+DATA_SIZES = (
+    "length",
+    "val_length",
+    "test_length",
+    "shape",
+    "size",
+    "crop",
+    "folds",
+    "fold",
+    "val_fraction",
+    "context",
+    "overlap",
+)
+DATA_SIZES += ("batch_size", "global_batch_size", "num_workers")
+BAD_SIZES = ("0", "1", "1.5", "999999999", "100000000000000000000")
 NAMED_BY_USERS = ("model.torchmetrics", "model.param_groups")  # the entries of these; what is in one is checked
 FREE_TEXT = ("name", "*.dirpath", "*.filename", "*.save_dir", "*.experiment_name", "*.tracking_uri", "logger.*.name")
 FREE_TEXT += ("logger.*.version", "logger.*.run_dir")
@@ -90,6 +106,7 @@ def lines() -> Iterator[Line]:
         for key, value in _walk(compose(*SHORT, *base)):
             if key not in seen and key != "run_dir":
                 yield from (Line(kind, (*base, override), key) for kind, override, key in _variants(key, value))
+                yield from _data_sizes(base, key, value)
             seen.add(key)
     for name, *typed in _words(TYPED):
         yield Line("typed", tuple(typed), name)
@@ -101,6 +118,14 @@ def lines() -> Iterator[Line]:
         yield Line("environment leftovers", (), name, environment=tuple(variables), is_fresh=True, may_train=True)
     for script, name, *arguments in _words(SCRIPTS):
         yield Line("scripts' own arguments", tuple(arguments), name, script=f"scripts/{script}")
+
+
+def _data_sizes(base: tuple[str, ...], key: str, value: Any) -> Iterator[Line]:
+    """Where it is one. Some values are right for some keys, a batch of one sample say."""
+    if key.startswith("datamodule.") and key.rpartition(".")[2] in DATA_SIZES:
+        for size in BAD_SIZES:
+            text = f"[{','.join([size] * len(value))}]" if OmegaConf.is_list(value) else size
+            yield Line("data sizes", (*base, f"{key}={text}"), key, may_train=True)
 
 
 def _words(table: str) -> Iterator[list[str]]:
