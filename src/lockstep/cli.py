@@ -5,17 +5,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.utils import configure_log
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lockstep import console
 from lockstep.config.hydra_errors import explain
@@ -23,8 +18,8 @@ from lockstep.config.overrides import check_single, null_groups_left_out
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.extras.batch_size.batch_size import FLAG, find_batch_size, try_batch
 from lockstep.imports import remove_empty_cache
-from lockstep.launchers.command_line import take_handed
 from lockstep.launchers.environment import register_resolvers, this_rank
+from lockstep.launchers.inherited_config import read_inherited_config, run_task
 from lockstep.launchers.outcome import outcome_of
 from lockstep.launchers.rank import follow_parent, tell_parent
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
@@ -34,8 +29,6 @@ from lockstep.runs.validation import Prepared, refusing
 
 register_resolvers()
 
-_HYDRAS_WAY = Hydra.get_mode
-
 
 def start(main: Callable[[], Any]) -> None:
     """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
@@ -44,7 +37,7 @@ def start(main: Callable[[], Any]) -> None:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
         console.survive_lost_output()
         _check_working_directory()
-        handed = follow_parent()
+        is_started_by_lockstep = follow_parent()
         if len(sys.argv) == 2 and sys.argv[1].startswith(FLAG):
             try_batch(Path(sys.argv[1].removeprefix(FLAG)))
             return
@@ -53,8 +46,11 @@ def start(main: Callable[[], Any]) -> None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
             return
         sys.argv[1:] = arguments
-        _compose_once(handed)
-        main()
+        config = read_inherited_config(sys.argv) if is_started_by_lockstep else None
+        if config is None:
+            main()
+        else:
+            run_task(main, config)
     except SystemExit:
         raise
     except BaseException as error:
@@ -102,45 +98,6 @@ def _explained(error: BaseException) -> tuple[str | None, int]:
     return (explain(error) or _unwritten(error)) if isinstance(error, Exception) else None, ExitCode.REFUSED
 
 
-def _compose_once(handed: str) -> None:
-    """Hydra composes everything a first time only to read hydra.mode, for half a second (Hydra.get_mode and Hydra.run in
-    hydra/_internal/hydra.py; there is no seam between them). For a single run, what it has composed then serves as the config;
-    for one of several processes, what its parent has.
-    """
-    is_sweep = bool({"-m", "--multirun"} & set(sys.argv))
-    Hydra.get_mode = (
-        _HYDRAS_WAY if is_sweep else lambda self, config_name, overrides: _get_mode(self, handed, config_name, overrides)
-    )
-
-
-def _get_mode(self: Hydra, handed: str, config_name: str | None, overrides: list[str]) -> Any:
-    if (known := take_handed(handed, sys.argv)) is not None:
-        self.compose_config = partial(_composed, known)
-        return RunMode.RUN
-    try:
-        if any(override.is_sweep_override() for override in OverridesParser.create().parse_overrides(overrides)):
-            return _HYDRAS_WAY(self, config_name, overrides)
-        config = self.compose_config(config_name, overrides, RunMode.RUN)
-    except Exception:  # a mistake, which the run will tell
-        return None
-    if config.hydra.mode not in (None, RunMode.RUN):
-        return config.hydra.mode
-    if config.hydra.mode is None:  # as Hydra does before it composes again
-        if OmegaConf.select(config, "resume") is None:  # a job of a sweep that is resumed has the sweep's own options
-            check_single([*config.hydra.overrides.task, *config.hydra.overrides.hydra])
-        config.hydra.mode = RunMode.RUN
-        config.hydra.overrides.hydra.append("hydra.mode=RUN")
-    self.compose_config = partial(_composed, config)
-    return RunMode.RUN
-
-
-def _composed(config: DictConfig, *_: Any, with_log_configuration: bool = False, **__: Any) -> DictConfig:
-    """In place of Hydra.compose_config, with what else that does."""
-    if with_log_configuration:
-        configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-    return config
-
-
 def _unwritten(error: Exception) -> str | None:
     """What Hydra could not write, on a full disk say. A run's own errors do not come this far: they are its end."""
     return f"{error.filename or 'hydra.run.dir'}: {error.strerror or error}" if isinstance(error, OSError) else None
@@ -152,5 +109,7 @@ class ValidateConfig(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         HydraConfig.instance().set_config(config)  # which ${hydra:...} asks
         with refusing():
+            if config.get("resume") is None and "hydra.mode=RUN" not in sys.argv:  # a sweep's job has the sweep's own options
+                check_single([*config.hydra.overrides.task, *config.hydra.overrides.hydra])
             find_batch_size(config)
             Prepared.prepare(config)

@@ -1,6 +1,5 @@
 """What a stranger has crafted runs nothing: directories of runs and sweeps, caches, variables. Checkpoints: test_targets.py."""
 
-import base64
 import json
 import pickle
 import sys
@@ -14,10 +13,11 @@ from crafted import CHECKPOINTS, COMMAND_LINES, MODEL, RUN_TARGETS, TRAIN, chang
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build, load_model
+from lockstep.cli import start
 from lockstep.config.plan import Plan
 from lockstep.config.read import Given, check_flags, check_overrides, check_targets, trust_of
 from lockstep.errors import ConfigError
-from lockstep.launchers.command_line import take_handed
+from lockstep.launchers.inherited_config import FILE, read_inherited_config
 from lockstep.runs import resume
 from lockstep.runs.composition import CONF
 from lockstep.runs.identity import Identity
@@ -170,9 +170,11 @@ def test_variables_open_nothing(variable: str, project: Path, monkeypatch: pytes
             load_model(path)
 
 
-def test_no_variable_is_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor what some descriptor holds, unless it is JSON of just this command line."""
-    content = base64.b85encode(pickle.dumps(Pickled())).decode()
-    monkeypatch.setenv("LOCKSTEP_HANDED_CONFIG", content)
-    assert take_handed(content, ["train.py"]) is None
-    assert take_handed(json.dumps([["other.py"], {"model": MODEL}]), ["train.py"]) is None
+def test_a_run_that_a_person_starts_reads_no_inherited_config(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a rank only that of just its command line."""
+    arguments = ["train.py", f"hydra.run.dir={stranger}"]
+    (stranger / FILE).write_text(json.dumps({"arguments": arguments, "config": {"model": MODEL}}))
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setattr("lockstep.cli.run_task", lambda *_: pytest.fail("it was read"))
+    start(lambda: None)
+    assert read_inherited_config(["other.py", arguments[1]]) is None

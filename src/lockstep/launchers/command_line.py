@@ -1,19 +1,15 @@
-"""The command line of this program, and those of the same program for the processes that it starts.
-
-Beside its command such a process is handed the config that it would compose, as the files were when this process composed it, in
-a third of the time: as JSON, through the pipe by which it follows this one.
-"""
+"""The command line of this program, and those of the same program for the processes that it starts, with the config that they
+would compose."""
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from hydra.conf import HydraConf
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
+from omegaconf import DictConfig, OmegaConf, SCMode
 
 from lockstep.config.overrides import config_flags, is_of_each_run, quote
 
@@ -55,54 +51,29 @@ class CommandLine:
         script = str(Path(sys.argv[0]).absolute())
         return [sys.executable, script, *self.flags, *self.overrides, *self._hydra_overrides_in(directory)]
 
-    def handed_to(self, directory: Path) -> str:
-        """For the process that `in_directory` is for: its config, where it is known."""
+    def inherited_config(self, directory: Path) -> str:
+        """The config of the process that `in_directory` is for, as it reads it from a file; empty if it has to compose one."""
         if not self.composed:
             return ""
         hydra = self.composed["hydra"] | {"mode": RunMode.RUN.name}
         hydra["run"] = hydra["run"] | {"dir": str(directory)}
         hydra["overrides"] = hydra["overrides"] | {"hydra": self._hydra_overrides_in(directory)}
-        return json.dumps([self.in_directory(directory)[1:], {**self.composed, "hydra": hydra}])
+        return json.dumps({"arguments": self.in_directory(directory)[1:], "config": {**self.composed, "hydra": hydra}})
 
     def _hydra_overrides_in(self, directory: Path) -> list[str]:
         return [*self.hydra_overrides, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """Nothing of a config whose own part has types that a schema of the user's gives it, or values that JSON has not."""
+    """Returns the config in plain containers; an empty one if its own part has structured configs, or values that JSON lacks."""
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
-        content: Any = OmegaConf.to_container(own, resolve=False)
-        is_plain = _is_without_types(own) and json.loads(json.dumps(content)) == content
+        content: Any = OmegaConf.to_container(own, resolve=False, structured_config_mode=SCMode.DICT_CONFIG)
+        is_plain = json.loads(json.dumps(content)) == content
         hydra = OmegaConf.to_container(config.hydra, resolve=False, enum_to_str=True)
         return content | {"hydra": json.loads(json.dumps(hydra))} if is_plain else {}
     except (TypeError, ValueError):
         return {}
-
-
-def _is_without_types(node: Any) -> bool:
-    if isinstance(node, DictConfig | ListConfig) and not (node._is_none() or node._is_missing() or node._is_interpolation()):
-        inner = [node._get_node(i) for i in range(len(node))] if isinstance(node, ListConfig) else map(node._get_node, node)
-        return OmegaConf.get_type(node) in (dict, list) and all(map(_is_without_types, inner))
-    return True
-
-
-def take_handed(content: str, arguments: Sequence[str]) -> DictConfig | None:
-    """The config that was handed to this process; None where that is none, or not what `python ARGUMENTS` composes."""
-    try:
-        its_arguments, composed = json.loads(content)
-    except (TypeError, ValueError):
-        return None
-    if its_arguments != list(arguments):
-        return None
-    config = OmegaConf.create({**composed, "hydra": None})
-    config.hydra = OmegaConf.structured(HydraConf)
-    with flag_override(config.hydra, "struct", False):  # option groups add keys to it
-        config.hydra.merge_with(composed["hydra"])
-        del config.hydra["defaults"]
-    OmegaConf.set_readonly(config.hydra, True)
-    OmegaConf.set_struct(config, True)
-    return config
 
 
 def command_with(*overrides: str) -> list[str]:

@@ -18,33 +18,20 @@ from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, n
 from lockstep.launchers.outcome import Outcome
 
 
-def follow_parent() -> str:
+def follow_parent() -> bool:
     """Kills this process group when the one that started it is gone, kill -9 included: a rank follows its parent or
     torchrun, a sweep's job the sweep. Does nothing in a process that a person has started.
 
-    Returns the line that the one who started it has written for it into the pipe, if there is one.
+    Returns whether a parent or a sweep of this program has started it.
     """
     own, swept = (_lifeline(name) for name in (PARENT_PIPE, SWEEP_PIPE))
     os.environ.pop(SWEEP_PIPE, None)  # what a job starts can't read it
     note_life()
     pipe = swept if own is None else own
     descriptor = _torchrun() if pipe is None else pipe
-    if descriptor is None:
-        return ""
-    handed = "" if pipe is None else _first_line(pipe)
-    threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
-    return handed
-
-
-def _first_line(descriptor: int) -> str:
-    """Written before this process began, or not at all."""
-    content = b""
-    with contextlib.suppress(OSError, ValueError):  # no descriptor of ours
-        while not content.endswith(b"\n") and select.select([descriptor], [], [], 0)[0]:
-            if not (part := os.read(descriptor, 2**16)):
-                break
-            content += part
-    return content.decode(errors="replace")
+    if descriptor is not None:
+        threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
+    return pipe is not None
 
 
 def _lifeline(name: str) -> int | None:
@@ -66,7 +53,7 @@ def _torchrun() -> int | None:
 
 
 def _die_with(descriptor: int) -> None:
-    select.select([descriptor], [], [])  # nothing more is ever written to a pipe from the parent
+    select.select([descriptor], [], [])  # nothing is ever written to a pipe from the parent
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 

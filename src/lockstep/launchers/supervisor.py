@@ -36,14 +36,13 @@ def supervise(
     restarts: int = 0,
     stop_deadline: float = float("inf"),
     *,
-    handed: str = "",
     fresh: bool = True,
     quiet: bool = False,
 ) -> Outcome:
     """Runs `command` as `world_size` ranks on this machine until all have ended; leaves no process behind.
     `restarts` is how often that has been tried before. Ranks that are asked to stop end themselves within `stop_deadline`
-    seconds; those that can't, because they are suspended, say, are ended soon after. `handed` is a line for each of them to
-    read: see `follow_parent`. Not `fresh` are ranks that a server forks which has imported torch.
+    seconds; those that can't, because they are suspended, say, are ended soon after. Ranks that are not `fresh` are forked by a
+    server that has imported torch.
 
     Rank zero shares this terminal, unless it is to be `quiet`; the output of rank k is appended to `log` with `.rank{k}` before
     the suffix.
@@ -56,7 +55,7 @@ def supervise(
                 for rank in range(world_size):
                     if received:  # they have not met: there is nothing to save
                         return _preempted(received)
-                    reader, _ = lifelines.enter_context(pipe(handed))
+                    reader, _ = lifelines.enter_context(pipe())
                     ranks.append(_start(command, rank, environment, reader, log, fresh, quiet))  # ended should one fail to start
                 return _watch(ranks, received, Path(errors), stop_deadline)
             finally:
@@ -64,15 +63,9 @@ def supervise(
 
 
 @contextlib.contextmanager
-def pipe(content: str = "") -> Iterator[tuple[int, int]]:
-    """Its write end is held by this process alone: when it dies, however it dies, who has the other end reads an end of file.
-    Before that there is the content, a line, if the pipe can hold it."""
+def pipe() -> Iterator[tuple[int, int]]:
+    """Its write end is held by this process alone: when it dies, however it dies, who has the other end reads an end of file."""
     reader, writer = os.pipe()
-    line = f"{content}\n".encode() if content else b""
-    os.set_blocking(writer, False)
-    with contextlib.suppress(BlockingIOError):
-        if os.write(writer, line) < len(line):
-            os.read(reader, len(line))
     try:
         yield reader, writer
     finally:

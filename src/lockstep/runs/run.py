@@ -22,6 +22,7 @@ from lockstep.extras.mirror.mirror import Mirror
 from lockstep.extras.mirror.storage import shortcomings
 from lockstep.launchers.environment import SWEPT_KEYS, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
+from lockstep.launchers.inherited_config import inherited_config
 from lockstep.launchers.outcome import Outcome, first_of, no_shared_memory, outcome_of
 from lockstep.launchers.process_title import set_title
 from lockstep.launchers.rank import end_workers, leave_process_group, tell_parent
@@ -161,11 +162,11 @@ class Run:
         to continue, when one of them has died, max_restarts times."""
         fresh = OmegaConf.select(self.cfg, "fresh_processes")  # None in a config saved before there was such a key
         log_file, deadline = self.directory / "train.log", _deadline(self.cfg, "guards.preemption.deadline")
-        handed = self.command.handed_to(self.directory)
         attempt = 0
         while True:
             tried = restarts() + attempt
-            outcome = supervise(command, self.plan.world_size, log_file, tried, deadline, handed=handed, fresh=bool(fresh))
+            with inherited_config(self.directory, self.command.inherited_config(self.directory)):
+                outcome = supervise(command, self.plan.world_size, log_file, tried, deadline, fresh=bool(fresh))
             if outcome.code == ExitCode.FINISHED and not self._metrics.is_file():
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= self.cfg.max_restarts:

@@ -28,7 +28,7 @@ class Job:
     fresh: in interpreters of its own, not forked from one that has imported torch.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
     resources: what it takes, in the words of the one who runs it.
-    handed: what a process that runs `command` need not compose.
+    inherited_config: what a process that runs `command` need not compose.
     """
 
     key: str
@@ -48,7 +48,7 @@ class Job:
     stop_deadline: float = 0.0
     resources: tuple[str, ...] = ()
     resumption: tuple[str, ...] = ()
-    handed: str = field(default="", compare=False)
+    inherited_config: str = field(default="", compare=False)
 
 
 def config_of(cfg: DictConfig) -> dict[str, Any]:

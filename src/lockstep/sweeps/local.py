@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from lockstep.config.plan import Plan, cores
 from lockstep.errors import config_error
 from lockstep.launchers.environment import JOB_MARK, PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
+from lockstep.launchers.inherited_config import inherited_config
 from lockstep.launchers.processes import PROCESSES, Process
 from lockstep.launchers.supervisor import kill_group, pipe
 from lockstep.sweeps.executor import Attempt, Begin, Executor
@@ -126,7 +127,8 @@ class LocalExecutor(Executor):
         kept = _cores_of(pool, slots)
         environment = _environment(job, slots, len(kept)) | {JOB_MARK: (mark := uuid.uuid4().hex)}
         lifeline = contextlib.ExitStack()
-        follows = (SWEEP_PIPE, lifeline.enter_context(pipe(job.handed))[0])
+        lifeline.enter_context(inherited_config(job.directory, job.inherited_config))
+        follows = (SWEEP_PIPE, lifeline.enter_context(pipe())[0])
         with (job.directory / OUTPUT).open("ab") as output:
             process = PROCESSES.start(command, environment, follows, output, output, cores_kept=kept, fresh=job.fresh)
         return LocalAttempt(process, pool, slots, mark, lifeline)

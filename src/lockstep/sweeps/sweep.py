@@ -152,7 +152,7 @@ class Sweep:
             optimized_mode=cfg.optimized_mode,
             command=tuple(command.in_directory(directory)),
             resumption=(Given(allow=_trusted_names(cfg)).override, f"resume={quote(str(directory))}"),
-            handed=command.handed_to(directory),
+            inherited_config=command.inherited_config(directory),
             config=config_of(cfg),
             hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept or overrides, facts),
             swept=tuple(map(key_of, swept or overrides)),
