@@ -241,6 +241,13 @@ def test_what_asks_for_more_goes_lightning_s_way(model: Any, settings: dict[str,
     assert trainer.fit_loop.epoch_loop._plain is None
 
 
+def test_a_clock_that_others_replace_is_read_by_them_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr("time.perf_counter", lambda: read.append(1) or 0.0)
+    train(tmp_path, True, Model())
+    assert read == []
+
+
 def test_a_profiler_that_was_asked_for_stays() -> None:
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, profiler="simple")
     shorten_steps(trainer)
