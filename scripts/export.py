@@ -17,6 +17,8 @@ With --layout llama it is a folder that transformers' LlamaForCausalLM.from_pret
 
 import argparse
 import json
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,41 +33,58 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
-    parser.add_argument("--layout", choices=["own", "llama"], default="own", help="of the names; default: own")
-    parser.add_argument("--to", type=Path, metavar="PATH", help="default: RUN_DIR/export/CHECKPOINT.safetensors or .llama")
+    parser.add_argument("--layout", default="own", help="own, or one that the net knows; default: own")
+    parser.add_argument("--to", type=Path, metavar="PATH", help="default: RUN_DIR/export/CHECKPOINT.safetensors or .LAYOUT")
     arguments = parser.parse_args()
     source = checkpoint_of(arguments.run_dir, arguments.checkpoint)
-    suffix, export = (".llama", as_llama) if arguments.layout == "llama" else (".safetensors", as_it_is)
-    export(source, arguments.to or arguments.run_dir / "export" / f"{source.stem}{suffix}")
+    folder = arguments.run_dir / "export"
+    if arguments.layout == "own":
+        as_it_is(source, arguments.to or folder / f"{source.stem}.safetensors")
+    else:
+        in_layout(source, arguments.to or folder / f"{source.stem}.{arguments.layout}", arguments.layout)
 
 
 def as_it_is(source: Path, target: Path) -> None:
-    """The whole state under its own names, in one file."""
+    """The whole state under its own names, in one file; of an adapted net that of the net with its adaptation merged."""
+    from lockstep.build import load_model
     from lockstep.checkpointing import read_checkpoint
-    from lockstep.extras.finetuning.lora import merged
 
     checkpoint = read_checkpoint("checkpoint", source)
-    weights, model_config = merged(checkpoint["state_dict"]), checkpoint.get("hyper_parameters", {})
-    if weights.keys() != checkpoint["state_dict"].keys():  # the net without what was merged
-        model_config = model_config | {"model": {key: v for key, v in model_config["model"].items() if key != "adapt"}}
+    weights, model_config = checkpoint["state_dict"], checkpoint.get("hyper_parameters", {})
+    parts = model_config.get("model")
+    if isinstance(parts, dict) and parts.get("adapt") is not None:
+        weights = merge_layers(load_model(source)).state_dict()
+        model_config = model_config | {"model": {key: value for key, value in parts.items() if key != "adapt"}}
     about = {"model_config": json.dumps(model_config, default=str)}
     about["metrics"] = json.dumps(checkpoint.get("metrics", {}))
     write(weights, target, about | {"source": str(source)})
 
 
-def as_llama(source: Path, target: Path) -> None:
-    """A folder in the layout of Hugging Face's Llama."""
+def in_layout(source: Path, target: Path, layout: str) -> None:
+    """A folder in a layout for which there is a function to_LAYOUT in the module LAYOUT beside that of the net's class. It
+    returns the tensors and what stands in config.json."""
     from lockstep.build import load_model
-    from lockstep.extras.language.gpt import GPT
-    from lockstep.extras.language.llama import to_llama
 
-    net = load_model(source).net
-    if not isinstance(net, GPT):
-        raise config_error("--layout", "llama", f"is for model=gpt, and {source} is of a {type(net).__name__}; accepted is own")
-    weights, config = to_llama(net)
+    net: Any = merge_layers(load_model(source).net)
+    package = type(net).__module__.rpartition(".")[0]
+    if not package or find_spec(f"{package}.{layout}") is None:
+        raise config_error(
+            "--layout", layout, f"{source} is of a {type(net).__name__}, which has no such layout; accepted is own"
+        )
+    weights, config = getattr(import_module(f"{package}.{layout}"), f"to_{layout}")(net)
     target.mkdir(parents=True, exist_ok=True)
-    write_json(target / "config.json", config | {"dtype": str(net.norm.weight.dtype).removeprefix("torch.")})
+    write_json(target / "config.json", config | {"dtype": str(next(net.parameters()).dtype).removeprefix("torch.")})
     write(weights, target / "model.safetensors", {})
+
+
+def merge_layers(model: Any) -> Any:
+    """The model, in which each layer that has a method `merge`, as one with a correction of low rank, is what that returns."""
+    layers = {name: layer for name, layer in model.named_modules(remove_duplicate=False) if hasattr(layer, "merge")}
+    merged = {id(layer): layer.merge() for layer in layers.values()}  # one for each of several names
+    for name, layer in layers.items():
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, merged[id(layer)])
+    return model
 
 
 def write(tensors: dict[str, Any], target: Path, about: dict[str, str]) -> None:

@@ -96,23 +96,6 @@ def test_a_head_of_another_shape_is_left_out_when_asked_for_and_what_was_taken_i
         built(compose(*SMALL, head[2], "init_without=xyz"))
 
 
-def test_low_rank_corrections_are_built_again_and_take_a_checkpoint_without_them(
-    trained: tuple[Path, Classifier], compose: Callable[..., DictConfig], tmp_path: Path
-) -> None:
-    run_dir, model = trained
-    lora = ["model/adapt=lora", "model.adapt.rank=2", "datamodule.standardize=true", "trainer.max_epochs=1"]
-    lora += [f"init_from={run_dir}/checkpoints/best.ckpt", "init_without=lora_", "trainer.limit_train_batches=2"]
-    datamodule, adapted, trainer = built(compose(*SMALL, *lora, "trainer.enable_progress_bar=false", run_dir=tmp_path))
-    images = torch.rand(5, 1, 8, 8)
-    assert torch.equal(adapted.predict(images), model.predict(images))
-    adapted.train()
-    trainer.fit(adapted, datamodule)
-    again = load_model(tmp_path / "checkpoints" / "last.ckpt")
-    assert torch.equal(again.predict(images), adapted.predict(images))
-    assert not torch.equal(again.predict(images), model.predict(images))
-    assert torch.equal(adapted.net.layers[1].weight, model.net.layers[1].weight)  # pyright: ignore
-
-
 def test_ckpt_path_is_only_checked_here_and_restored_by_lightning(
     trained: tuple[Path, Classifier], compose: Callable[..., DictConfig]
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import export
 import pytest
 import torch
-from safetensors import safe_open
 
 from lockstep.errors import ConfigError
 
@@ -45,20 +44,6 @@ def test_read_back_without_lightning_and_hydra(run_dir: Path, monkeypatch: pytes
     assert read["weights"] == {"net.a": square, "net.b": square, "net.c": [[0.0, 2.0], [1.0, 3.0]]}
     assert read["model_config"] == {"spec": {"num_outputs": 2}}
     assert [path.name for path in target.parent.iterdir()] == ["best.safetensors"]
-
-
-def test_low_rank_corrections_are_added_to_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = {"net.weight": torch.ones(2, 3), "net.lora_scale": torch.tensor(0.5)}
-    state |= {"net.lora_up": torch.tensor([[2.0], [0.0]]), "net.lora_down": torch.tensor([[1.0, 2.0, 3.0]])}
-    model = {"net": {"num": 2}, "adapt": {"rank": 1}}
-    (tmp_path / "checkpoints").mkdir()
-    torch.save({"state_dict": state, "hyper_parameters": {"model": model}}, tmp_path / "checkpoints" / "best.ckpt")
-    monkeypatch.setattr(sys, "argv", ["export.py", str(tmp_path)])
-    export.main()
-    with safe_open(tmp_path / "export" / "best.safetensors", framework="pt") as file:
-        assert list(file.keys()) == ["net.weight"]
-        assert file.get_tensor("net.weight").tolist() == [[2.0, 3.0, 4.0], [1.0, 1.0, 1.0]]
-        assert json.loads(file.metadata()["model_config"]) == {"model": {"net": {"num": 2}}}
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_a_classifier_writes_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match=r"^RUN_DIR=.*: is of a Classifier; accepted is the run of a model=gpt$"):
         generate.main()
     monkeypatch.setattr(sys, "argv", ["export.py", str(other), "--layout", "llama"])
-    with pytest.raises(ConfigError, match=r"^--layout=llama: is for model=gpt, and .* is of a MLP; accepted is own$"):
+    with pytest.raises(ConfigError, match=r"^--layout=llama: .* is of a MLP, which has no such layout; accepted is own$"):
         export.main()
 
 

@@ -32,6 +32,14 @@ class LoRALinear(nn.Linear):
         low = functional.linear(functional.linear(input, self.lora_down), self.lora_up)
         return super().forward(input) + self.lora_scale * low
 
+    @torch.no_grad()
+    def merge(self) -> nn.Linear:
+        """Returns the plain layer that computes the same: the correction is added to its weight."""
+        layer = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
+        layer.weight = nn.Parameter(self.weight + self.lora_scale * (self.lora_up @ self.lora_down))
+        layer.bias = self.bias
+        return layer
+
 
 @buildable
 def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", train: str | None = None) -> nn.Module:
@@ -55,13 +63,3 @@ def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", tr
         parent, _, own = name.rpartition(".")
         setattr(net.get_submodule(parent), own, adapted[id(layer)])
     return net
-
-
-def merged(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A state_dict in which the corrections of all LoRALinear layers are added to their weights: that of the net without them."""
-    plain = {name: tensor for name, tensor in state.items() if not name.rpartition(".")[2].startswith("lora_")}
-    for down in (name for name in state if name.endswith("lora_down")):
-        prefix = down.removesuffix("lora_down")
-        up, scale = state[f"{prefix}lora_up"], state[f"{prefix}lora_scale"]
-        plain[f"{prefix}weight"] = torch.add(state[f"{prefix}weight"], scale * (up @ state[down]))
-    return plain

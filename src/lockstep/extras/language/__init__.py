@@ -12,5 +12,5 @@ FILES = [
     "scripts/generate.py",
     "scripts/import_llama.py",
 ]
-NEEDS = ["finetuning"]
+NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -12,7 +12,6 @@ from lockstep.config.arguments import shown
 from lockstep.config.memory import check_memory
 from lockstep.config.rules import Rule, above, integer
 from lockstep.errors import config_error
-from lockstep.extras.finetuning.lora import merged
 from lockstep.extras.language.gpt import GPT
 
 _PREFIX = "model."  # of LlamaForCausalLM
@@ -30,7 +29,7 @@ _RULES |= {name: Rule("accepted is a group of values", lambda v: isinstance(v, d
 
 
 def to_llama(net: GPT) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of model.safetensors, low-rank corrections added to the weights, and what stands in config.json."""
+    """The tensors of model.safetensors, and what stands in config.json."""
     block: Any = net.layers[0]
     config = _FIXED | {
         "architectures": ["LlamaForCausalLM"],
@@ -47,7 +46,7 @@ def to_llama(net: GPT) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "bos_token_id": net.separator,
         "eos_token_id": net.separator,
     }
-    return {_PREFIX + name: tensor for name, tensor in merged(net.state_dict()).items()}, config
+    return {_PREFIX + name: tensor for name, tensor in net.state_dict().items()}, config
 
 
 def from_llama(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
