@@ -1,166 +1,87 @@
-"""SLURM's queue, as its own commands show it: sbatch, squeue, sacct, sinfo and scancel.
+"""SLURM's commands, and the job that this process is a part of: how long it may still run, and putting it back into the queue."""
 
-Not by submitit: it keeps the numbers of jobs in the memory of the process that has submitted them, unpickles a function where a
-sweep's job is a command line, and asks sacct alone, which says nothing on a cluster without accounting. What is needed of it is
-what is below.
-"""
-
-import fcntl
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-PATIENCE = 60.0  # seconds that one of its commands may take
-# The states, of JOB STATE CODES in squeue(1), of a job that is over.
-ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
-ENDED |= {"REVOKED", "TIMEOUT"}
-LARGEST = 1001  # tasks of an array: what MaxArraySize is unless slurm.conf says otherwise
-_NO_ANSWER = "timed out|unable to contact|connection refused"
-_SUBMITTING = "submitting"
-_FIELDS = "%F|%K|%j|%T|%r|%M|%N"
-# Of this process's place, none of the job's own; what SLURM needs to be found stays.
-_OF_THIS_PLACE = ("LOCKSTEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_")
-_OF_THIS_PLACE += ("CUDA_VISIBLE_DEVICES",)
+PATIENCE = 60.0  # seconds that one of SLURM's commands may take
+SPARED = 20.0  # seconds before SLURM ends a job that a run which is stuck leaves: the job has to be requeued until then
+_PATIENCE = 10.0  # seconds that SLURM may take to say how long there is
 
 
 class Unanswered(RuntimeError):
     """The controller can't be asked now."""
 
 
-class Refused(RuntimeError):
-    """sbatch will not take a job, in its words."""
+def job_name() -> str | None:
+    """As SLURM's commands take it, 12 or 12_3; None outside of a job."""
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ.get("SLURM_JOB_ID")
 
 
-@dataclass(frozen=True)
-class Task:
-    """One task of a job array, or a job of its own.
-
-    id: as scancel takes it, 12_3 say.
-    reason: why it waits.
-    seconds: for which it has run since it was last started.
-    nodes: a list as SLURM writes it, n[1-2].
-    """
-
-    id: str
-    state: str
-    reason: str = ""
-    seconds: float = 0.0
-    nodes: str = ""
-
-    @property
-    def is_over(self) -> bool:
-        return self.state in ENDED
+def within_job(seconds: float) -> float:
+    """How long a run that is asked to stop now may take: `seconds`, or less where SLURM ends its job sooner."""
+    left = _seconds_left()
+    return min(seconds, max(left - SPARED, left / 2))
 
 
-def submit(script: Path, name: str, count: int, flags: Sequence[str], at_once: int | None = None) -> str:
-    """Puts an array of `count` tasks into the queue, `at_once` of them at the same time, unless there is one of that name;
-    returns its number.
-
-    A file beside the script is locked until sbatch has ended, even if this process is killed first: see `wait_for_sbatch`.
-    Raises Refused with sbatch's words, Unanswered where it is not known whether it is.
-    """
-    if (known := _number_of(name)) is not None:
-        return known
-    array = f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")
-    with (script.parent / _SUBMITTING).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        options: dict[str, Any] = {"env": _environment(), "pass_fds": (file.fileno(),)}
-        done = _run("sbatch", "--parsable", f"--job-name={name}", array, *flags, str(script), **options)
-    if done.returncode == 0:
-        return done.stdout.strip().partition(";")[0]
-    words = " ".join(done.stderr.split())
-    if not re.search(_NO_ANSWER, words, re.IGNORECASE):  # a job that is refused may be in the queue all the same, as FAILED
-        raise Refused(words)
-    if (known := _number_of(name)) is not None:  # it was heard after all
-        return known
-    raise Unanswered(words)
+def _seconds_left() -> float:
+    """Until the job's time limit, which its preemption brings forward; where SLURM is ending it already, KillWait of
+    slurm.conf(5). Infinite where there is no limit, no job, or no answer."""
+    try:
+        state, left = state_of_job()
+        if state == "RUNNING":
+            return seconds_of(left) if re.match("[0-9]", left) else float("inf")
+        kill_wait = re.search(r"^KillWait\s*=\s*(\d+)", answer("scontrol", "show", "config", patience=_PATIENCE), re.MULTILINE)
+    except Unanswered:
+        return float("inf")
+    return float("inf") if kill_wait is None or not state else float(kill_wait[1])
 
 
-def check_flags(flags: Sequence[str]) -> None:
-    """Raises Refused with sbatch's words where no node could ever give a job what it asks for, Unanswered."""
-    done = _run("sbatch", "--test-only", *flags, "--wrap=true", env=_environment())
-    words = " ".join(done.stderr.split()).removeprefix("sbatch: error: ")
-    if done.returncode and re.search(_NO_ANSWER, words, re.IGNORECASE):
-        raise Unanswered(words)
-    if done.returncode:
-        raise Refused(words)
-
-
-def largest_array() -> int:
-    """How many tasks an array of this cluster may have; see MaxArraySize and max_array_tasks in slurm.conf(5)."""
-    config = answer("scontrol", "show", "config")
-    limits = re.findall(r"^MaxArraySize\s*=\s*(\d+)|max_array_tasks=(\d+)", config, re.MULTILINE)
-    return max(1, min((int(size or tasks) for size, tasks in limits), default=LARGEST))
-
-
-def _environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith(_OF_THIS_PLACE) or key == "SLURM_CONF"}
-
-
-def _number_of(name: str) -> str | None:
-    return next((task.id.partition("_")[0] for place, task in tasks(name).items() if place.startswith(f"{name}_")), None)
-
-
-def wait_for_sbatch(folder: Path) -> None:
-    """Of a sweep that was killed while it submitted; what that has put into the queue is seen from now on."""
-    if folder.is_dir():
-        with (folder / _SUBMITTING).open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-
-
-def tasks(prefix: str) -> dict[str, Task]:
-    """Those of one's own whose job's name begins so, by NAME_INDEX; for some minutes those too that are over. Raises
+def state_of_job() -> tuple[str, str]:
+    """The job's state, of JOB STATE CODES in squeue(1), and what is left of its time; nothing outside of a job. Raises
     Unanswered."""
-    found = {}
-    for line in answer("squeue", "--me", "--array", "--states=all", "--noheader", f"--format={_FIELDS}").splitlines():
-        job, index, name, state, reason, used, nodes = line.split("|") if line.count("|") == 6 else ("",) * 7
-        if name.startswith(prefix):
-            task = Task(f"{job}_{index}", state, "" if reason == "None" else reason, seconds_of(used), nodes)
-            found[f"{name}_{index}"] = task
-    return found
+    if (name := job_name()) is None:
+        return "", ""
+    query = ("squeue", "--noheader", "--states=all", f"--jobs={name}", "--format=%T|%L")
+    state, _, left = answer(*query, patience=_PATIENCE).strip().partition("|")
+    return state, left
 
 
-def accounted(name: str) -> dict[str, Task]:
-    """The same of those that have left the queue, on a cluster that keeps accounts; else nothing."""
-    query = ("--allocations", "--noheader", "--parsable2", "--starttime=now-60days", "--format=JobID,State,NodeList")
+def requeue_when_warned(number: int, is_found_again: bool) -> str | None:
+    """Puts this job back into the queue, if that is what SIGUSR1 has warned of, and if it will find its run directory again.
+    Says what was done.
+
+    Under SIGTERM it is SLURM that decides: a cancelled job would come back to life.
+    """
+    if (name := job_name()) is None or number != signal.SIGUSR1:
+        return None
+    if not is_found_again:
+        return f"SLURM job {name} was not requeued: it would begin anew, in another directory; give hydra.run.dir"
+    refusal = requeue(name)
+    return f"SLURM job {name} is requeued" if refusal is None else f"SLURM job {name} was not requeued: {refusal}"
+
+
+def requeue(name: str) -> str | None:
+    """Puts a job back into the queue, which ends this process if that is a part of it. Says why not, where it could not."""
     try:
-        lines = answer("sacct", f"--name={name}", *query).splitlines()
-    except Unanswered:
-        return {}
-    rows = [line.split("|") for line in lines if line.count("|") == 2]
-    return {f"{name}_{job.rpartition('_')[2]}": Task(job, state.split(" ")[0], nodes=nodes) for job, state, nodes in rows}
-
-
-def cancel(ids: Sequence[str], signal: str | None = None) -> None:
-    """Ends them, or sends them a signal only. Those that are over are let alone."""
-    if ids:
-        options = [] if signal is None else [f"--signal={signal}"]
-        answer("scancel", "--quiet", *options, *ids)
-
-
-def words_of(nodes: str) -> str:
-    """What SLURM says of nodes that are not well: n2 is down* (Not responding). Nothing of the others."""
-    try:
-        lines = answer("sinfo", "--Node", "--noheader", f"--nodes={nodes}", "--format=%N|%T|%E").splitlines() if nodes else []
-    except Unanswered:
-        return ""
-    rows = dict.fromkeys(tuple(line.split("|", 2)) for line in lines if line.count("|") >= 2)
-    return ", ".join(f"{node} is {state} ({why})" for node, state, why in rows if re.match("down|fail|drain|unknown", state))
+        answer("scontrol", "requeue", name)
+    except Unanswered as error:
+        return str(error).removeprefix("scontrol: ")
+    return None
 
 
 def answer(*command: str, patience: float = PATIENCE) -> str:
     """What one of SLURM's commands says. Raises Unanswered where it fails."""
-    done = _run(*command, patience=patience)
+    done = run_slurm(*command, patience=patience)
     if done.returncode:
         raise Unanswered(f"{command[0]}: {' '.join(done.stderr.split()) or f'ended with code {done.returncode}'}")
     return done.stdout
 
 
-def _run(*command: str, patience: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_slurm(*command: str, patience: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
     """In a session of its own, so that Ctrl-C does not end it half-way."""
     try:
         return subprocess.run(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from lockstep.launchers.slurm_job import within_job
+from lockstep.launchers.slurm import within_job
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 INSISTED = 5.0  # seconds that a process gets to leave by itself after the second Ctrl-C

@@ -17,7 +17,7 @@ from lockstep.errors import ExitCode
 from lockstep.launchers.environment import ERROR_DIR, FOREIGN, PARENT_PIPE, RESTARTS
 from lockstep.launchers.outcome import Outcome
 from lockstep.launchers.processes import PROCESSES, Process
-from lockstep.launchers.slurm_job import within_job
+from lockstep.launchers.slurm import within_job
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 
 POLL = 0.05  # seconds between two looks at the ranks

@@ -17,8 +17,7 @@ from lockstep import console
 from lockstep.atomic_files import read_json
 from lockstep.errors import ExitCode
 from lockstep.launchers.environment import restarts
-from lockstep.launchers.slurm import Unanswered
-from lockstep.launchers.slurm_job import job_name, requeue, state_of_job
+from lockstep.launchers.slurm import Unanswered, job_name, requeue, state_of_job
 from lockstep.runs.identity import FILE
 from lockstep.runs.record import LOST_RANK, REQUEUES, of_this_job, write_status
 from lockstep.runs.resume import directory_of_command

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.launchers.environment import restarts
-from lockstep.launchers.slurm_job import job_name
+from lockstep.launchers.slurm import job_name
 from lockstep.runs.locks import is_held
 
 LOST_RANK, REQUEUES = "has_lost_rank", "requeues"  # in status.json; see lockstep.runs.after_srun

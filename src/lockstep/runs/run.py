@@ -26,7 +26,7 @@ from lockstep.launchers.inherited_config import inherited_config
 from lockstep.launchers.outcome import Outcome, first_of, no_shared_memory, outcome_of
 from lockstep.launchers.process_title import set_title
 from lockstep.launchers.rank import end_workers, leave_process_group, tell_parent
-from lockstep.launchers.slurm_job import requeue_when_warned
+from lockstep.launchers.slurm import requeue_when_warned
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record

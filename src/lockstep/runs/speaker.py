@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from lockstep.launchers.environment import restarts
-from lockstep.launchers.slurm_job import job_name
+from lockstep.launchers.slurm import job_name
 
 RANK_ZERO_WITHIN = 10.0  # seconds, since another rank has ended
 _NOTE = ".said-by-rank."

@@ -1,142 +1,74 @@
-"""SLURM's own commands: what is asked of them, and what is made of their answers."""
+"""The SLURM job that this process is a part of."""
 
 import os
 import signal
-import threading
 from pathlib import Path
 
-import fake_slurm
 import pytest
-from waiting import wait_for
 
-from lockstep.launchers.slurm import (
-    Refused,
-    Task,
-    Unanswered,
-    accounted,
-    cancel,
-    largest_array,
-    submit,
-    tasks,
-    wait_for_sbatch,
-    words_of,
-)
+from lockstep.launchers.slurm import requeue_when_warned, within_job
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = fake_slurm.install(tmp_path, monkeypatch)
-    (place / "hold").touch()
-    return place
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `scontrol` was called with, a line a call."""
+    program, calls = tmp_path / "scontrol", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n[ "$2" = 13 ] && echo "job 13 can not be" >&2 && exit 1\nexit 0\n')
+    program.chmod(0o755)
+    calls.touch()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return calls
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "job.sh"
-    path.write_text("exit 0\n")
-    return path
+def test_only_the_warning_before_a_time_limit_requeues(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert requeue_when_warned(signal.SIGUSR1, True) is None  # no SLURM
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, 0):
+        assert requeue_when_warned(number, True) is None
+    assert calls.read_text() == ""
+    assert requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 12 is requeued"
+    assert calls.read_text() == "requeue 12\n"
+    said = "SLURM job 12 was not requeued: it would begin anew, in another directory; give hydra.run.dir"
+    assert requeue_when_warned(signal.SIGUSR1, False) == said
+    assert calls.read_text() == "requeue 12\n"
 
 
-@pytest.fixture(autouse=True)
-def _let_go(place: Path) -> object:
-    """The tasks that wait end."""
-    yield
-    (place / "hold").unlink(missing_ok=True)
-    wait_for(lambda: not any("PENDING" in path.read_text() for path in (place / "tasks").iterdir()))
+def test_a_task_of_an_array_is_requeued_alone(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SLURM_JOB_ID", "15"), ("SLURM_ARRAY_JOB_ID", "14"), ("SLURM_ARRAY_TASK_ID", "3")):
+        monkeypatch.setenv(name, value)
+    assert requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 14_3 is requeued"
+    assert calls.read_text() == "requeue 14_3\n"
 
 
-def test_an_array_is_submitted_from_nowhere_in_particular(place: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_NTASKS", "8")  # as from within another job
-    monkeypatch.setenv("SLURM_CONF", "/etc/elsewhere.conf")
-    monkeypatch.setenv("LOCKSTEP_WARM_SERVER", "/tmp/server")
-    assert submit(script, "ours-0", 3, ["--mem=1G"], at_once=2) == "1"
-    assert (place / "calls").read_text() == f"--parsable --job-name=ours-0 --array=0-2%2 --mem=1G {script}\n"
-    names = {line.partition("=")[0] for line in (place / "environment").read_text().splitlines()}
-    assert "SLURM_CONF" in names
-    assert not {"SLURM_NTASKS", "LOCKSTEP_WARM_SERVER"} & names
-    assert tasks("ours-") == {f"ours-0_{index}": Task(f"1_{index}", "PENDING", "Priority") for index in range(3)}
-
-
-def test_what_is_in_the_queue_is_not_submitted_again(place: Path, script: Path) -> None:
-    assert [submit(script, "ours-0", 1, []), submit(script, "ours-0", 1, [])] == ["1", "1"]
-    assert (place / "calls").read_text().count("\n") == 1
-    assert submit(script, "ours-00", 1, []) == "2"  # a name is not a beginning
-
-
-def test_what_sbatch_refuses_is_said_in_its_words(place: Path, script: Path) -> None:
-    (place / "refuses").write_text("sbatch: error: invalid partition specified: x\n")
-    with pytest.raises(Refused, match=r"^sbatch: error: invalid partition specified: x$"):
-        submit(script, "ours-0", 1, ["--partition=x"])
-    for words in ("sbatch: error: Unable to contact slurm controller", "Socket timed out on send/recv operation"):
-        (place / "refuses").write_text(words)
-        with pytest.raises(Unanswered, match=words):
-            submit(script, "ours-0", 1, [])
-    (place / "heard").touch()  # the job is in the queue all the same
-    assert submit(script, "ours-0", 1, []) == "1"
-
-
-def test_sbatch_of_a_process_that_was_killed_is_waited_for(place: Path, script: Path) -> None:
-    (place / "slow").touch()
-    if (pid := os.fork()) == 0:
-        submit(script, "ours-0", 1, [])
-        os._exit(0)
-    wait_for((place / "began").exists)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert tasks("ours-") == {}
-    threading.Timer(0.5, (place / "slow").unlink).start()
-    wait_for_sbatch(script.parent)
-    assert list(tasks("ours-")) == ["ours-0_0"]
-
-
-def test_no_answer_is_no_empty_queue(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tasks("ours-") == {}
-    (place / "down").write_text("slurm_load_jobs error: Unable to contact slurm controller\n")
-    with pytest.raises(Unanswered, match="squeue: slurm_load_jobs error: Unable to contact"):
-        tasks("ours-")
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(Unanswered, match="squeue: No such file or directory"):
-        tasks("ours-")
-
-
-@pytest.mark.parametrize(("used", "seconds"), [("0:05", 5), ("1:02:03", 3723), ("2-00:00:01", 172801), ("INVALID", 0)])
-def test_times_are_read(used: str, seconds: float, place: Path, script: Path) -> None:
-    submit(script, "ours-0", 1, [])
-    fake_slurm.state(place, "1_0", "RUNNING", used)
-    assert tasks("ours-")["ours-0_0"].seconds == seconds
-
-
-def test_accounts_are_asked_where_there_are_some(place: Path) -> None:
-    assert accounted("ours-0") == {}
-    (place / "accounts").write_text("12_0|CANCELLED by 0|n1\n12_1|NODE_FAIL|n[1-2]\n")
-    assert accounted("ours-0") == {
-        "ours-0_0": Task("12_0", "CANCELLED", nodes="n1"),
-        "ours-0_1": Task("12_1", "NODE_FAIL", nodes="n[1-2]"),
-    }
-
-
-def test_nodes_that_are_not_well_are_told_of(place: Path) -> None:
-    assert words_of("") == ""
-    (place / "nodes").write_text("n1|mixed|none\nn2|down*|Not responding\nn2|down*|Not responding\n")
-    assert words_of("n[1-2]") == "n2 is down* (Not responding)"
-
-
-def test_nobody_is_cancelled_where_nobody_is_named(place: Path) -> None:
-    cancel([])
-    assert not (place / "cancelled").exists()
-    cancel(["1_0", "1_1"], "INT")
-    assert (place / "cancelled").read_text() == "--quiet --signal=INT 1_0 1_1\n"
+def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "13")
+    assert requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"
+    (calls.parent / "scontrol").unlink()
+    monkeypatch.setenv("PATH", str(calls.parent))
+    assert (requeue_when_warned(signal.SIGUSR1, True) or "").startswith("SLURM job 13 was not requeued: ")
 
 
 @pytest.mark.parametrize(
-    ("config", "largest"),
+    ("queue", "seconds"),
     [
-        ("", 1001),
-        ("MaxArraySize            = 4001\n", 4001),
-        ("MaxArraySize            = 4001\nSchedulerParameters     = bf_interval=2,max_array_tasks=50\n", 50),
-        ("MaxArraySize            = 0\n", 1),
+        ("RUNNING|1:40", 80),  # what is spared is for the requeue
+        ("RUNNING|0:10", 5),
+        ("RUNNING|1-00:00:00", 300),
+        ("RUNNING|UNLIMITED", 300),
+        ("COMPLETING|10:00", 15),  # cancelled: half of what KillWait is
+        ("", 300),
     ],
 )
-def test_an_array_is_as_large_as_the_cluster_allows(config: str, largest: int, place: Path) -> None:
-    (place / "config").write_text(config)
-    assert largest_array() == largest
+def test_a_request_has_to_be_met_before_slurm_ends_the_job(
+    queue: str, seconds: float, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert within_job(300) == 300  # no SLURM
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert within_job(300) == 300  # that does not answer
+    for name, words in {"squeue": queue, "scontrol": "KillWait                = 30 sec"}.items():
+        (calls.parent / name).write_text(f"#!/bin/sh\necho '{words}'\n")
+        (calls.parent / name).chmod(0o755)
+    assert within_job(300) == seconds
+    assert within_job(3) == 3

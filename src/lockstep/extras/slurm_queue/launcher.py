@@ -17,11 +17,12 @@ from lockstep.atomic_files import replace_text, write_json
 from lockstep.config.plan import Elsewhere, Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, config_error
+from lockstep.extras.slurm_queue import commands
+from lockstep.extras.slurm_queue.commands import Refused
 from lockstep.extras.slurm_queue.queue import CODE, Queue, QueuedAttempt, RefusedAttempt
 from lockstep.extras.slurm_queue.settings import OF_SBATCH, SlurmSettings
-from lockstep.launchers import slurm
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.launchers.slurm import Refused, Unanswered
+from lockstep.launchers.slurm import Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT, state_after
@@ -70,7 +71,7 @@ class SlurmExecutor(Executor):
     def check(self, jobs: Sequence[Job]) -> None:
         for flags in dict.fromkeys(job.resources for job in jobs):
             try:
-                slurm.check_flags(flags)
+                commands.check_flags(flags)
             except Refused as error:
                 raise _refusal(flags, str(error)) from error
             except Unanswered as error:
@@ -91,7 +92,7 @@ class SlurmExecutor(Executor):
         for job in waiting:
             alike.setdefault(job.resources, []).append(job)
         try:
-            most = slurm.largest_array() if len(waiting) > 1 else 1
+            most = commands.largest_array() if len(waiting) > 1 else 1
         except Unanswered as error:  # the next look asks again
             log.warning(f"{error}; trying again")
             time.sleep(self.settings.poll)
@@ -129,7 +130,7 @@ class SlurmExecutor(Executor):
         """Until the controller has answered, or we are asked to stop. Raises Refused."""
         while not STOP_SIGNALS.received:
             try:
-                slurm.submit(script, name, count, flags, self.settings.jobs)
+                commands.submit(script, name, count, flags, self.settings.jobs)
                 self.queue.ask()
                 return
             except Unanswered as error:
@@ -153,7 +154,7 @@ def _refusal(flags: tuple[str, ...], words: str) -> ConfigError:
 
 def _are_taken(flags: Sequence[str]) -> bool:
     try:
-        slurm.check_flags(flags)
+        commands.check_flags(flags)
     except (Refused, Unanswered):
         return False
     return True
@@ -162,7 +163,7 @@ def _are_taken(flags: Sequence[str]) -> bool:
 def reconcile(manifest: Manifest, queue: Queue | None = None) -> dict[str, QueuedAttempt]:
     """Brings the jobs that were in the queue up to date; returns those that still are in it. Raises Unanswered."""
     queue = queue or Queue(manifest.directory)
-    slurm.wait_for_sbatch(queue.folder)
+    commands.wait_for_sbatch(queue.folder)
     queue.ask()
     for place, key in queue.keys().items():
         if key in manifest.jobs and manifest.in_queue().get(key) != place:  # the manifest was lost
@@ -199,7 +200,7 @@ def cancel(manifest: Manifest) -> int:
     """Takes what SLURM has of a sweep out of its queue, running jobs too; returns how many."""
     try:
         queued = reconcile(manifest)
-        slurm.cancel([task.id for attempt in queued.values() if (task := attempt.task) is not None])
+        commands.cancel([task.id for attempt in queued.values() if (task := attempt.task) is not None])
     except Unanswered as error:
         raise config_error("SWEEP_DIR", manifest.directory, f"{error}; a sweep on this machine is ended by Ctrl-C") from error
     return len(queued)

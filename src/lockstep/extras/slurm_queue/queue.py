@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from lockstep.atomic_files import read_json
-from lockstep.launchers import slurm
-from lockstep.launchers.slurm import Task, Unanswered
+from lockstep.extras.slurm_queue import commands
+from lockstep.extras.slurm_queue.commands import Task
+from lockstep.launchers.slurm import Unanswered
 from lockstep.sweeps.executor import Attempt
 from lockstep.sweeps.job_directory import read_state, status_of
 from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
@@ -37,7 +38,7 @@ class Queue:
 
     def ask(self) -> None:
         """Asks squeue again. Raises Unanswered."""
-        self.tasks = slurm.tasks(self.prefix)
+        self.tasks = commands.tasks(self.prefix)
         self._due = time.monotonic() + self._poll
 
     def ask_if_due(self) -> None:
@@ -94,7 +95,7 @@ class QueuedAttempt(Attempt):
         status, reason = status_of(self._directory)
         if status == "preempted" and reason is not None:
             return reason
-        return f"put back into the queue by SLURM: {slurm.words_of(nodes) or 'it does not say why'}"
+        return f"put back into the queue by SLURM: {commands.node_summary(nodes) or 'it does not say why'}"
 
     def reap(self) -> Exit | None:
         self._queue.ask_if_due()
@@ -106,7 +107,7 @@ class QueuedAttempt(Attempt):
         if task is not None and not task.is_over:
             return None
         if task is None:
-            task = slurm.accounted(self._place.rpartition("_")[0]).get(self._place)
+            task = commands.accounted(self._place.rpartition("_")[0]).get(self._place)
         code = 0 if task is not None and task.state == "COMPLETED" else self._code()
         if task is None and code is None:  # squeue has forgotten it, and nobody keeps accounts
             return Exit(None, read_state(self._directory, died="has left SLURM's queue without a word"))
@@ -119,7 +120,7 @@ class QueuedAttempt(Attempt):
         words = f"{task.state} by SLURM"
         if task.state == "FAILED" and task.reason:
             words = f"{words} ({task.reason})"
-        if on := slurm.words_of(task.nodes):
+        if on := commands.node_summary(task.nodes):
             words = f"{words}: {on}"
         return JobState(INTERRUPTED if task.state in (*_GOES_ON, "CANCELLED") else FAILED, words)
 
@@ -137,7 +138,7 @@ class QueuedAttempt(Attempt):
     def kill(self, signal: str | None = None) -> None:
         if self.task is not None:
             with contextlib.suppress(Unanswered):
-                slurm.cancel([self.task.id], signal)
+                commands.cancel([self.task.id], signal)
 
 
 class RefusedAttempt(Attempt):
