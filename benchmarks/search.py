@@ -21,7 +21,7 @@ import torch
 from hardware import processor
 
 from lockstep.atomic_files import read_json
-from lockstep.extras.search.study import study_in
+from lockstep.extras.search.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = ("model=mlp", "trainer.accelerator=cpu", "trainer.max_epochs=2", "logger=csv", "callbacks.pictures=null")
@@ -72,7 +72,7 @@ def of_default(folder: Path, seed: int) -> Found:
 def of_search(folder: Path, sampler: str, seed: int, trials: int, default: float) -> Found:
     settings = {"n_trials": trials, "sampler._target_": f"optuna.samplers.{sampler}", "sampler.seed": seed}
     sweep(folder, "sweep=optuna", f"seed={seed}", *(f"hydra.sweeper.{name}={value}" for name, value in settings.items()))
-    study = study_in(folder)
+    study = load_study(folder)
     better = (trial.number + 1 for trial in study.trials if trial.value is not None and trial.value > default)
     return of_run(folder / study.best_trial.user_attrs["directory"])._replace(first=next(better, None))
 

@@ -106,6 +106,7 @@ def test_what_can_not_start_is_refused_before_the_first_job(tmp_path: Path) -> N
         "model.optimiser.lr=1,2": "model.optimiser.lr=1,2: unknown key; did you mean model.optimizer",
         "hydra.launcher.retries=-1": "hydra.launcher.retries=-1: accepted is an integer of at least 0",
         "datamodule.fold=0,1,2": f"job 1 ({fixed} datamodule.fold=1): datamodule.fold=1: needs datamodule.folds",
+        "datamodule.data_dir=a,b": f"job 0 ({fixed} datamodule.data_dir=a): datamodule.data_dir=a: does not tell jobs apart",
         "model=glob(zzz*)": "model=glob(zzz*): no job comes of this",
     }.items():
         done = sweep(tmp_path, override)

@@ -11,7 +11,7 @@ from lockstep.extras.mirror.mirror import FILE as MIRROR
 from lockstep.runs.record import Status
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit, JobState
 
-CARD = "job.json"  # which job of which sweep this is: enough to write a lost manifest anew
+METADATA = "job.json"  # which job of which sweep this is: enough to write a lost manifest anew
 OUTPUT = "output.log"  # what a job's processes have said
 ATTEMPTS = "attempts"
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
@@ -23,8 +23,8 @@ CALL = {"program": str, "flags": [str], "overrides": [str]}  # of a sweep
 _RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str} | {f"{name}?": NUMBER for name in RECORDED}
 _PROGRESS = {"metrics?": {str: NUMBER}, "epoch?": NUMBER, "epochs?": NUMBER, "step?": NUMBER, "share?": NUMBER}
 _PROGRESS |= {"seconds_per_epoch?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
-_CARD = {"key": str, "number": int, "overrides": list, "devices": int, "command": list, "config": dict, "directory": str}
-_CARD |= {"optimized_metric": str, "optimized_mode": str, "call?": CALL, "cwd": str}
+_METADATA = {"key": str, "number": int, "overrides": list, "devices": int, "command": list, "config": dict, "directory": str}
+_METADATA |= {"optimized_metric": str, "optimized_mode": str, "call?": CALL, "cwd": str}
 
 
 def is_like(value: object, shape: Any) -> bool:
@@ -44,18 +44,18 @@ def is_like(value: object, shape: Any) -> bool:
     return all(is_like(value.get(name.rstrip("?"), ...), kind) for name, kind in present.items())
 
 
-def record_of(directory: Path) -> dict[str, Any] | None:
+def read_record(directory: Path) -> dict[str, Any] | None:
     """metrics.json, which a run writes last."""
     path = directory / "metrics.json"
     return read_json(path, lambda content: is_like(content, _RECORD) and content["optimized_metric"] in content["metrics"])
 
 
-def progress_of(directory: Path) -> dict[str, Any]:
+def read_progress(directory: Path) -> dict[str, Any]:
     """progress.json, of how far training is; empty where there is none."""
     return read_json(directory / "progress.json", lambda content: is_like(content, _PROGRESS)) or {}
 
 
-def status_of(directory: Path) -> tuple[str | None, str | None]:
+def read_status(directory: Path) -> tuple[str | None, str | None]:
     """The status and the reason that status.json says, each None where it does not."""
     shape = {"status": get_args(Status), "reason?": str | None}
     content = read_json(directory / "status.json", lambda content: is_like(content, shape)) or {}
@@ -65,8 +65,8 @@ def status_of(directory: Path) -> tuple[str | None, str | None]:
 def read_state(directory: Path, died: str = DIED) -> JobState:
     """The state of a job that no process runs, by what it has left; `died` is the reason where that says nothing. The record is
     written last: where it is there, a lost status changes nothing."""
-    status, reason = status_of(directory)
-    record = record_of(directory)
+    status, reason = read_status(directory)
+    record = read_record(directory)
     if record is not None and status in ("finished", None):
         return state_from_record(directory, record)
     if status == "failed":
@@ -79,7 +79,7 @@ def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -
     """The state of a job whose attempt has ended; `ended_for` is that of one that the runner has ended. Finished means code 0 and
     a record with finite metrics."""
     code = end.code
-    if code == ExitCode.FINISHED and (record := record_of(directory)) is not None:
+    if code == ExitCode.FINISHED and (record := read_record(directory)) is not None:
         return state_from_record(directory, record)
     if (known := ended_for or end.state) is not None:
         return known
@@ -87,23 +87,23 @@ def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -
         return JobState(FAILED, "ended with code 0 and no record")
     if code is not None and code < 0:
         return JobState(FAILED, f"killed by {signal.Signals(-code).name}")
-    _, reason = status_of(directory)
+    _, reason = read_status(directory)
     if code == ExitCode.PREEMPTED:
         return JobState(INTERRUPTED, reason)
-    reason = reason or ": ".join([f"ended with code {code}", *log_tail(directory)[-1:]])
+    reason = reason or ": ".join([f"ended with code {code}", *read_log_tail(directory)[-1:]])
     return JobState(FAILED, " ".join(reason.split()))
 
 
 def state_from_record(directory: Path, record: dict[str, Any]) -> JobState:
     """The state of a job that has written its record: metrics that are not finite, in the record or in its last epoch, are a
     failure."""
-    latest = progress_of(directory).get("metrics", {})
+    latest = read_progress(directory).get("metrics", {})
     if infinite := sorted({name for metrics in (latest, record["metrics"]) for name, value in metrics.items() if value is None}):
         return JobState(FAILED, f"{', '.join(infinite)} not finite")
     return JobState(FINISHED, record.get("ended_by"), record["metrics"][record["optimized_metric"]])
 
 
-def log_tail(directory: Path) -> list[str]:
+def read_log_tail(directory: Path) -> list[str]:
     """The last lines of a failed job's log, which are recorded."""
     path = directory / OUTPUT
     return path.read_text(errors="replace").splitlines()[-20:] if path.is_file() else []
@@ -112,7 +112,7 @@ def log_tail(directory: Path) -> list[str]:
 def archive(directory: Path) -> None:
     """Moves what an attempt has left to attempts/NUMBER, but for the note of where the directory is copied to. Event files get
     a name that TensorBoard passes over: it would show the attempt as another run."""
-    left = [path for path in directory.iterdir() if path.name not in (ATTEMPTS, CARD, MIRROR)]
+    left = [path for path in directory.iterdir() if path.name not in (ATTEMPTS, METADATA, MIRROR)]
     if not left:
         return
     numbers = (directory / ATTEMPTS / str(number) for number in itertools.count(1))
@@ -124,22 +124,22 @@ def archive(directory: Path) -> None:
         events.rename(events.with_name(events.name.replace("tfevents", "tf-events")))
 
 
-def write_card(directory: Path, content: dict[str, Any]) -> None:
+def write_metadata(directory: Path, content: dict[str, Any]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / CARD, content | {"directory": directory.name})
+    write_json(directory / METADATA, content | {"directory": directory.name})
 
 
-def card_of(directory: Path) -> dict[str, Any] | None:
+def read_metadata(directory: Path) -> dict[str, Any] | None:
     """job.json. One that has come here with a copy of another job's directory is not this one's."""
 
     def fits(content: dict[str, Any]) -> bool:
         is_here = content.get("directory") == directory.name
-        return is_like(content, _CARD) and is_here and directory.name.endswith(content["key"])
+        return is_like(content, _METADATA) and is_here and directory.name.endswith(content["key"])
 
-    return read_json(directory / CARD, fits)
+    return read_json(directory / METADATA, fits)
 
 
-def cards(sweep_dir: Path) -> dict[str, dict[str, Any]]:
+def read_all_metadata(sweep_dir: Path) -> dict[str, dict[str, Any]]:
     """The metadata of all jobs by their identities, in the order of their numbers."""
-    known = [card for path in sweep_dir.glob(f"*/{CARD}") if (card := card_of(path.parent)) is not None]
-    return {card["key"]: card for card in sorted(known, key=lambda card: card["number"])}
+    known = [metadata for path in sweep_dir.glob(f"*/{METADATA}") if (metadata := read_metadata(path.parent)) is not None]
+    return {metadata["key"]: metadata for metadata in sorted(known, key=lambda metadata: metadata["number"])}

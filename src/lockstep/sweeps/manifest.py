@@ -8,13 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.sweeps.job_directory import CALL, CARD, DIED, NUMBER, card_of, cards, is_like, read_state, write_card
+from lockstep.sweeps.job_directory import (
+    CALL,
+    DIED,
+    METADATA,
+    NUMBER,
+    is_like,
+    read_all_metadata,
+    read_metadata,
+    read_state,
+    write_metadata,
+)
 from lockstep.sweeps.jobs import Job, repetition
 from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, JobState
 
 log = logging.getLogger(__name__)
 
-UNREADABLE = f"its {CARD} can't be read, and nothing else says which job it is"
+UNREADABLE = f"its {METADATA} can't be read, and nothing else says which job it is"
 _JOB_NAME = re.compile(r"(^|_)[0-9a-f]{12}(-\d+)?$")  # of a job's directory: it ends with its identity
 _ATTEMPT = {"started": int | float, "ended": NUMBER, "queue?": str}
 _JOB = {"number": int, "directory": str, "devices": int, "optimized_metric": str, "overrides": [str], "attempts": [_ATTEMPT]}
@@ -50,17 +60,19 @@ class Manifest:
 
     def _recover(self) -> None:
         """Adds what the file does not say, or says of another directory than the one whose metadata say so."""
-        known = cards(self.directory)
-        lost = {key: card for key, card in known.items() if self.jobs.get(key, {}).get("directory") != card["directory"]}
+        known = read_all_metadata(self.directory)
+        lost = {
+            key: metadata for key, metadata in known.items() if self.jobs.get(key, {}).get("directory") != metadata["directory"]
+        }
         self.recovered = len(lost)
-        folders = {card["directory"] for card in lost.values()}
+        folders = {metadata["directory"] for metadata in lost.values()}
         kept = {key: job for key, job in self.jobs.items() if job["directory"] not in folders}
-        jobs = kept | {key: _entry(card, self.directory / card["directory"]) for key, card in lost.items()}
+        jobs = kept | {key: _entry(metadata, self.directory / metadata["directory"]) for key, metadata in lost.items()}
         self.jobs = dict(sorted(jobs.items(), key=lambda item: item[1]["number"]))
-        for card in lost.values():
-            if (call := card.get("call")) is not None and call not in self.calls:
+        for metadata in lost.values():
+            if (call := metadata.get("call")) is not None and call not in self.calls:
                 self.calls.append(call)
-            self.cwd = self.cwd or card["cwd"]
+            self.cwd = self.cwd or metadata["cwd"]
         self._find_unreadable()
 
     def _find_unreadable(self) -> None:
@@ -112,9 +124,9 @@ class Manifest:
         self.save()
         todo = [job for job in jobs if self.jobs[job.key]["status"] != FINISHED]
         for job in jobs:
-            if job in todo or card_of(job.directory) is None:
-                card = {"key": job.key, "number": self.jobs[job.key]["number"], "config": job.config, **_facts(job)}
-                write_card(job.directory, card | {"call": self.calls[-1], "cwd": self.cwd})
+            if job in todo or read_metadata(job.directory) is None:
+                metadata = {"key": job.key, "number": self.jobs[job.key]["number"], "config": job.config, **_facts(job)}
+                write_metadata(job.directory, metadata | {"call": self.calls[-1], "cwd": self.cwd})
         return todo
 
     def _note(self, job: Job) -> None:
@@ -138,10 +150,10 @@ def _facts(job: Job) -> dict[str, Any]:
     return facts | {"overrides": list(job.overrides), "devices": job.world_size, "command": list(job.command)}
 
 
-def _entry(card: dict[str, Any], directory: Path) -> dict[str, Any]:
+def _entry(metadata: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Returns what the manifest says of a job, from its directory alone."""
     names = ("number", "overrides", "devices", "optimized_metric", "optimized_mode", "command", "directory")
-    return {name: card[name] for name in names} | {"repetition": repetition(card["config"])} | _state(directory)
+    return {name: metadata[name] for name in names} | {"repetition": repetition(metadata["config"])} | _state(directory)
 
 
 def _state(directory: Path) -> dict[str, Any]:

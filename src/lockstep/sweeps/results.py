@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lockstep.atomic_files import replace_text
 from lockstep.console import table
-from lockstep.sweeps.job_directory import RECORDED, cards, record_of
+from lockstep.sweeps.job_directory import RECORDED, read_all_metadata, read_record
 from lockstep.sweeps.jobs import REPEATS, flat, varying
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.states import FAILED, FINISHED
@@ -45,7 +45,9 @@ def write_results(manifest: Manifest, keys: Sequence[str]) -> None:
 def edits(manifest: Manifest) -> dict[str, dict[str, Any]]:
     """By job the values of config keys in which it differs from a job of the same overrides: a config file was edited
     between two calls of the sweep."""
-    configs = {key: flat(card["config"]) for key, card in cards(manifest.directory).items() if key in manifest.jobs}
+    configs = {
+        key: flat(metadata["config"]) for key, metadata in read_all_metadata(manifest.directory).items() if key in manifest.jobs
+    }
     alike: dict[tuple[str, ...], list[str]] = {}
     for key in configs:
         overrides = sorted(item for item in manifest.jobs[key]["overrides"] if item.partition("=")[0].lstrip("+") not in REPEATS)
@@ -70,7 +72,7 @@ def _ranked(manifest: Manifest) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _result(key: str, job: dict[str, Any], manifest: Manifest, swept: Sequence[str]) -> dict[str, Any]:
-    record = (record_of(manifest.directory / job["directory"]) or {}) if job["status"] == FINISHED else {}
+    record = (read_record(manifest.directory / job["directory"]) or {}) if job["status"] == FINISHED else {}
     values = dict(override.lstrip("+").partition("=")[::2] for override in job["overrides"])
     result = {"key": key, "repetition": job.get("repetition"), "directory": job["directory"], "status": job["status"]}
     result |= {name: values.get(name.lstrip("+")) for name in swept} | {"metric": job["metric"]}

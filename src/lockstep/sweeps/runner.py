@@ -13,7 +13,7 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.hparams import write_session
 from lockstep.runs.identity import is_resumable
 from lockstep.sweeps.executor import Attempt, Executor
-from lockstep.sweeps.job_directory import archive, log_tail, state_after
+from lockstep.sweeps.job_directory import archive, read_log_tail, state_after
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Settings
@@ -153,7 +153,7 @@ class Runner:
             return
         state, last = state_after(job.directory, end, one.ended_for), entry["attempts"][-1]
         last |= {"ended": time.time(), "code": end.code, "reason": state.reason}
-        tail = None if state.status == FINISHED else log_tail(job.directory)
+        tail = None if state.status == FINISHED else read_log_tail(job.directory)
         self.manifest.update(job.key, **state._asdict(), log_tail=tail)
         # a job that is preempted before it can save would go round for ever
         has_advanced = _checkpoint_time(job) not in (None, last.get("saved_before"))

@@ -13,7 +13,7 @@ from lockstep.atomic_files import Stamp, stamp_of
 from lockstep.errors import ExitCode, config_error
 from lockstep.runs.locks import is_held
 from lockstep.sweeps.executor import launchers_with_queue
-from lockstep.sweeps.job_directory import progress_of, record_of
+from lockstep.sweeps.job_directory import read_progress, read_record
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.states import FAILED, FINISHED, RUNNING, WAITING, sweep_exit_code
@@ -127,8 +127,8 @@ class SweepView:
 
 def _job_view(key: str, entry: Mapping[str, Any], sweep_dir: Path, varying_keys: Sequence[str]) -> JobView:
     folder, attempts = sweep_dir / entry["directory"], entry["attempts"]
-    progress, since = _read(progress_of, folder, stamp_of(folder / "progress.json"))
-    record = _read(record_of, folder, stamp_of(folder / "metrics.json"))[0] if entry["status"] == FINISHED else None
+    progress, since = _read(read_progress, folder, stamp_of(folder / "progress.json"))
+    record = _read(read_record, folder, stamp_of(folder / "metrics.json"))[0] if entry["status"] == FINISHED else None
     is_timed = entry["status"] in (RUNNING, FINISHED, FAILED)  # nobody knows when one was killed
     left = progress.get("seconds_left") if entry["status"] == RUNNING else None
     return JobView(

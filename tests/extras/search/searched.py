@@ -5,8 +5,8 @@ from typing import Any
 
 from optuna import Study
 
-from lockstep.extras.search.study import POINT, begin
-from lockstep.sweeps.job_directory import write_card
+from lockstep.extras.search.study import POINT, open_study
+from lockstep.sweeps.job_directory import write_metadata
 
 NOBODY = {"_target_": "optuna.pruners.NopPruner"}
 
@@ -14,12 +14,12 @@ NOBODY = {"_target_": "optuna.pruners.NopPruner"}
 def search_with_a_job(folder: Path, pruner: dict[str, Any]) -> tuple[Study, Path]:
     """The study, for the best val/acc, and the directory of its first trial."""
     folder.mkdir()
-    study = begin(folder, "journal", {"val/acc": "max"}, pruner)
+    study = open_study(folder, "journal", {"val/acc": "max"}, pruner)
     overrides = ["model.optimizer.lr=0.01"]
     study.ask().set_user_attr(POINT, overrides)
     run_dir = folder / "lr=0.01_abc"
     card: dict[str, Any] = {"key": "abc", "number": 0, "overrides": overrides, "devices": 1, "command": [], "config": {}}
-    write_card(run_dir, card | {"optimized_metric": "val/acc", "optimized_mode": "max", "cwd": "."})
+    write_metadata(run_dir, card | {"optimized_metric": "val/acc", "optimized_mode": "max", "cwd": "."})
     return study, run_dir
 
 

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from hydra_plugins.lockstep_search import OptunaSweeper
 from lockstep.errors import ConfigError
 from lockstep.extras.search.search import Search, Settings
-from lockstep.extras.search.study import study_in
+from lockstep.extras.search.study import load_study
 from lockstep.runs.composition import CONF
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
@@ -71,7 +71,7 @@ def search(launcher: Launcher, *arguments: str, launcher_settings: Any = None, m
     config |= {"hydra": {"sweep": {"dir": str(launcher.folder)}, "launcher": launcher_settings or {}}}
     loader = SimpleNamespace(load_sweep_config=lambda _, overrides: composed.append(overrides))
     Search(OmegaConf.create(config), loader, Settings.of(known), launcher).run(arguments or [LR])  # pyright: ignore
-    return None if launcher_settings else study_in(launcher.folder)
+    return None if launcher_settings else load_study(launcher.folder)
 
 
 def points(study: Any) -> list[list[str]]:
@@ -90,7 +90,7 @@ def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Pat
     first, second, third = (Launcher(tmp_path / "killed", near_a_hundredth, most) for most in (7, 1000, 1000))
     with pytest.raises(SystemExit):
         search(first, *arguments)
-    assert states(study_in(tmp_path / "killed")) == ["COMPLETE"] * 7 + ["RUNNING"]
+    assert states(load_study(tmp_path / "killed")) == ["COMPLETE"] * 7 + ["RUNNING"]
     killed = search(second, *arguments)
     assert states(killed) == ["COMPLETE"] * 20
     assert points(killed) == points(calm)
@@ -110,7 +110,7 @@ def test_the_study_can_be_in_sqlite(tmp_path: Path) -> None:
 def test_a_trial_that_was_killed_while_it_was_asked_for_is_drawn_to_the_end(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         search(Launcher(tmp_path, near_a_hundredth, most=0))
-    study_in(tmp_path).ask()  # and nothing drawn yet
+    load_study(tmp_path).ask()  # and nothing drawn yet
     study = search(Launcher(tmp_path, near_a_hundredth), n_trials=4)
     assert states(study) == ["COMPLETE"] * 4
     assert len({trial.params["model.optimizer.lr"] for trial in study.trials}) == 4
@@ -247,4 +247,4 @@ def test_a_search_names_what_searches_consist_of(pruner: str, tmp_path: Path) ->
     about = {"storage": "journal", "objectives": {"val/acc": "max"}, "pruner": {"_target_": pruner}}
     (tmp_path / "search.json").write_text(json.dumps(about))
     with pytest.raises(ConfigError, match=rf"^hydra.sweeper.pruner._target_={pruner}: "):
-        study_in(tmp_path)
+        load_study(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from commands import ROOT, python, started
 from waiting import wait_for
 
-from lockstep.extras.search.study import study_in
+from lockstep.extras.search.study import load_study
 
 PROGRAM = ROOT / "tests" / "support" / "fakes" / "program.py"
 FIXED = ("-m", "hydra/sweeper=optuna", "trainer.accelerator=cpu", "fresh_processes=True", "hydra.sweep.dir=search")
@@ -25,7 +25,7 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
     done = python(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, JOURNAL=str(journal))
     assert done.returncode == 0, done.stdout + done.stderr
-    study = study_in(tmp_path / "search")
+    study = load_study(tmp_path / "search")
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
     manifest = json.loads((tmp_path / "search" / "manifest.json").read_text())
     metrics = {job["directory"]: job["metric"] for job in manifest["jobs"].values()}
@@ -42,7 +42,7 @@ def test_ctrl_c_between_two_trials_ends_as_within_one_and_the_search_goes_on(tmp
     assert done.returncode == 75, done.stdout + done.stderr
     assert "The sweep was stopped: interrupted by SIGINT. Resume it: " in done.stderr
     assert "Traceback" not in done.stderr
-    assert [trial.state.name for trial in study_in(tmp_path / "search").trials] == ["COMPLETE", "RUNNING"]
+    assert [trial.state.name for trial in load_study(tmp_path / "search").trials] == ["COMPLETE", "RUNNING"]
     done = python(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [trial.state.name for trial in study_in(tmp_path / "search").trials] == ["COMPLETE"] * 3
+    assert [trial.state.name for trial in load_study(tmp_path / "search").trials] == ["COMPLETE"] * 3

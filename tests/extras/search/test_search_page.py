@@ -8,7 +8,7 @@ from optuna.trial import TrialState, create_trial
 from searched import NOBODY
 
 from lockstep.extras.search.report_section import search_page
-from lockstep.extras.search.study import begin
+from lockstep.extras.search.study import open_study
 
 SPACE: dict[str, Any] = {
     "model.optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),
@@ -19,7 +19,7 @@ LRS = (1e-4, 1e-3, 1e-2, 1e-1)
 
 def search(folder: Path, objectives: dict[str, str]) -> Path:
     """Of five trials; the fourth is the best in the first objective, the last has failed."""
-    study = begin(folder, "journal", objectives, NOBODY)
+    study = open_study(folder, "journal", objectives, NOBODY)
     for number, lr in enumerate(LRS):
         params = {"model.optimizer.lr": lr, "model": "ab"[number % 2]}
         values = [0.1 * number, 10.0 + number][: len(objectives)]
@@ -58,5 +58,5 @@ def test_of_several_objectives_the_trials_that_no_other_beats_come_first(tmp_pat
 
 def test_a_search_without_results_says_so_and_another_sweep_has_no_such_page(tmp_path: Path) -> None:
     assert search_page(tmp_path) is None
-    begin(tmp_path, "journal", {"val/acc": "max"}, NOBODY)
+    open_study(tmp_path, "journal", {"val/acc": "max"}, NOBODY)
     assert page(tmp_path)["answer"] == "None of 0 trials is complete: nothing can be said yet."

@@ -13,7 +13,7 @@ from commands import ROOT, python, started
 from slurm_cluster import Cluster
 from waiting import wait_for
 
-from lockstep.extras.search.study import study_in
+from lockstep.extras.search.study import load_study
 
 pytestmark = [
     pytest.mark.slow,
@@ -109,7 +109,7 @@ def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluste
         process.kill()
     done = python(*command, cwd=tmp_path, fresh=True, **env)
     assert done.returncode == 0, done.stdout + done.stderr
-    trials = study_in(tmp_path / "sweep").trials
+    trials = load_study(tmp_path / "sweep").trials
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 4
     assert finishes(tmp_path) == dict.fromkeys([trial.user_attrs["directory"] for trial in trials], 1)
     assert len(cluster.tasks()) == before + 4

@@ -179,7 +179,7 @@ def test_what_is_half_written_or_goes_away_is_passed_over(tmp_path: Path) -> Non
 
 def test_a_file_is_read_again_only_when_it_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest, reads = made(tmp_path, *STATES), list[Path]()
-    monkeypatch.setattr(view, "progress_of", lambda folder: reads.append(folder) or {})
+    monkeypatch.setattr(view, "read_progress", lambda folder: reads.append(folder) or {})
     assert [SweepView(manifest).jobs[2].progress for _ in range(2)] == [{}, {}]
     assert len(reads) == len(STATES)
     (reads[2] / "progress.json").write_text('{"epoch": 1}')
@@ -192,7 +192,7 @@ def test_a_sweep_that_runs_is_known_from_its_manifest_alone(tmp_path: Path, monk
     manifest = made(tmp_path, *STATES)
     with fake_sweep.held(tmp_path):
         watched = SweepWatcher(tmp_path)
-        monkeypatch.setattr("lockstep.sweeps.manifest.cards", None)
+        monkeypatch.setattr("lockstep.sweeps.manifest.read_all_metadata", None)
         manifest.update(f"{2:012x}", status="finished")
         assert watched.look().counts["finished"] == 3
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.errors import config_error
-from lockstep.sweeps.job_directory import card_of
+from lockstep.sweeps.job_directory import read_metadata
 from lockstep.sweeps.jobs import REPEATS, flat
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import edits
@@ -103,7 +103,7 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     if not jobs:
         raise config_error("--only", " ".join(only), "no job has these; accepted are overrides of the sweep's jobs")
     edited = edits(manifest)
-    rows = [_row(job, card_of(manifest.directory / job.entry["directory"]) or {}, edited.get(job.key, {})) for job in jobs]
+    rows = [_row(job, read_metadata(manifest.directory / job.entry["directory"]) or {}, edited.get(job.key, {})) for job in jobs]
     counts = Counter(row.variant for row in rows)
     finished = Counter(row.variant for row in rows if row.is_finished)
     variant = max(counts, key=lambda one: (finished[one], counts[one]))
@@ -119,8 +119,8 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     )
 
 
-def _row(job: JobView, card: dict[str, Any], edited: dict[str, Any]) -> Measurement:
-    config, record = flat(card.get("config", {})), dict(job.record)
+def _row(job: JobView, metadata: dict[str, Any], edited: dict[str, Any]) -> Measurement:
+    config, record = flat(metadata.get("config", {})), dict(job.record)
     lr = config.get("model.optimizer.lr", record.get("lr"))
     variant = dict(override.lstrip("+").partition("=")[::2] for override in job.overrides) | edited
     return Measurement(

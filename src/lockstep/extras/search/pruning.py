@@ -30,7 +30,7 @@ class Pruning(Callback):
         if self._pruned_after is not None:
             trainer.should_stop = True
         if trainer.is_global_zero:
-            self._trial = _trial_in(Path(trainer.default_root_dir))
+            self._trial = _find_trial(Path(trainer.default_root_dir))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
@@ -61,11 +61,11 @@ class Pruning(Callback):
         self.validations, self._pruned_after = state_dict["validations"], state_dict["pruned_after"]
 
 
-def _trial_in(run_dir: Path) -> Any:
+def _find_trial(run_dir: Path) -> Any:
     if (run_dir.parent / SEARCH).is_file():
-        from lockstep.extras.search.study import trial_in  # Optuna, which rank zero alone needs
+        from lockstep.extras.search.study import find_trial  # Optuna, which rank zero alone needs
 
-        if (trial := trial_in(run_dir)) is not None:
+        if (trial := find_trial(run_dir)) is not None:
             return trial
     log.info("callbacks=pruning has nothing to do: this run is no trial of a search")
     return None

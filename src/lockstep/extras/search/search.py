@@ -23,9 +23,9 @@ from lockstep.config.rules import Rule, integer, one_of
 from lockstep.errors import config_error
 from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.space import Space
-from lockstep.extras.search.study import FILES, POINT, begin, told, trial_of, trust_in
+from lockstep.extras.search.study import FILES, POINT, open_study, resume_trial, summarize, trusted_parts
 from lockstep.launchers.stop_signals import Preempted
-from lockstep.sweeps.job_directory import RECORDED, record_of
+from lockstep.sweeps.job_directory import RECORDED, read_record
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
 from lockstep.sweeps.states import FINISHED, INTERRUPTED
@@ -75,8 +75,8 @@ def _node(value: Any, module: str) -> Any:
     return {"_target_": value if "." in value else f"optuna.{module}.{value}"}
 
 
-class Answer(NamedTuple):
-    """What is told to Optuna of a trial, and for a person the job's directory and why it has failed."""
+class TrialResult(NamedTuple):
+    """A trial's state and values for Optuna, and for a person the job's directory and why it has failed."""
 
     state: TrialState
     values: Sequence[float] | None = None
@@ -93,7 +93,7 @@ class Search:
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.objectives: dict[str, str] = settings.objectives or {config.optimized_metric: config.optimized_mode}
         allow = config.get(ALLOW)
-        self.trust = None if allow is None else trust_in(self.directory, tuple(allow))
+        self.trust = None if allow is None else trusted_parts(self.directory, tuple(allow))
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
         self._is_exhausted = False
         self._patience: float = _REFUSALS
@@ -108,7 +108,7 @@ class Search:
             return
         settings = self.settings
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
-        self.study = begin(self.directory, settings.storage, self.objectives, settings.pruner)
+        self.study = open_study(self.directory, settings.storage, self.objectives, settings.pruner)
         self.study.stop = self._stop  # pyright: ignore[reportAttributeAccessIssue]  called by a sampler that has tried everything
         if trials := self.study.get_trials(deepcopy=False):
             self.space.check(trials[-1].distributions)
@@ -173,8 +173,8 @@ class Search:
         for point in [point for point in points if point in tried]:
             known = tried[point]
             values = known.values if known.state == TrialState.COMPLETE else None
-            about = [known.user_attrs.get(name) for name in ("directory", "reason")]
-            self._tell(points.pop(point), Answer(known.state, values, *about))
+            names = [known.user_attrs.get(name) for name in ("directory", "reason")]
+            self._tell(points.pop(point), TrialResult(known.state, values, *names))
         self._launch(points)
 
     def _launch(self, points: dict[Point, list[int]]) -> None:
@@ -187,7 +187,7 @@ class Search:
                 if not self._patience:
                     raise
                 log.warning(str(refusal))
-                self._tell(points.pop(list(points)[refusal.number]), Answer(TrialState.FAIL, reason=str(refusal)))
+                self._tell(points.pop(list(points)[refusal.number]), TrialResult(TrialState.FAIL, reason=str(refusal)))
                 continue
             self._patience = math.inf
             jobs = {job["directory"]: job for job in Manifest(self.directory).jobs.values()}
@@ -196,34 +196,34 @@ class Search:
                 if jobs[folder.name]["status"] == INTERRUPTED:
                     self._interrupted |= {*numbers}
                 else:
-                    self._tell(numbers, self._answer(folder, jobs[folder.name]))
+                    self._tell(numbers, self._result(folder, jobs[folder.name]))
             return
 
-    def _answer(self, folder: Path, job: Mapping[str, Any]) -> Answer:
-        record = (record_of(folder) or {}) if job["status"] == FINISHED else {}
+    def _result(self, folder: Path, job: Mapping[str, Any]) -> TrialResult:
+        record = (read_record(folder) or {}) if job["status"] == FINISHED else {}
         if PRUNED in record:
-            return Answer(TrialState.PRUNED, None, folder.name)
+            return TrialResult(TrialState.PRUNED, None, folder.name)
         known = record | record.get("metrics", {})
         values = {name: known[name] for name in self.objectives if known.get(name) is not None}
         if len(values) == len(self.objectives):
-            return Answer(TrialState.COMPLETE, list(values.values()), folder.name)
+            return TrialResult(TrialState.COMPLETE, list(values.values()), folder.name)
         missing = ", ".join(self.objectives.keys() - values.keys())
-        return Answer(TrialState.FAIL, None, folder.name, job["reason"] or f"{missing} is not in its metrics.json")
+        return TrialResult(TrialState.FAIL, None, folder.name, job["reason"] or f"{missing} is not in its metrics.json")
 
-    def _tell(self, numbers: Sequence[int], answer: Answer) -> None:
+    def _tell(self, numbers: Sequence[int], result: TrialResult) -> None:
         for number in numbers:
             trial = self._trial(number)
-            for name, value in {"directory": answer.directory, "reason": answer.reason}.items():
+            for name, value in {"directory": result.directory, "reason": result.reason}.items():
                 if value is not None:
                     trial.set_user_attr(name, value)
-            self.study.tell(number, answer.values, answer.state)
+            self.study.tell(number, result.values, result.state)
 
     def _trial(self, number: int) -> Trial:
-        return trial_of(self.study, self.study.get_trials(deepcopy=False)[number])
+        return resume_trial(self.study, self.study.get_trials(deepcopy=False)[number])
 
     def _best(self) -> str:
         trials = self.study.get_trials(deepcopy=False)
-        lines = [f"{len(trials)} trials: {told(trials)}."]
+        lines = [f"{len(trials)} trials: {summarize(trials)}."]
         best = self.study.best_trials if any(trial.state == TrialState.COMPLETE for trial in trials) else []
         for trial in best[:5]:
             values = " ".join(f"{name} {value:.6g}" for name, value in zip(self.objectives, trial.values, strict=True))

@@ -16,7 +16,7 @@ from lockstep.config.construct import construct
 from lockstep.config.targets import Trust, buildable
 from lockstep.errors import config_error
 from lockstep.extras.search.files import SEARCH
-from lockstep.sweeps.job_directory import card_of, is_like
+from lockstep.sweeps.job_directory import is_like, read_metadata
 
 FILES = {"journal": "study.log", "sqlite": "study.db"}
 POINT = "overrides"  # a trial's attribute: the overrides of its job
@@ -33,30 +33,30 @@ _PARTS = {
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def about(directory: Path) -> dict[str, Any] | None:
-    """What `begin` has written: the kind of file the study is in, its objectives, its pruner. None where there is no search."""
+def read_search(directory: Path) -> dict[str, Any] | None:
+    """Returns what `open_study` has written: storage, objectives and pruner; None if there is no search."""
     shape = {"storage": (*FILES,), "objectives": {str: (*_DIRECTIONS,)}, "pruner": dict}
-    return read_json(directory / SEARCH, lambda found: is_like(found, shape))
+    return read_json(directory / SEARCH, lambda content: is_like(content, shape))
 
 
-def begin(directory: Path, storage: str, objectives: Mapping[str, str], pruner: dict[str, Any]) -> optuna.Study:
+def open_study(directory: Path, storage: str, objectives: Mapping[str, str], pruner: dict[str, Any]) -> optuna.Study:
     """The study of a sweep's directory, which nobody else has: a new one, or the one that is to go on. Raises ConfigError where
     that one is another."""
-    ours = {"storage": storage, "objectives": dict(objectives), "pruner": pruner}
-    theirs = about(directory) or ours
+    current = {"storage": storage, "objectives": dict(objectives), "pruner": pruner}
+    saved = read_search(directory) or current
     for name in ("storage", "objectives"):
-        if theirs[name] != ours[name]:
-            accepted = f"the study in {directory} has {theirs[name]}; accepted is that, or another hydra.sweep.dir"
-            raise config_error(f"hydra.sweeper.{name}", ours[name], accepted)
-    write_json(directory / SEARCH, ours)
+        if saved[name] != current[name]:
+            accepted = f"the study in {directory} has {saved[name]}; accepted is that, or another hydra.sweep.dir"
+            raise config_error(f"hydra.sweeper.{name}", current[name], accepted)
+    write_json(directory / SEARCH, current)
     if storage == "journal":
         _mend(directory / FILES[storage])
-    return study_in(directory)
+    return load_study(directory)
 
 
-def study_in(directory: Path) -> optuna.Study:
+def load_study(directory: Path) -> optuna.Study:
     """The study of a directory in which a search has begun."""
-    known = about(directory)
+    known = read_search(directory)
     if known is None:
         raise config_error("SWEEP_DIR", directory, "has no search; accepted is the directory of hydra/sweeper=optuna")
     file = directory / FILES[known["storage"]]
@@ -64,13 +64,13 @@ def study_in(directory: Path) -> optuna.Study:
         study_name=_NAME,
         storage=RDBStorage(f"sqlite:///{file}") if file.suffix == ".db" else JournalStorage(JournalFileBackend(str(file))),
         sampler=optuna.samplers.RandomSampler(),  # for who only looks; a search sets one for every trial
-        pruner=construct("hydra.sweeper.pruner", known["pruner"], trust=trust_in(directory)),
+        pruner=construct("hydra.sweeper.pruner", known["pruner"], trust=trusted_parts(directory)),
         directions=[_DIRECTIONS[mode] for mode in known["objectives"].values()],
         load_if_exists=True,
     )
 
 
-def trust_in(directory: Path, allow: Sequence[str] = ()) -> Trust:
+def trusted_parts(directory: Path, allow: Sequence[str] = ()) -> Trust:
     """What a search that was read from a directory may name."""
     for module, names in _PARTS.items():
         for name in names.split():
@@ -78,20 +78,20 @@ def trust_in(directory: Path, allow: Sequence[str] = ()) -> Trust:
     return Trust(("optuna.pruners", "optuna.samplers"), directory, allow)
 
 
-def told(trials: Sequence[FrozenTrial]) -> str:
+def summarize(trials: Sequence[FrozenTrial]) -> str:
     """How many of them have ended in which way: 17 complete, 2 pruned, 1 failed."""
     states = [trial.state for trial in trials]
     return ", ".join(f"{states.count(state)} {word}" for state, word in _ENDED.items() if state in states)
 
 
-def trial_in(run_dir: Path) -> Trial | None:
+def find_trial(run_dir: Path) -> Trial | None:
     """The trial that a job of the search above its directory is; None where it is none that is under way."""
-    study, overrides = study_in(run_dir.parent), (card_of(run_dir) or {}).get("overrides")
+    study, overrides = load_study(run_dir.parent), (read_metadata(run_dir) or {}).get("overrides")
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    return next((trial_of(study, trial) for trial in running if trial.user_attrs.get(POINT) == overrides), None)
+    return next((resume_trial(study, trial) for trial in running if trial.user_attrs.get(POINT) == overrides), None)
 
 
-def trial_of(study: optuna.Study, trial: FrozenTrial) -> Trial:
+def resume_trial(study: optuna.Study, trial: FrozenTrial) -> Trial:
     """A trial that has begun, to go on with: Optuna has no other way to one of another process."""
     return Trial(study, trial._trial_id)
 

@@ -14,7 +14,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from optuna.trial import FrozenTrial, TrialState
 
-from lockstep.extras.search.study import about, study_in, told
+from lockstep.extras.search.study import load_study, read_search, summarize
 from lockstep.sweeps.table import shorten
 
 SHOWN = 10  # trials in the table
@@ -27,7 +27,7 @@ class SearchResult:
 
     @cached_property
     def study(self) -> optuna.Study:
-        return study_in(self.directory)
+        return load_study(self.directory)
 
     @cached_property
     def trials(self) -> list[FrozenTrial]:
@@ -39,7 +39,7 @@ class SearchResult:
 
     @cached_property
     def objectives(self) -> dict[str, str]:
-        return (about(self.directory) or {})["objectives"]
+        return (read_search(self.directory) or {})["objectives"]
 
     @cached_property
     def complete(self) -> list[FrozenTrial]:
@@ -75,7 +75,7 @@ def _answer(result: SearchResult) -> str:
 def _blocks(result: SearchResult) -> Iterator[Block]:
     best = "the best of it is better than it would be on other data: trials were chosen by it"
     modes = ", ".join(f"{name} ({mode})" for name, mode in result.objectives.items())
-    yield {"text": f"{result.count}: {told(result.trials)}. Optimized: {modes}; {best}."}
+    yield {"text": f"{result.count}: {summarize(result.trials)}. Optimized: {modes}; {best}."}
     if len(result.complete) > 1:
         yield from _pictures(result)
     if result.complete:

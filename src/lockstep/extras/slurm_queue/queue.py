@@ -13,7 +13,7 @@ from lockstep.extras.slurm_queue import commands
 from lockstep.extras.slurm_queue.commands import Task
 from lockstep.launchers.slurm import Unanswered
 from lockstep.sweeps.executor import Attempt
-from lockstep.sweeps.job_directory import read_state, status_of
+from lockstep.sweeps.job_directory import read_state, read_status
 from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class QueuedAttempt(Attempt):
         nodes, self._nodes = self._nodes, self.task.nodes if self.task and self.state().status == RUNNING else ""
         if self._nodes or not nodes:
             return None
-        status, reason = status_of(self._directory)
+        status, reason = read_status(self._directory)
         if status == "preempted" and reason is not None:
             return reason
         return f"put back into the queue by SLURM: {commands.node_summary(nodes) or 'it does not say why'}"
