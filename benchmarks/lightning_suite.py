@@ -20,6 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TESTS = "tests/tests_pytorch"
+_READ_BY_TESTS = ("pyproject.toml", "tests/legacy/back-compatible-versions.txt")
 LOOPS = {"stock": "0", "ours": "1"}
 _ORDER = ("failed", "skipped", "passed")  # the worst of a test's set-up, call and tear-down is its outcome
 _LEFT_OUT = ("models/test_onnx.py",)  # imports onnxruntime
@@ -61,7 +62,7 @@ def _git(repo: str, *command: str) -> bytes:
 
 
 def _take_tests(repo: str, tag: str, work: Path) -> None:
-    for line in _git(repo, "ls-tree", "-r", tag, TESTS, "pyproject.toml").decode().splitlines():
+    for line in _git(repo, "ls-tree", "-r", tag, TESTS, *_READ_BY_TESTS).decode().splitlines():
         kind, _, rest = line.partition(" blob ")
         name, path = rest.split("\t")
         if kind and not path.endswith(_LEFT_OUT):

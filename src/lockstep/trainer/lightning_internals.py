@@ -118,9 +118,14 @@ def has_plain_steps(trainer: Any, data_fetcher: Any) -> bool:
         and _is_plain_optimizer(optimizers[0])
         and _is_plain_strategy(strategy)
         and _is_plain_precision(trainer.precision_plugin)
-        and not any(is_overridden(name, owner, parent) for owner, parent, names in has_hooks for name in names)
+        and not any(is_replaced(name, owner, parent) for owner, parent, names in has_hooks for name in names)
         and not any(config.reduce_on_plateau and config.interval == "step" for config in trainer.lr_scheduler_configs)
     )
+
+
+def is_replaced(name: str, owner: Any, parent: type) -> bool:
+    """Has the object or its class a method of its own? Lightning takes one that `functools.wraps` its parent's for that."""
+    return name in vars(owner) or is_overridden(name, owner, parent)
 
 
 def _is_plain_optimizer(optimizer: Optimizer) -> bool:

@@ -1,6 +1,7 @@
 """Code that knows nothing of Lockstep, trained as it is, in the tests' own process."""
 
 import logging
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.runs.results import facts_of
 
-MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'plain_conf'}]", "model=mine", "datamodule=mine")
+MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
 QUIET = tuple(override for override in SMALL if not override.startswith("datamodule"))
 METRIC = ("optimized_metric=val_acc",)
 
@@ -167,25 +168,24 @@ def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:
 
 
 class Counting(DataLoader[Any]):
-    """A loader that says where it is, as torchdata's StatefulDataLoader does."""
+    """A loader that says where it is, as torchdata's StatefulDataLoader does, and goes on from where an iteration has left it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.first, self.loaded, self.loads = 0, 0, 0
+        self.loaded, self.loads = 0, 0
 
     def state_dict(self) -> dict[str, int]:
         return {"loaded": self.loaded}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.first = state["loaded"]
+        self.loaded = state["loaded"]
 
     def __iter__(self) -> Any:
-        self.loaded, self.first, first = self.first, 0, self.first
-        for number, batch in enumerate(super().__iter__()):
-            if number >= first:
-                self.loads += 1
-                self.loaded = number + 1
-                yield batch
+        for batch in islice(super().__iter__(), self.loaded, None):
+            self.loads += 1
+            self.loaded += 1
+            yield batch
+        self.loaded = 0
 
 
 class Images(IterableDataset[Any]):
@@ -205,5 +205,6 @@ def test_a_loader_that_says_where_it_is_goes_on_from_there(tmp_path: Path) -> No
     fitted(tmp_path / "whole", *data, keep=tmp_path)  # seven batches an epoch
     trainer = fitted(tmp_path / "run", *data, f"ckpt_path={quote(str(tmp_path / '11.ckpt'))}")
     ours, theirs = last(tmp_path / "run"), last(tmp_path / "whole")
+    assert ours["global_step"] == theirs["global_step"] == 14
     assert all(torch.equal(ours["state_dict"][name], tensor) for name, tensor in theirs["state_dict"].items())
     assert trainer.datamodule.loader.loads < 7  # and one that was loaded before the position was known

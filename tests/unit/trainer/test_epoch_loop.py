@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,15 @@ class Manual(Model):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None: ...
 
 
+class WrappedBackward(Model):
+    """On the object, as a spy does it: Lightning's is_overridden takes it for LightningModule's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        backward: Any = self.backward
+        self.backward = wraps(backward)(lambda loss, *arguments: backward(loss, *arguments))
+
+
 class LineSearch(Model):
     def configure_optimizers(self) -> Any:
         return torch.optim.LBFGS(self.parameters(), max_iter=2)
@@ -231,6 +241,7 @@ class LineSearch(Model):
         (OwnStep, {}),
         (OwnTransfer, {}),
         (Manual, {}),
+        (WrappedBackward, {}),
         (LineSearch, {}),
         (Model, {"accumulate_grad_batches": 2}),
         (Model, {"profiler": "simple"}),
@@ -246,6 +257,14 @@ def test_a_clock_that_others_replace_is_read_by_them_alone(tmp_path: Path, monke
     monkeypatch.setattr("time.perf_counter", lambda: read.append(1) or 0.0)
     train(tmp_path, True, Model())
     assert read == []
+
+
+def test_a_hook_that_is_wrapped_on_the_object_is_called(tmp_path: Path) -> None:
+    model, called = Model(), []
+    model.on_before_zero_grad = wraps(model.on_before_zero_grad)(lambda optimizer: called.append(optimizer))
+    trainer = train(tmp_path, True, model)[0]
+    assert trainer.fit_loop.epoch_loop._plain is not None
+    assert len(called) == trainer.global_step
 
 
 def test_a_profiler_that_was_asked_for_stays() -> None:

@@ -1,0 +1,86 @@
+"""Streams of torchdata and of Hugging Face's datasets, as their users write them: a run that is continued within an epoch loads
+what was left of it, from the position that the checkpoint holds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bitwise import differences
+from fits import last
+from plain_lightning import DigitsData
+from sklearn.datasets import load_digits
+from test_plain_lightning import fitted
+from torch.utils.data import IterableDataset
+
+from lockstep.checkpointing import read_checkpoint
+from lockstep.config.overrides import quote
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.set_vital. is deprecated")]  # of torch, which torchdata calls
+Stateful: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+datasets: Any = pytest.importorskip("datasets")
+distributed: Any = pytest.importorskip("datasets.distributed")
+
+
+def rows() -> list[Any]:
+    images, labels = load_digits(return_X_y=True)
+    return [(torch.tensor(images[i] / 16, dtype=torch.float32), int(labels[i])) for i in range(700)]
+
+
+class Images(IterableDataset[Any]):
+    """It goes on from where an iteration has left it."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self) -> Any:
+        for row in rows()[self.given :]:
+            self.given += 1
+            yield row
+        self.given = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.given = state["given"]
+
+
+class Stream(DigitsData):
+    def train_dataloader(self) -> Any:
+        return Stateful(Images(), self.hparams["batch_size"], num_workers=self.hparams["num_workers"])
+
+
+class MapStyle(DigitsData):
+    def train_dataloader(self) -> Any:
+        return Stateful(rows(), self.hparams["batch_size"], shuffle=True, num_workers=self.hparams["num_workers"])
+
+
+class HuggingFace(DigitsData):
+    def train_dataloader(self) -> Any:
+        images, labels = zip(*rows(), strict=True)
+        whole = datasets.Dataset.from_dict({"x": [image.tolist() for image in images], "y": list(labels)})
+        stream = whole.to_iterable_dataset(num_shards=4)
+        trainer: Any = self.trainer
+        share = distributed.split_dataset_by_node(stream, rank=trainer.global_rank, world_size=trainer.world_size)
+        workers = self.hparams["num_workers"]
+        return Stateful(share, self.hparams["batch_size"], num_workers=workers, collate_fn=_collated)
+
+
+def _collated(some: list[Any]) -> Any:
+    return torch.tensor([row["x"] for row in some]), torch.tensor([row["y"] for row in some])
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "batches"), [(Stream, 0, 7), (MapStyle, 2, 7), (HuggingFace, 0, 7), (HuggingFace, 2, 8)]
+)
+def test_a_run_that_is_continued_within_an_epoch_ends_as_if_nothing_had_been(
+    kind: type, workers: int, batches: int, tmp_path: Path
+) -> None:
+    data = (f"datamodule._target_=test_stateful_streams.{kind.__name__}", f"+datamodule.num_workers={workers}")
+    fitted(tmp_path / "whole", *data, keep=tmp_path)
+    fitted(tmp_path / "run", *data, f"ckpt_path={quote(str(tmp_path / '11.ckpt'))}")
+    ours, theirs = last(tmp_path / "run"), last(tmp_path / "whole")
+    assert ours["global_step"] == theirs["global_step"] == 2 * batches
+    assert differences(ours["state_dict"], theirs["state_dict"]) == []
+    assert read_checkpoint("11", tmp_path / "11.ckpt")["loader_positions"]["batches"] == 11 - batches
