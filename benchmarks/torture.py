@@ -83,7 +83,7 @@ def _save_checkpoints(folder: Path) -> None:
     """Of the shipped model: of another optimizer, and of a later epoch."""
     import torch
 
-    from lockstep.build import build_model
+    from lockstep.models.from_config import build_model
 
     model: Any = OmegaConf.to_container(compose(*SHORT).model, resolve=True)
     spec = {"input_shape": [1, 8, 8], "num_outputs": 10, "class_names": None}

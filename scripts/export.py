@@ -46,8 +46,8 @@ def main() -> None:
 
 def as_it_is(source: Path, target: Path) -> None:
     """The whole state under its own names, in one file; of an adapted net that of the net with its adaptation merged."""
-    from lockstep.build import load_model
     from lockstep.checkpointing import read_checkpoint
+    from lockstep.models.from_checkpoint import load_model
 
     checkpoint = read_checkpoint("checkpoint", source)
     weights, model_config = checkpoint["state_dict"], checkpoint.get("hyper_parameters", {})
@@ -63,7 +63,7 @@ def as_it_is(source: Path, target: Path) -> None:
 def in_layout(source: Path, target: Path, layout: str) -> None:
     """A folder in a layout for which there is a function to_LAYOUT in the module LAYOUT beside that of the net's class. It
     returns the tensors and what stands in config.json."""
-    from lockstep.build import load_model
+    from lockstep.models.from_checkpoint import load_model
 
     net: Any = merge_layers(load_model(source).net)
     package = type(net).__module__.rpartition(".")[0]

@@ -48,11 +48,11 @@ def text(arguments: Any, checkpoint: Path, tokenizer: str | None, separator: str
     """The prompt and what follows it."""
     import torch
 
-    from lockstep.build import load_model
     from lockstep.extras.language.gpt import GPT
     from lockstep.extras.language.language_model import LanguageModel
     from lockstep.extras.language.sampling import continuation
     from lockstep.extras.language.vocabulary import vocabulary
+    from lockstep.models.from_checkpoint import load_model
 
     model = load_model(checkpoint)
     if not isinstance(model, LanguageModel) or not isinstance(model.net, GPT):

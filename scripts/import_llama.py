@@ -33,8 +33,8 @@ def main() -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from lockstep.build import build_model
     from lockstep.extras.language.llama import from_llama
+    from lockstep.models.from_config import build_model
 
     try:
         config = json.loads((arguments.folder / "config.json").read_text())

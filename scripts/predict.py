@@ -80,8 +80,8 @@ def _images(inputs: Iterator[Path]) -> Iterator[Path]:
 
 
 def _classifier(checkpoint: Path, allow: list[str]) -> Any:
-    from lockstep.build import load_model
     from lockstep.models import Classifier
+    from lockstep.models.from_checkpoint import load_model
 
     model = load_model(checkpoint, allow)
     if not isinstance(model, Classifier) or len(model.spec.input_shape) != 3:

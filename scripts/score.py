@@ -30,10 +30,10 @@ def main() -> None:
     parser.add_argument("--to", type=Path, metavar="FILE", help="default: RUN_DIR/scores.pt")
     parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what RUN_DIR names in it")
     arguments = parser.parse_intermixed_args()
-    from lockstep.build import load_model
     from lockstep.datamodules import DataModule
     from lockstep.extras.curriculum.curriculum import save_scores
     from lockstep.models import Task
+    from lockstep.models.from_checkpoint import load_model
 
     cfg = saved_config(arguments.run_dir, arguments.overrides, arguments.allow)
     cfg.datamodule.pop("curriculum", None)

@@ -14,7 +14,7 @@ from commands import ROOT, python, train
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from lockstep.build import load_model
+from lockstep.models.from_checkpoint import load_model
 
 pytestmark = pytest.mark.slow
 EVALUATE, PREDICT = ROOT / "scripts" / "evaluate.py", ROOT / "scripts" / "predict.py"

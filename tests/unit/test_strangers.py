@@ -12,12 +12,13 @@ import torch
 from crafted import CHECKPOINTS, COMMAND_LINES, MODEL, RUN_TARGETS, TRAIN, changed, command_line
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.build import build, load_model
+from lockstep.build import build
 from lockstep.cli import start
 from lockstep.config.plan import Plan
 from lockstep.config.read import Given, check_flags, check_overrides, check_targets, trust_of
 from lockstep.errors import ConfigError
 from lockstep.launchers.inherited_config import FILE, read_inherited_config
+from lockstep.models.from_checkpoint import load_model
 from lockstep.runs import resume
 from lockstep.runs.composition import CONF
 from lockstep.runs.identity import Identity

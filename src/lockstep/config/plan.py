@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ from lockstep.imports import CUDA_DRIVERS
 
 AUTO = "auto"  # datamodule.batch_size: to be found before the run begins; trainer.devices and num_nodes: what there is
 
-RATES = ("model.optimizer.lr", "model.lr", "model.learning_rate")  # the learning rate: a Task's, or a LightningModule's own
+
+def rate_key(model: Mapping[str, Any]) -> str | None:
+    """Returns where a model group has its learning rate: in its optimizer, or in an argument of a LightningModule's own."""
+    optimizer = model.get("optimizer")
+    if isinstance(optimizer, Mapping) and isinstance(optimizer.get("lr"), int | float):
+        return "optimizer.lr"
+    return next((name for name in ("lr", "learning_rate") if isinstance(model.get(name), int | float)), None)
 
 
 @dataclass(frozen=True)
@@ -172,10 +179,10 @@ def _batch_size(cfg: DictConfig, shares: int) -> int | None:
 
 def _learning_rate(cfg: DictConfig, global_batch_size: int | None) -> float | None:
     """Linear: Goyal et al. 2017, arXiv:1706.02677. Square root: Krizhevsky 2014, arXiv:1404.5997."""
-    found = (OmegaConf.select(cfg, key) for key in RATES)
-    lr = next((value for value in found if isinstance(value, int | float)), None)
-    if lr is None:
+    key = rate_key(cfg.model)
+    if key is None:
         return None
+    lr = OmegaConf.select(cfg.model, key)
     if cfg.lr_scaling == "none":
         return lr
     if global_batch_size is None:

@@ -110,9 +110,13 @@ class DataModule(LightningDataModule):
         return self._loader(self.splits.train, sampler, self.augment)
 
     def _train_sampler(self, length: int, **order: Any) -> TrainSampler:
-        """Raises ConfigError where so many samples are too few for a step."""
+        """Raises ConfigError where so many samples are too few for a step, or where no plan has divided the global batch."""
+        total = self.batch_size * self._share[1] * self._accumulate
+        if self.global_batch_size not in (None, total):
+            accepted = f"is divided by lockstep.build; accepted for a batch_size of {self.batch_size} is {total}"
+            raise config_error("datamodule.global_batch_size", self.global_batch_size, accepted)
         given = {"accumulate": self._accumulate, "shuffle": self.shuffle, "seed": self.seed, "drop_last": self.drop_last}
-        return TrainSampler(length, self._batch_size(), *self._share, **given, **order)
+        return TrainSampler(length, self.batch_size, *self._share, **given, **order)
 
     def state_dict(self) -> dict[str, int]:
         """Where in the data training is: counted in samples of the epoch's global order, so that it holds at any world size."""
@@ -150,7 +154,7 @@ class DataModule(LightningDataModule):
 
     def order_facts(self) -> dict[str, int]:
         """What decides which samples an epoch's batches have, and how many, over all processes."""
-        samples_per_batch = self._batch_size() * self._share[1]
+        samples_per_batch = self.batch_size * self._share[1]
         return {
             "seed": self.seed,
             "shuffle": int(self.shuffle),
@@ -222,7 +226,7 @@ class DataModule(LightningDataModule):
 
     def eval_loader(self, dataset: Any) -> DataLoader[Batch]:
         """Every sample exactly once, over all processes, unaugmented."""
-        sampler = EvalSampler(len(dataset), self._batch_size(), *self._share)
+        sampler = EvalSampler(len(dataset), self.batch_size, *self._share)
         return self._loader(dataset, sampler, None)
 
     def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: Augment | None) -> DataLoader[Batch]:
@@ -258,14 +262,6 @@ class DataModule(LightningDataModule):
         """Of an epoch's batches those that trainer.limit_train_batches leaves, a number or a fraction."""
         limit = self.trainer.limit_train_batches if self.trainer else 1.0
         return min(limit, batches) if isinstance(limit, int) else int(limit * batches)
-
-    def _batch_size(self) -> int:
-        if self.global_batch_size is None:
-            return self.batch_size
-        shares = self._share[1] * self._accumulate
-        if self.global_batch_size % shares:
-            raise config_error("datamodule.global_batch_size", self.global_batch_size, f"accepted is a multiple of {shares}")
-        return self.global_batch_size // shares
 
     def _fit_scaler(self) -> "StandardScaler":
         """Over the training split alone, unaugmented, a batch at a time; uint8 counts as 0 to 1."""

@@ -6,6 +6,7 @@ from typing import Any
 from lightning import LightningDataModule, LightningModule
 
 from lockstep.config.construct import Factory, construct
+from lockstep.config.plan import rate_key
 from lockstep.config.targets import Trust, resolve
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
@@ -69,10 +70,8 @@ def _net(node: Any, spec: DataSpec | None, trust: Trust | None) -> Any:
 
 
 def _with_rate(parts: dict[str, Any], lr: float) -> dict[str, Any]:
-    """The argument that holds the learning rate, see lockstep.config.plan.RATES."""
-    if isinstance(parts.get("optimizer"), dict) and "lr" in parts["optimizer"]:
-        return {"optimizer": parts["optimizer"] | {"lr": lr}}
-    return {name: lr for name in ("lr", "learning_rate") if name in parts}
+    group, _, name = (rate_key(parts) or "").rpartition(".")
+    return {group: parts[group] | {name: lr}} if group else {name: lr}
 
 
 def _metrics(nodes: dict[str, Any], num_classes: int, trust: Trust | None) -> dict[str, Any]:

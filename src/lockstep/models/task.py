@@ -44,7 +44,7 @@ class Task(LightningModule):
         param_groups: options of the optimizer for some parameters, see lockstep.models.param_groups.
         metrics: names that `measure` returns; logged as train/NAME, val/NAME and test/NAME.
         torchmetrics: further metrics by name, for what is no mean over samples; logged as val/NAME and test/NAME.
-        model_config: plain containers from which `lockstep.build.load_model` builds this model again.
+        model_config: plain containers from which `lockstep.models.from_checkpoint.load_model` builds this model again.
     """
 
     means: ClassVar[type[SampleMean]] = SampleMean  # of what `measure` returns, over the samples of an epoch

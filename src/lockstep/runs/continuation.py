@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import shown
-from lockstep.config.plan import RATES, Plan
+from lockstep.config.plan import Plan, rate_key
 from lockstep.errors import config_error
 
 _GROUPS = ("optimizer", "lr_scheduler", "param_groups")  # of a Task's model group
@@ -34,7 +34,8 @@ def check_continuation(cfg: DictConfig, plan: Plan, checkpoint: Mapping[str, Any
     if not is_own and (batch := before.get("global_batch_size", plan.global_batch_size)) != plan.global_batch_size:
         _refuse(cfg, "datamodule.global_batch_size", plan.global_batch_size, batch)
     if (rate := before.get("lr", plan.lr)) != plan.lr:
-        _refuse(cfg, _rate_key(cfg), plan.lr, rate)
+        key = rate_key(cfg.model)
+        _refuse(cfg, "lr_scaling" if key is None else f"model.{key}", plan.lr, rate)
 
 
 def _check_model(cfg: DictConfig, saved: Mapping[str, Any]) -> None:
@@ -43,11 +44,6 @@ def _check_model(cfg: DictConfig, saved: Mapping[str, Any]) -> None:
     for name in (name for name in {**now, **before} if name not in _NOT_IN_THE_STATE):
         if before.get(name) != now.get(name):
             _refuse(cfg, f"model.{name}", now.get(name), before.get(name))
-
-
-def _rate_key(cfg: DictConfig) -> str:
-    """What the rate is configured by; its value is the one after scaling."""
-    return next((key for key in RATES if OmegaConf.select(cfg, key) is not None), "lr_scaling")
 
 
 def _refuse(cfg: DictConfig, key: str, value: Any, before: Any) -> None:

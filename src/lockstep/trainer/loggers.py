@@ -4,6 +4,7 @@ import csv
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,16 @@ from lightning.pytorch.loggers.logger import rank_zero_experiment
 
 
 class TensorBoardLogger(loggers.TensorBoardLogger):
-    """Lightning's, which writes `epoch` again with each group of metrics that it logs at a step."""
+    """Lightning's, which writes `epoch` again with each group of metrics that it logs at a step, and passes on what torch's
+    SummaryWriter is to take only when it first writes. This one raises ValueError at once for what that does not take."""
+
+    def __init__(self, *positional: Any, **settings: Any) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        super().__init__(*positional, **settings)
+        accepted = signature(SummaryWriter).parameters
+        for name in self._kwargs.keys() - accepted.keys():
+            raise ValueError(f"{name} is no argument of SummaryWriter; accepted are {', '.join(accepted)}")
 
     @cached_property
     def _steps(self) -> dict[str, int]:

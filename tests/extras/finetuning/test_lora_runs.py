@@ -10,7 +10,7 @@ import torch
 from fits import trained
 from safetensors import safe_open
 
-from lockstep.build import load_model
+from lockstep.models.from_checkpoint import load_model
 
 SMALL = (
     "model=mlp",

@@ -15,9 +15,11 @@ import torch
 from fits import composed
 from omegaconf import OmegaConf
 
-from lockstep.build import build, build_model, load_model
+from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
+from lockstep.models.from_checkpoint import load_model
+from lockstep.models.from_config import build_model
 
 GPT = ("model=gpt_nano", "model.net.width=16", "model.net.depth=2", "datamodule=text", "datamodule.context=12")
 

@@ -22,8 +22,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from lockstep.build import load_model
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.models.from_checkpoint import load_model
 from lockstep.models.optimizers import Muon
 from lockstep.trainer.dtensors import local_tensor
 

@@ -46,7 +46,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
     "within a group": {"net.deep": {"deeper": [{"_target_": "evil.run"}]}},
     "what torch.nn imports": {"net": {"_target_": "torch.nn.functional.importlib.import_module", "name": "evil"}},
     "what our models import": {"net": {"_target_": "lockstep.models.task.torch.hub.load", "repo_or_dir": "."}},
-    "our own builder": {"net": {"_target_": "lockstep.build.load_model", "checkpoint": "other.ckpt"}},
+    "our own builder": {"net": {"_target_": "lockstep.models.from_checkpoint.load_model", "checkpoint": "other.ckpt"}},
     "our own files": {"net": {"_target_": "lockstep.atomic_files.replace_text", "path": "ran", "text": ""}},
     "Hydra": {"net": {"_target_": "hydra.utils.instantiate", "config": {"_target_": "evil.run"}}},
     "a method": {"net": {"_target_": "torch.nn.Module.register_forward_hook", "self": None, "hook": None}},

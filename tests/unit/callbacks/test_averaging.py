@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from fits import last, prepared
 
-from lockstep.build import load_weights
 from lockstep.callbacks import EMA
 from lockstep.checkpointing import read_checkpoint
+from lockstep.models.from_checkpoint import load_weights
 
 OPTIONS = ("callbacks=ema", "callbacks.ema.decay=0.8", "model=cnn", "model.net.width=8", "trainer.max_epochs=2")
 

@@ -15,11 +15,12 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, IterableDataset
 
-from lockstep.build import build, load_model
+from lockstep.build import build
 from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
+from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.results import facts_of
 
 MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")

@@ -218,7 +218,7 @@ def test_batches_that_are_pairs_are_told_what_they_should_be(shipped: DictConfig
 def test_an_unknown_argument_of_tensorboard_s_writer_is_refused_before_it_writes(shipped: DictConfig, tmp_path: Path) -> None:
     OmegaConf.update(shipped, "logger.tensorboard.no_such_argument", 1, force_add=True)
     shipped.run_dir = str(tmp_path)
-    with pytest.raises(ConfigError, match=r"^logger\.tensorboard\.no_such_argument=1: no such argument; accepted are log_dir, "):
+    with pytest.raises(ConfigError, match=r"^logger\.tensorboard\.no_such_argument=1: .* accepted are log_dir, "):
         build(shipped, Plan.of(shipped))
 
 

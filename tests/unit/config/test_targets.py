@@ -8,10 +8,12 @@ import torch
 from crafted import CHECKPOINTS, MODEL, SPEC, changed
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.build import build, build_model, load_model
+from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.config.targets import Trust, resolve
 from lockstep.errors import ConfigError
+from lockstep.models.from_checkpoint import load_model
+from lockstep.models.from_config import build_model
 
 
 def saved(path: Path, model_config: Any) -> Path:

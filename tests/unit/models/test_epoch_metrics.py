@@ -12,11 +12,11 @@ from torch import Tensor
 from torchmetrics import MetricCollection
 from torchmetrics.classification import BinaryAccuracy, MulticlassF1Score
 
-from lockstep.build import load_model
 from lockstep.config.checks import check
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
 from lockstep.models.epoch_metrics import EpochMetrics
+from lockstep.models.from_checkpoint import load_model
 
 CLASSIFICATION = "torchmetrics.classification"
 F1 = f"+model.torchmetrics.f1._target_={CLASSIFICATION}.MulticlassF1Score"  # the number of classes comes from the data

@@ -9,10 +9,11 @@ import torch
 from built import SMALL, built, same_weights
 from omegaconf import DictConfig
 
-from lockstep.build import build_model, load_model
 from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
+from lockstep.models.from_checkpoint import load_model
+from lockstep.models.from_config import build_model
 
 
 @pytest.fixture(scope="module")

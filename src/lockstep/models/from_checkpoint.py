@@ -1,0 +1,81 @@
+"""Models and weights from checkpoints."""
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lockstep.checkpointing import read_checkpoint
+from lockstep.config.targets import Trust
+from lockstep.errors import ConfigError, config_error
+from lockstep.models.from_config import build_model
+
+log = logging.getLogger(__name__)
+_NO_CONFIG = (
+    "does not say what it is built of; accepted is a checkpoint of a lockstep.models.Task. "
+    "That of another LightningModule is read by its load_from_checkpoint"
+)
+
+
+def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
+    """Returns a trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line.
+
+    A checkpoint says what it is built of. It can name classes that this package, torch, torchvision, torchmetrics and the project
+    have for that, and what is defined in the modules of `allow`: whatever else it names is refused, not run.
+    """
+    path = Path(checkpoint)
+    model_config = read_checkpoint("checkpoint", path).get("hyper_parameters")
+    if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
+        raise config_error("checkpoint", path, _NO_CONFIG)
+    try:
+        model = build_model(model_config, trust=Trust.of_checkpoint(path, allow))
+    except ConfigError as error:
+        raise config_error("checkpoint", path, str(error)) from error
+    except Exception as error:  # whatever a constructor says to nonsense
+        reason = f"no model can be built of what it says ({type(error).__name__}: {error})"
+        raise config_error("checkpoint", path, reason) from error
+    load_weights(model, "checkpoint", path)
+    return model.eval()
+
+
+def load_weights(model: nn.Module, key: str, path: Path, without: str | None = None) -> None:
+    """Loads all tensors but those whose names match `without`, a regular expression: these stay as they are.
+
+    Raises ConfigError, naming the config key, for a checkpoint of another model.
+    """
+    saved, names = read_for(model, key, path, without)["state_dict"], model.state_dict().keys()
+    loaded = {name: tensor for name, tensor in saved.items() if not _is_left_out(name, without)}
+    model.load_state_dict(loaded, strict=without is None)
+    if without is None:
+        return
+    drawn, unused = sorted(names - loaded.keys()), sorted(saved.keys() - loaded.keys())
+    if not drawn and not unused:
+        raise config_error("init_without", without, f"is found in no name; accepted is part of one such as {next(iter(saved))}")
+    lists = {"taken": sorted(loaded), "not taken": unused, "as initialised": drawn}
+    log.info(f"{key}={path}: " + "; ".join(f"{what}: {', '.join(some) or 'nothing'}" for what, some in lists.items()))
+
+
+def read_for(model: nn.Module, key: str, path: Path, without: str | None = None) -> dict[str, Any]:
+    """Reads a checkpoint whose tensors, but those that match `without`, have the names and shapes of the model's.
+
+    Raises ConfigError, naming the config key, for another.
+    """
+    checkpoint = read_checkpoint(key, path)
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        raise config_error(key, path, "not a Lightning checkpoint: it has no state_dict")
+    saved, current = checkpoint["state_dict"], model.state_dict()
+    for name in sorted(name for name in saved.keys() | current.keys() if not _is_left_out(name, without)):
+        if name not in saved or name not in current:
+            only = "model" if name in current else "checkpoint"
+            raise config_error(key, path, f"of another model: {name} is only in the {only}")
+        if saved[name].shape != current[name].shape:
+            shapes = f"{tuple(saved[name].shape)} there, {tuple(current[name].shape)} in the model"
+            raise config_error(key, path, f"of another model: {name} is {shapes}")
+    return checkpoint
+
+
+def _is_left_out(name: str, without: str | None) -> bool:
+    return without is not None and re.search(without, name) is not None

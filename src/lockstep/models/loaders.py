@@ -1,0 +1,31 @@
+"""Is there data for each stage of a run, in a datamodule or in a LightningModule of the user's own?"""
+
+from hydra.core.hydra_config import HydraConfig
+from lightning import LightningDataModule, LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from lockstep.config.overrides import key_of
+from lockstep.errors import config_error
+
+
+def check_training_data(model: LightningModule, datamodule: LightningDataModule | None) -> None:
+    """Raises ConfigError where nobody has training data, or where the module's own would be passed over for a default."""
+    has_own, name = is_overridden("train_dataloader", model), type(model).__name__
+    if datamodule is None and not has_own:
+        raise config_error("datamodule", "null", f"{name} has no train_dataloader of its own; accepted is a datamodule")
+    if datamodule is None or not has_own or not HydraConfig.initialized():
+        return
+    hydra = HydraConfig.get()
+    if not {"datamodule", "experiment"} & set(map(key_of, hydra.overrides.task)):
+        default = hydra.runtime.choices["datamodule"]
+        accepted = f"accepted is datamodule=null for these, or datamodule={default} for that data"
+        raise config_error("datamodule", default, f"is the default, and {name} has loaders of its own; {accepted}")
+
+
+def check_test_data(model: LightningModule, datamodule: LightningDataModule | None) -> None:
+    """Raises ConfigError where there is nothing to test, or no test: before training, which would end with that."""
+    if not getattr(datamodule, "has_test", True):
+        raise config_error("test", "true", "this data has no test split; accepted is test=false")
+    for part, hook in ((model, "test_step"), (datamodule or model, "test_dataloader")):
+        if not is_overridden(hook, part):
+            raise config_error("test", "true", f"{type(part).__name__} has no {hook}; accepted is test=false")
