@@ -29,6 +29,11 @@ class Estimate:
         bounds = self.interval and (self.interval[0] * factor, self.interval[1] * factor)
         return Estimate(self.mean * factor, bounds, self.runs)
 
+    def __format__(self, spec: str) -> str:
+        """Formats the mean, and the interval in brackets if there is one that can be seen."""
+        mean, low, high = (format(number, spec) for number in (self.mean, *self.bounds))
+        return mean if low == mean == high else f"{mean} [{low} to {high}]"
+
 
 def estimate(values: Sequence[float], low: float = -math.inf, high: float = math.inf) -> Estimate:
     """Returns the mean with Student's t interval, which is cut off at `low` and `high`."""

@@ -122,7 +122,8 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
 def _row(job: JobView, metadata: dict[str, Any], edited: dict[str, Any]) -> Measurement:
     config, record = flat(metadata.get("config", {})), dict(job.record)
     lr = config.get("model.optimizer.lr", record.get("lr"))
-    variant = dict(override.lstrip("+").partition("=")[::2] for override in job.overrides) | edited
+    swept = {key: value for key, _, value in (item.lstrip("+").partition("=") for item in job.overrides)}
+    variant = swept | edited
     return Measurement(
         job=job.entry["directory"],
         status=_status(job),

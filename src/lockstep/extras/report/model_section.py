@@ -56,13 +56,13 @@ def _with_nodes(analysis: Analysis, fit: Fit, workload: Workload) -> Workload | 
 
 def _parameters(analysis: Analysis, fit: Fit, batch: float) -> Iterator[list[str]]:
     quantities: dict[str, tuple[Callable[[StepModel], float], str]] = {
-        "compute, ms": (lambda step: 1000 * step.compute(batch), "per_sample"),
+        "compute, ms": (lambda step: 1000 * step.seconds(1, batch), "per_sample"),
         "bytes / bandwidth, ms": (lambda step: 1000 * step.transfer, "transfer"),
         "latency of a message, us": (lambda step: 1e6 * step.latency, "latency"),
         "overlap, ms": (lambda step: 1000 * step.overlap, "overlap"),
     }
     for name, (quantity, parameter) in quantities.items():
-        yield [name, _interval(fit.predict(quantity)), _source(parameter, analysis, fit)]
+        yield [name, f"{fit.predict(quantity):.3g}", _source(parameter, analysis, fit)]
     if (size := analysis.gradient_bytes) and fit.model.transfer:
         name = f"bandwidth for {size / 1e6:.3g} MB of gradients, GB/s"
         yield [name, f"{size / fit.model.transfer / 1e9:.3g}", _source("transfer", analysis, fit)]
@@ -82,9 +82,9 @@ def _predictions(assumed: Assumptions, fit: Fit, one_ring: Workload, nodes: Work
     rows = []
     for n in counts:
         efficiency = _efficiency(fit, one_ring, n)
-        row = [f"{n} (measured)" if n in fit.counts else str(n), _interval(efficiency, ".0%")]
-        row += [_interval(efficiency.scaled(n)), _limit(fit, one_ring, n)]
-        rows.append(row + ([_interval(_efficiency(fit, nodes, n), ".0%"), _limit(fit, nodes, n)] if nodes else []))
+        row = [f"{n} (measured)" if n in fit.counts else str(n), f"{efficiency:.0%}"]
+        row += [f"{efficiency.scaled(n):.3g}", _limit(fit, one_ring, n)]
+        rows.append(row + ([f"{_efficiency(fit, nodes, n):.0%}", _limit(fit, nodes, n)] if nodes else []))
     return {"columns": columns, "table": rows}
 
 
@@ -111,14 +111,8 @@ def _premises(assumed: Assumptions, nodes: Workload | None) -> str:
 
 def _changes(fit: Fit, workload: Workload, devices: int) -> Iterator[Block]:
     yield {"heading": f"What would move it: {devices} devices, limited by {_limit(fit, workload, devices)}"}
-    now = _interval(_efficiency(fit, workload, devices), ".0%")
-    yield {"text": f"Efficiency as it is: {now}. It would be, with"}
+    yield {"text": f"Efficiency as it is: {_efficiency(fit, workload, devices):.0%}. It would be, with"}
     gains = what_if(workload, fit.model, devices)
     names = sorted(gains, key=lambda name: -gains[name])
     changed = {name: fit.predict(lambda step, name=name: what_if(workload, step, devices)[name]) for name in names}
-    yield {"list": [f"{name}: {_interval(efficiency, '.0%')}" for name, efficiency in changed.items()]}
-
-
-def _interval(value: Estimate, form: str = ".3g") -> str:
-    low, high = value.bounds
-    return f"{value.mean:{form}} [{max(0.0, low):{form}} to {high:{form}}]"
+    yield {"list": [f"{name}: {efficiency:.0%}" for name, efficiency in changed.items()]}

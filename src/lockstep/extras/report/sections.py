@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from lockstep.extras.report import charts, choice
 from lockstep.extras.report.analysis import Analysis
-from lockstep.extras.report.estimates import Estimate
 from lockstep.extras.report.measurements import Measurement, Measurements
 from lockstep.extras.report.page import Block
 from lockstep.extras.report.rates import fit_rule, rate_grid
@@ -69,12 +68,12 @@ def _table(series: Series, metric: str, chosen: Point | None) -> Block:
         [
             f"{point.devices}{' (taken)' if point is chosen else ''}",
             _rate(point.lr),
-            shown(point.metric, ".4g"),
-            shown(point.throughput, ",.0f"),
-            shown(point.speedup, ".2f"),
-            shown(point.efficiency, ".0%"),
-            shown(point.step_seconds.scaled(1000), ".3g"),
-            shown(point.hours, ".3g"),
+            f"{point.metric:.4g}",
+            f"{point.throughput:,.0f}",
+            f"{point.speedup:.2f}",
+            f"{point.efficiency:.0%}",
+            f"{point.step_seconds.scaled(1000):.3g}",
+            f"{point.hours:.3g}",
             str(point.global_batch),
             str(len(point.rows)),
         ]
@@ -91,7 +90,7 @@ def time_to_target(analysis: Analysis) -> Iterator[Block]:
     if target is not None and (arrivals := find_arrivals(series, target, measured.maximize)):
         yield {"heading": f"Time to {measured.metric} {target:.4g}"}
         rows = [
-            [str(n), _rate(lr), shown(seconds, ".1f"), shown(seconds.scaled(n / 3600), ".3g")]
+            [str(n), _rate(lr), f"{seconds:.1f}", f"{seconds.scaled(n / 3600):.3g}"]
             for n, (lr, seconds) in sorted(arrivals.items())
         ]
         yield {"columns": ["devices", "lr that is first there", "seconds", "device-hours"], "table": rows}
@@ -109,7 +108,7 @@ def learning_rate(analysis: Analysis) -> Iterator[Block]:
         return
     others = ", ".join(f"{name} {chance:.0%}" for name, chance in rule.likelihood.items() if name != rule.name)
     yield {
-        "text": f"The best rate grows as the global batch to the power of {shown(rule.exponent, 'z.2f')}: of three rules the "
+        "text": f"The best rate grows as the global batch to the power of {rule.exponent:z.2f}: of three rules the "
         f"likeliest is {rule.name} ({rule.likelihood[rule.name]:.0%}; {others}), by how coarse the grid is and how the repeats "
         "differ."
     }
@@ -134,7 +133,7 @@ def same_batch(analysis: Analysis) -> Iterator[Block]:
     }
     yield {
         "columns": ["devices", "pairs of one rate and seed", f"change of {metric}", "verdict"],
-        "table": [[str(one.devices), str(one.pairs or "none"), shown(one.amount, "+.2g"), _verdict(one)] for one in changes],
+        "table": [[str(one.devices), str(one.pairs or "none"), f"{one.amount:+.2g}", _verdict(one)] for one in changes],
     }
     yield {"text": "Whether N processes give what one gives, step by step, is for scripts/parity.py to say."}
 
@@ -164,12 +163,6 @@ def memory(analysis: Analysis) -> Iterator[Block]:
                 for n, ranks in largest.items()
             ],
         }
-
-
-def shown(value: Estimate, form: str) -> str:
-    """Formats the mean, and the interval in brackets if there is one that can be seen."""
-    mean, low, high = (format(number, form) for number in (value.mean, *value.bounds))
-    return mean if low == mean == high else f"{mean} [{low} to {high}]"
 
 
 def _rate(lr: float | None) -> str:

@@ -45,14 +45,9 @@ class StepModel:
     latency: float = 0.0
     overlap: float = 0.0
 
-    def compute(self, batch: float) -> float:
-        return self.fixed + self.per_sample * batch
-
-    def all_reduce(self, devices: int) -> float:
-        return sum(ring(devices, self.transfer, self.latency))
-
     def seconds(self, devices: int, batch: float) -> float:
-        return self.compute(batch) + max(0.0, self.all_reduce(devices) - self.overlap)
+        exposed = max(0.0, sum(ring(devices, self.transfer, self.latency)) - self.overlap)
+        return self.fixed + self.per_sample * batch + exposed
 
 
 def ring(devices: float, transfer: float, latency: float) -> tuple[float, float]:
@@ -99,9 +94,9 @@ class Fit:
         return self.candidates[0].model
 
     def predict(self, quantity: Callable[[StepModel], float]) -> Estimate:
-        """Evaluates a quantity of the best model; the interval covers the 95% intervals of all candidates."""
+        """Evaluates a quantity that is not negative; the interval covers the 95% intervals of all candidates."""
         values = [(quantity(one.model), 1.96 * one.error(quantity)) for one in self.candidates]
-        bounds = min(value - half for value, half in values), max(value + half for value, half in values)
+        bounds = max(0.0, min(value - half for value, half in values)), max(value + half for value, half in values)
         return Estimate(values[0][0], bounds, len(self.counts))
 
     def is_sure_of(self, parameter: str) -> bool:
