@@ -28,6 +28,7 @@ GROUPS = (
     "callbacks",
     "logger",
     "profiler",
+    "events",
     "hydra/launcher",
 )
 HEAD = """# Every key
@@ -49,7 +50,7 @@ def reference() -> str:
 def package(file: Path, group: str) -> str:
     """What comes before the keys of a group's file: the group, or what its first line says instead."""
     said = re.match(r"# @package (\S+)", file.read_text())
-    return said[1] if said else group.replace("/", ".")
+    return said[1].replace("_global_", "") if said else group.replace("/", ".")
 
 
 def section(title: str, file: Path, prefix: str) -> str:

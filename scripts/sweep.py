@@ -21,6 +21,7 @@ from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.launchers.supervisor import POLL
+from lockstep.runs.events import Subscribers
 from lockstep.sweeps.executor import launchers_with_queue
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED
@@ -111,7 +112,8 @@ def _again(call: dict[str, Any], sweep_dir: Path, given: Given) -> list[str]:
     """The arguments of a call. Raises ConfigError for what a directory may not say."""
     flags, overrides = call["flags"], call["overrides"]
     check_flags(sweep_dir, flags, given)
-    check_overrides(sweep_dir, overrides, flags, given)
+    subscribers = Subscribers.before_composition()
+    check_overrides(sweep_dir, overrides, flags, given, lambda key, value: subscribers.objection(key, value, sweep_dir))
     return ["-m", *flags, *overrides, f"hydra.sweep.dir={quote(str(sweep_dir))}", given.override]
 
 

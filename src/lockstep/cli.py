@@ -16,7 +16,6 @@ from lockstep import console
 from lockstep.config.hydra_errors import explain
 from lockstep.config.overrides import check_single, null_groups_left_out
 from lockstep.errors import ConfigError, ExitCode
-from lockstep.extras.batch_size.batch_size import FLAG, find_batch_size, try_batch
 from lockstep.imports import remove_empty_cache
 from lockstep.launchers.environment import register_resolvers, this_rank
 from lockstep.launchers.inherited_config import read_inherited_config, run_task
@@ -38,9 +37,6 @@ def start(main: Callable[[], Any]) -> None:
         console.survive_lost_output()
         _check_working_directory()
         is_started_by_lockstep = follow_parent()
-        if len(sys.argv) == 2 and sys.argv[1].startswith(FLAG):
-            try_batch(Path(sys.argv[1].removeprefix(FLAG)))
-            return
         arguments = command_to_continue(null_groups_left_out(sys.argv[1:]))
         if arguments is None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
@@ -111,5 +107,4 @@ class ValidateConfig(Callback):
         with refusing():
             if config.get("resume") is None and "hydra.mode=RUN" not in sys.argv:  # a sweep's job has the sweep's own options
                 check_single([*config.hydra.overrides.task, *config.hydra.overrides.hydra])
-            find_batch_size(config)
             Prepared.prepare(config)

@@ -12,14 +12,9 @@ ROOMS = ["extras", "cli", "sweeps", "build", "callbacks", "models", "datamodules
 ROOMS += ["runs", "checkpointing", "launchers", "config", "console", "imports", "counter_rng", "atomic_files", "errors"]
 # Where the core still imports an extra. This list only ever becomes shorter.
 TIES = {
-    ("cli", "batch_size"),
     ("datamodules.base", "curriculum"),
     ("datamodules.base", "image_cache"),
     ("datamodules.image_folder", "image_cache"),
-    ("runs.directory", "mirror"),
-    ("runs.resume", "mirror"),
-    ("runs.run", "mirror"),
-    ("sweeps.job_directory", "mirror"),
 }
 
 

@@ -1,7 +1,7 @@
 """What was read from the directory of a run or a sweep, which may be a stranger's: what of it is taken for a command line."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ _OF_HYDRA = (
 _OPTIONS = r"hydra/(launcher|sweeper|job_logging|hydra_logging)=\w+"
 # They make no value that is a group, and so no target, and run nothing of the project's own.
 _RESOLVERS = ("oc.env", "oc.select", "oc.deprecated", "oc.dict.keys", "oc.dict.values", "hydra", "now", "run_id")
-_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")  # a copy in a file system could come to lie where Python imports it
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,23 @@ def check_flags(where: Path, flags: Sequence[str], given: Given) -> None:
             raise config_error(flag, value, accepted)
 
 
-def check_overrides(where: Path, overrides: Sequence[str], flags: Sequence[str], given: Given) -> None:
-    """Raises ConfigError for what a directory may not decide, and the command line does not say too."""
+def check_overrides(
+    where: Path,
+    overrides: Sequence[str],
+    flags: Sequence[str],
+    given: Given,
+    objection: Callable[[str, Any], str | None] = lambda *_: None,
+) -> None:
+    """Raises ConfigError for what a directory may not decide, and the command line does not say too.
+
+    `objection` says of a key and its value why these must not be followed, None if they may be.
+    """
     folders = [Path(value) for flag, value in zip(flags[::2], flags[1::2], strict=False) if flag != "--config-name"]
     for item in overrides:
         key = key_of(item)
         if item in given.arguments or key in given.allow or _searches_in_the_project(item, where):
             continue
-        if (why := next(_objections(item, folders), None)) is not None:
+        if (why := next(_objections(item, folders), None) or objection(key, _value(item))) is not None:
             accepted = f"accepted is the same on the command line, or {ALLOW}=[{key}], of a script --allow {key}"
             raise config_error(key, item.partition("=")[2], f"{where} says so, {why}; {accepted}")
 
@@ -96,7 +104,7 @@ def _is_own_folder(name: str, where: Path) -> bool:
 
 
 def _objections(item: str, folders: Sequence[Path]) -> Iterator[str]:
-    key, text, value = key_of(item), item.partition("=")[2], _value(item)
+    key, text = key_of(item), item.partition("=")[2]
     if item.startswith("-") or key in _OF_THE_COMMAND:
         yield "which is for a command to say"
     is_harmless = any(re.fullmatch(one, key) for one in _OF_HYDRA) or re.fullmatch(_OPTIONS, f"{key}={text}")
@@ -107,8 +115,6 @@ def _objections(item: str, folders: Sequence[Path]) -> Iterator[str]:
             yield f"and the resolver {name} may run code"
     if re.search(r"\$\{[^}]*\$\{", text):
         yield "with one interpolation within another"
-    if key == "mirror" and value is not None and str(value).partition(":")[0] not in _STORES:
-        yield "where its files would be copied to"
     is_group = "/" in key or any((folder / key.partition("@")[0]).is_dir() for folder in folders)
     if is_group and ".." in text:
         yield "which is no file of the project's"

@@ -9,8 +9,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lockstep.config.urls import is_url
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -81,7 +79,7 @@ MODE = one_of("max", "min")
 PATTERN = Rule("accepted is a regular expression", _is_pattern)
 SEED = integer(0, 2**32 - 1)  # numpy's bounds
 SWITCHES = ("test", "overwrite", "fresh_processes")
-# Root keys. `mirror`, `mirror_wait` and `memory_per_process` are here until what reads them is composed by config.
+# Root keys.
 ROOT: dict[str, Rule] = {
     **dict.fromkeys(SWITCHES, YES_NO),
     **dict.fromkeys(("max_processes_per_core", "base_batch_size"), integer(1)),
@@ -90,9 +88,6 @@ ROOT: dict[str, Rule] = {
     "seed": SEED,
     "allow": some("names of modules and classes", TEXT).or_null(),
     "max_restarts": integer(0),
-    "mirror": Rule("accepted is a URL that fsspec knows, s3://BUCKET/PREFIX say", is_url).or_null(),
-    "mirror_wait": number(0, 10**7),
-    "memory_per_process": above(0).or_null(),
     "init_without": PATTERN.or_null(),
     "optimized_metric": TEXT,
     "optimized_mode": MODE,

@@ -13,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json
 from lockstep.errors import ConfigError, config_error
-from lockstep.extras.mirror.mirror import check_mirror
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import may_go_on, rendezvous_id, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
+from lockstep.runs.events import Subscribers
 from lockstep.runs.identity import FILE, Identity, check_files
 from lockstep.runs.locks import Lock
 
@@ -171,8 +171,8 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     elif any((directory / name).exists() for name in _OF_A_RUN):
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")
-    if config.mirror is not None:
-        check_mirror(config.mirror, directory, ours.id, is_new=theirs is None)
+    for subscriber in Subscribers.of(config):
+        subscriber.claim(config, directory, ours.id, theirs is None)
     with _writing(directory, "hydra.run.dir"):
         ours.write(directory)
     return theirs is not None

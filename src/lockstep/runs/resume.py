@@ -9,12 +9,10 @@ from lockstep.atomic_files import read_json
 from lockstep.config.overrides import key_of, last_of_each, quote, split_flags, unquote
 from lockstep.config.plan import AUTO
 from lockstep.config.read import Given, check_flags, check_overrides
-from lockstep.config.urls import is_url
 from lockstep.errors import config_error
-from lockstep.extras.mirror.fetch import bring, directory_for
-from lockstep.extras.mirror.mirror import url_of
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import absolute
+from lockstep.runs.events import Subscribers
 from lockstep.runs.identity import FILE, OF_ONE_START, Identity, check_files, how_else
 from lockstep.runs.locks import check_free
 from lockstep.runs.record import actual_status
@@ -42,7 +40,8 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
     if wanted == "last" and rank is not None:
         raise config_error("resume", wanted, f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory")
-    run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else _on_this_machine(wanted, overrides)
+    subscribers = Subscribers.before_composition()
+    run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else _fetched(wanted, overrides, subscribers)
     new = [item for item in overrides if key_of(item) not in OF_ONE_START and not _asks_for_a_search(item)]
     if any(key_of(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
@@ -52,10 +51,11 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         check_free(run_dir, "resume")
     if not new and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
         return None
-    named = [item for item in saved.overrides if key_of(item) == "mirror" and _is_copied_to(wanted, item, run_dir)]
-    given = Given.of([*arguments, *named])
+    given = Given.of(arguments)
     check_flags(run_dir, saved.flags, given)
-    check_overrides(run_dir, saved.overrides, saved.flags, given)
+    check_overrides(
+        run_dir, saved.overrides, saved.flags, given, lambda key, value: subscribers.objection(key, value, run_dir, wanted)
+    )
     known = list(saved.overrides)
     changed = [item for item in new if item not in known]
     _check(changed)
@@ -66,34 +66,28 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     return [*saved.flags, *flags, *last_of_each([*known, *new]), given.override, *where]
 
 
-def _on_this_machine(wanted: str, overrides: Sequence[str]) -> Path:
-    """The directory of `resume=DIRECTORY` or `resume=URL`, fetched where it has to be."""
-    said = {key_of(item): unquote(item.partition("=")[2]) for item in overrides}
-    run_dir = _directory_of(wanted, said)
-    if is_url(wanted):
-        bring(wanted, run_dir)
-    elif not run_dir.exists() and is_url(said.get("mirror")):
-        bring(url_of(said["mirror"], run_dir), run_dir)
+def _fetched(wanted: str, overrides: Sequence[str], subscribers: Subscribers) -> Path:
+    values = _values(overrides)
+    run_dir = _directory_of(wanted, values, subscribers)
+    for subscriber in subscribers:
+        subscriber.fetch(wanted, values, run_dir)
     return run_dir
 
 
-def _directory_of(wanted: str, said: Mapping[str, str]) -> Path:
-    if is_url(wanted):
-        return absolute(said["hydra.run.dir"]) if "hydra.run.dir" in said else directory_for(wanted)
-    return absolute(Path(wanted).expanduser())
+def _values(overrides: Sequence[str]) -> dict[str, str]:
+    return {key_of(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
+
+
+def _directory_of(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
+    return subscribers.locate(wanted, values) or absolute(Path(wanted).expanduser())
 
 
 def directory_of_command(overrides: Sequence[str]) -> Path | None:
     """Where the run of a command line is that says so: by resume=, or by hydra.run.dir=."""
-    said = {key_of(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
-    if (wanted := said.get("resume", "null")) != "null":
-        return _directory_of(wanted, said)
-    return absolute(said["hydra.run.dir"]) if "hydra.run.dir" in said else None
-
-
-def _is_copied_to(wanted: str, mirror: str, run_dir: Path) -> bool:
-    """Is it the copy that `resume=URL` has named itself?"""
-    return is_url(wanted) and url_of(unquote(mirror.partition("=")[2]), run_dir) == wanted.rstrip("/")
+    values = _values(overrides)
+    if (wanted := values.get("resume", "null")) != "null":
+        return _directory_of(wanted, values, Subscribers.before_composition())
+    return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else None
 
 
 def _asks_for_a_search(override: str) -> bool:

@@ -18,8 +18,6 @@ from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
 from lockstep.errors import ExitCode, NamedFailure, config_error
-from lockstep.extras.mirror.mirror import Mirror
-from lockstep.extras.mirror.storage import shortcomings
 from lockstep.launchers.environment import SWEPT_KEYS, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.inherited_config import inherited_config
@@ -31,6 +29,7 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
+from lockstep.runs.events import Subscribers
 from lockstep.runs.identity import run_id_of
 from lockstep.runs.speaker import first_to_speak, forget_speakers
 from lockstep.runs.validation import Prepared
@@ -60,7 +59,7 @@ class Run:
         self.is_continued = prepared.goes_on or cfg.resume is not None or restarts() > 0
         self.result: float | None = None
         self._code: int | None = None  # the exit code, once it is settled
-        self._mirror: Mirror | None = None
+        self._subscribers = Subscribers.of(cfg) if self.is_owner else Subscribers({})
         self._started = time.monotonic()
 
     @property
@@ -71,7 +70,6 @@ class Run:
     def __enter__(self) -> Self:
         if self.is_owner:
             OWN_DIRECTORY.take(self.directory, "run_dir")  # a run that Hydra has composed has it already
-            self._mirror = Mirror.of(self.cfg, self.directory)
         if (title := self._title()) is not None:
             set_title(title)
         try:
@@ -133,11 +131,8 @@ class Run:
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
-            for line in shortcomings(self.directory):
-                log.warning(line)
+            self._subscribers.begin(self.cfg, self.directory)
             log.info(str(self.plan))
-            if self._mirror is not None:
-                self._mirror.start()
             OWN_DIRECTORY.has_begun = True
         if self.is_continued and not self.is_parent:
             self._find_checkpoint()
@@ -223,8 +218,8 @@ class Run:
         finally:
             HEARTBEAT.stop()
             end_workers()
-            if self._mirror is not None and self._code != ExitCode.REFUSED:
-                self._mirror.finish()
+            if OWN_DIRECTORY.has_begun and self._code != ExitCode.REFUSED:
+                self._subscribers.end(1 if self._code is None else self._code)
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
             OWN_DIRECTORY.leave()
 
@@ -255,6 +250,7 @@ class Run:
             if self._speaks():
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
+                self._subscribers.preempted(outcome.reason or "")
                 console.show_preempted(self.directory, outcome.reason or "")
                 if (
                     line := requeue_when_warned(outcome.signal, self._is_found_again())

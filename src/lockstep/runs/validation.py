@@ -4,7 +4,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +18,7 @@ from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import OWN_DIRECTORY, take_run_directory
+from lockstep.runs.events import Subscribers
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Prepared:
     def prepare(cls, config: DictConfig) -> None:
         """Called with what Hydra has composed, before it makes the run's directory or writes into it: takes the directory.
         Raises ConfigError, and has changed nothing then."""
+        for subscriber in Subscribers.of(config):
+            subscriber.fill_in(config)
         command = CommandLine.of(config)
         _, plan = validated(config)
         cls._by_hydra = cls(plan, command, take_run_directory(config, command, plan.global_batch_size))
@@ -60,26 +62,14 @@ def validated(config: DictConfig, searched: bool = False, elsewhere: Elsewhere |
     check_classes(cfg, plan)
     if elsewhere is None:
         _check_launch(plan)
-    if is_auto:
-        _check_search(plan, OmegaConf.select(cfg, "memory_per_process"))
+    for subscriber in Subscribers.of(config):
+        subscriber.check(cfg, plan)
     return cfg, plan
 
 
 def is_searched(cfg: DictConfig) -> bool:
     """Is the batch size to be found?"""
     return OmegaConf.select(cfg, "datamodule.batch_size") == AUTO
-
-
-def _check_search(plan: Plan, limit: float | None) -> None:
-    rank = this_rank()
-    if rank is not None:
-        why = f"needs fresh processes for every size, which {rank.started_by} does not start; accepted under it is a number"
-        raise config_error("datamodule.batch_size", AUTO, why)
-    if plan.accelerator == "mps" or (plan.accelerator == "cpu" and not Path("/proc/self/status").is_file()):
-        raise config_error("datamodule.batch_size", AUTO, "is for GPUs, and CPUs under Linux; accepted here is a number")
-    if plan.accelerator == "cpu" and limit is None:
-        why = "a CPU has no memory of its own to fill; accepted is a number, or memory_per_process=GIB beside auto"
-        raise config_error("datamodule.batch_size", AUTO, why)
 
 
 def _check_launch(plan: Plan) -> None:

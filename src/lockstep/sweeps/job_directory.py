@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.errors import ExitCode
-from lockstep.extras.mirror.mirror import FILE as MIRROR
 from lockstep.runs.record import Status
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit, JobState
 
@@ -110,9 +109,9 @@ def read_log_tail(directory: Path) -> list[str]:
 
 
 def archive(directory: Path) -> None:
-    """Moves what an attempt has left to attempts/NUMBER, but for the note of where the directory is copied to. Event files get
+    """Moves what an attempt has left to attempts/NUMBER. Event files get
     a name that TensorBoard passes over: it would show the attempt as another run."""
-    left = [path for path in directory.iterdir() if path.name not in (ATTEMPTS, METADATA, MIRROR)]
+    left = [path for path in directory.iterdir() if path.name not in (ATTEMPTS, METADATA)]
     if not left:
         return
     numbers = (directory / ATTEMPTS / str(number) for number in itertools.count(1))

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
+from lockstep.runs.events import Subscribers
 
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
 _LONGEST_NAME = 200  # bytes; file systems take 255
@@ -54,7 +55,7 @@ class Job:
 def config_of(cfg: DictConfig) -> dict[str, Any]:
     """The composed config less the paths, copies, what is trusted, and how processes are started: none of it is computed."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
-    for key in ("run_dir", "mirror", "mirror_wait", "fresh_processes", "allow"):
+    for key in ("run_dir", "events", "fresh_processes", "allow", *Subscribers.of(cfg).settings):
         content.pop(key, None)
     (content["datamodule"] or {}).pop("data_dir", None)
     return json.loads(json.dumps(content, default=str))

@@ -15,10 +15,10 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.batch_size import batch_size
 from lockstep.extras.batch_size.batch_size import CLOSE, FULL, find_batch_size, largest_that_fits
+from lockstep.extras.batch_size.events import FindBatchSize
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import Rank, register_resolvers
 from lockstep.launchers.outcome import Outcome
-from lockstep.runs import validation
 from lockstep.runs.composition import CONF, compose
 from lockstep.runs.validation import validated
 
@@ -68,7 +68,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     seen: dict[str, Any] = {"sizes": [], "outcome": None}
 
     def supervised(command: list[str], world_size: int, log: Path, **options: Any) -> Outcome:
-        cfg: Any = OmegaConf.load(command[2].removeprefix(batch_size.FLAG))
+        cfg: Any = OmegaConf.load(command[3])
         size = cfg.datamodule.batch_size
         seen["sizes"].append(size)
         seen.update(cfg=cfg, world_size=world_size, options=options, folder=log.parent)
@@ -91,7 +91,7 @@ def test_what_is_found_stands_where_a_number_would(room: dict[str, Any], capsys:
     assert said[1] == "datamodule.batch_size=32: out of memory"
     assert said[-1] == "datamodule.batch_size=auto: 24 per process; 25 do not fit; of 2 GiB of memory each"
     assert not room["folder"].exists()
-    find_batch_size(config)  # nothing is left to be found
+    FindBatchSize().fill_in(config)  # nothing is left to be found
     assert len(room["sizes"]) == 6
 
 
@@ -176,7 +176,7 @@ def test_other_programs_than_train_py_take_a_number() -> None:
 
 
 def test_ranks_of_another_launcher_are_not_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "this_rank", lambda: Rank("torchrun", 0, 0, 2, 1))
+    monkeypatch.setattr(batch_size, "this_rank", lambda: Rank("torchrun", 0, 0, 2, 1))
     with pytest.raises(ConfigError, match=r"^datamodule.batch_size=auto: .* torchrun does not start; accepted"):
         validated(compose(*AUTO, "memory_per_process=2"), searched=True)
 

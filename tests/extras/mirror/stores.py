@@ -66,11 +66,12 @@ def copy_until_killed(run: Path, url: str) -> None:
         if seen.count("last.ckpt") == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    mirror.POLL, Store.fault = 0.02, kill
+    Store.fault = kill
     copy = mirror.Mirror(url, run, wait=20)
     copy.start()
     for step in range(2, 1000):
         save(run, step)
+        copy.copy_soon()
         time.sleep(0.05)
 
 

@@ -17,16 +17,15 @@ from waiting import wait_for
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
-from lockstep.extras.mirror import mirror
-from lockstep.extras.mirror.mirror import Mirror, check_mirror, url_of
+from lockstep.extras.mirror.mirror import Mirror, check_mirror, read_note, url_of
 from lockstep.extras.mirror.remote import Remote
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs import record
+from lockstep.sweeps.job_directory import archive
 
 
 @pytest.fixture(autouse=True)
-def _store_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(mirror, "POLL", 0.02)
+def _store_as_before() -> Iterator[None]:
     Store.done.clear()
     RELEASED.clear()
     yield
@@ -47,6 +46,11 @@ def note(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "mirror.json").read_text())
 
 
+def save_and_copy(copy: Mirror, run: Path, step: int) -> None:
+    save(run, step)
+    copy.copy_soon()
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -59,7 +63,7 @@ def test_a_checkpoint_is_copied_when_it_is_there_and_all_the_rest_at_the_end(
     place, url = tmp_path / "store" / "run", f"planted://{tmp_path}/store/run"
     copy = Mirror(url, run, wait=20)
     copy.start()
-    save(run, 2)
+    save_and_copy(copy, run, 2)
     wait_for(lambda: Store.done[-1:] == ["status.json"])
     assert Store.done == ["mirror.json", "run.json", "config.yaml", "last.ckpt", "train.log", "status.json"]
     assert step_at(place) == 2
@@ -93,14 +97,14 @@ def test_a_store_that_fails_is_said_in_one_line_and_tried_again_with_the_next_ch
     Store.fault = refuse_checkpoints
     copy = Mirror(url, run, wait=20)
     copy.start()
-    save(run, 2)
+    save_and_copy(copy, run, 2)
     wait_for(lambda: note(run).get("lacks") if (run / "mirror.json").is_file() else None)
     lacks = "checkpoints/last.ckpt, train.log, status.json"
     assert note(run)["reason"] == "the bucket is on holiday"
     assert caplog.messages == [f"{url}: not copied (the bucket is on holiday): {lacks}; tried again with the next checkpoint"]
     assert not (place / "checkpoints" / "last.ckpt").exists()
     Store.fault = well
-    save(run, 3)
+    save_and_copy(copy, run, 3)
     wait_for(lambda: (place / "status.json").is_file())
     assert step_at(place) == 3
     Store.fault = refuse_checkpoints
@@ -199,6 +203,16 @@ def test_a_run_that_has_gone_on_elsewhere_is_not_gone_on_with_here(
     again.finish()
     assert "(the run has gone on since, on B)" in caplog.messages[-1]
     assert json.loads((tmp_path / "store" / "run" / "mirror.json").read_text()) == theirs
+
+
+def test_a_sweep_s_job_that_is_tried_again_keeps_the_mark_of_its_last_attempt(run: Path, tmp_path: Path) -> None:
+    copy = Mirror(f"planted://{tmp_path}/store/run", run, wait=20)
+    copy.start()
+    copy.finish()
+    before = note(run)
+    archive(run)
+    assert not (run / "mirror.json").exists()
+    assert read_note(run) == before
 
 
 @pytest.mark.parametrize(

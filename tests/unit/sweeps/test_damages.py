@@ -134,12 +134,11 @@ def test_archived_attempts_never_collide_and_are_no_runs_to_tensorboard(tmp_path
         (tmp_path / "tensorboard").mkdir()
         (tmp_path / "tensorboard" / "events.out.tfevents.1.host").write_text(str(attempt))
         (tmp_path / "job.json").write_text("{}")
-        (tmp_path / "mirror.json").write_text("{}")
         archive(tmp_path)
     archive(tmp_path)  # nothing is left: no attempt
     kept = [(tmp_path / "attempts" / str(n) / "tensorboard" / "events.out.tf-events.1.host").read_text() for n in (1, 2, 3)]
     assert kept == ["0", "1", "2"]
-    assert {path.name for path in tmp_path.iterdir()} == {"attempts", "job.json", "mirror.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"attempts", "job.json"}
     assert not list(tmp_path.rglob("*tfevents*"))  # what TensorBoard looks for
 
 

@@ -1,5 +1,5 @@
 """datamodule.batch_size=auto: the largest batch that fits in memory."""
 
-FILES: list[str] = []
+FILES = ["conf/events/batch_size.yaml"]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

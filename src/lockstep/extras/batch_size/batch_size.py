@@ -22,10 +22,10 @@ from lockstep.launchers.environment import is_rank_zero, this_rank
 from lockstep.launchers.rank import leave_process_group
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs.run import Run
-from lockstep.runs.validation import Prepared, is_searched, validated
+from lockstep.runs.validation import Prepared, validated
 
 KEY = "datamodule.batch_size"
-FLAG = "--try-batch="  # a rank's only argument: the config to try
+_TRY = Path(__file__).with_name("try_batch.py")  # what a rank runs: PROGRAM CONFIG
 FIRST = 16  # samples that are tried first
 STEPS = 3  # optimizer steps of a try: from the second on, the optimizer has its state
 CLOSE = 16  # found is the largest size but for a part in so many
@@ -39,13 +39,11 @@ _BY_EPOCH = "callbacks.freeze.unfreeze"
 
 
 def find_batch_size(config: DictConfig) -> None:
-    """Where it is auto, sets it in what Hydra has composed and in the overrides that this was composed of, so that it is recorded
+    """Sets it in what Hydra has composed and in the overrides that this was composed of, so that it is recorded
     and passed on like a number that was given.
 
     Raises ConfigError where it can't be searched for, SystemExit where a try fails otherwise than for want of memory.
     """
-    if not is_searched(config):
-        return
     cfg, plan = validated(config, searched=True)
     with tempfile.TemporaryDirectory(prefix="lockstep-batch-") as folder:
         size, too_large = largest_that_fits(lambda size: _tried(cfg, plan, size, Path(folder)))
@@ -60,6 +58,19 @@ def find_batch_size(config: DictConfig) -> None:
         overrides: list[str] = list(config.hydra.overrides.task)
         kept = [override for override in overrides if key_of(override) != KEY]
         config.hydra.overrides.task = [*kept, f"{KEY}={size}"]
+
+
+def check_search(plan: Plan, limit: float | None) -> None:
+    """Raises ConfigError where the batch size can't be searched for: `limit` is that of memory_per_process."""
+    rank = this_rank()
+    if rank is not None:
+        why = f"needs fresh processes for every size, which {rank.started_by} does not start; accepted under it is a number"
+        raise config_error(KEY, AUTO, why)
+    if plan.accelerator == "mps" or (plan.accelerator == "cpu" and not Path("/proc/self/status").is_file()):
+        raise config_error(KEY, AUTO, "is for GPUs, and CPUs under Linux; accepted here is a number")
+    if plan.accelerator == "cpu" and limit is None:
+        why = "a CPU has no memory of its own to fill; accepted is a number, or memory_per_process=GIB beside auto"
+        raise config_error(KEY, AUTO, why)
 
 
 def largest_that_fits(tried: Callable[[int], float | None]) -> tuple[int, int | None]:
@@ -94,7 +105,7 @@ def _tried(cfg: DictConfig, plan: Plan, size: int, folder: Path) -> float | None
     place.mkdir()
     file = place / "config.yaml"
     OmegaConf.save(_shortened(cfg, size, place), file, resolve=True)
-    command = [sys.executable, str(Path(sys.argv[0]).absolute()), f"{FLAG}{file}"]
+    command = [sys.executable, str(_TRY), str(Path(sys.argv[0]).absolute()), str(file)]
     outcome = supervise(command, plan.world_size, place / "train.log", fresh=cfg.fresh_processes, quiet=True)
     is_full = outcome.reason is not None and outcome.reason.endswith(FULL)
     is_full = is_full or (outcome.is_silent and plan.accelerator == "cpu")  # without memory to say so
@@ -116,7 +127,8 @@ def _shortened(cfg: DictConfig, size: int, place: Path) -> DictConfig:
     """The run of a few steps that has a run's memory on the device, validation's too, and leaves nothing outside `place`."""
     short: Any = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))  # pyright: ignore[reportArgumentType]
     short.run_dir, short.datamodule.batch_size, short.test = str(place), size, False
-    short.ckpt_path = short.init_from = short.resume = short.mirror = None
+    short.ckpt_path = short.init_from = short.resume = None
+    short.events = {}
     short.logger = {"csv": {"_target_": "lockstep.trainer.loggers.CSVLogger", "save_dir": str(place)}}
     steps = {"max_steps": STEPS, "max_epochs": -1, "limit_train_batches": STEPS * cfg.trainer.accumulate_grad_batches}
     validation = {"num_sanity_val_steps": 1, "limit_val_batches": int(short.trainer.get("limit_val_batches") != 0)}

@@ -11,9 +11,7 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
-
-from omegaconf import DictConfig, OmegaConf
+from typing import Any
 
 from lockstep import console
 from lockstep.atomic_files import Stamp, read_json, stamp_of, write_json
@@ -26,7 +24,6 @@ from lockstep.runs.identity import run_id_of
 log = logging.getLogger(__name__)
 
 FILE = "mirror.json"
-POLL = 1.0  # seconds between two looks at the checkpoints
 PATIENCE = 60.0  # seconds for a first answer from there
 SILENCE = 2.0  # seconds at the end of a run before it is said what it waits for
 # What makes a run that can be continued comes first, so that a copy that was broken off is one.
@@ -49,18 +46,18 @@ def url_of(prefix: str, directory: Path) -> str:
 
 
 def read_note(directory: Path) -> Note:
-    """mirror.json: where the copy is, whose it is, and how it stands; empty where there is none."""
-    return read_json(directory / FILE) or {}
+    """mirror.json: where the copy is, whose it is, and how it stands; empty where there is none.
+
+    A sweep's job that is tried again begins in its directory without it, and goes on with the note of its last attempt.
+    """
+    attempts = sorted(directory.glob(f"attempts/*/{FILE}"), key=lambda path: int(path.parent.name))
+    return read_json(directory / FILE) or (read_json(attempts[-1]) if attempts else None) or {}
 
 
 def note_at(remote: Remote) -> Note:
     """The same of the copy."""
     content = remote.read(FILE)
     return {} if content is None else json.loads(content)
-
-
-def stamps_of_checkpoints(run_dir: Path) -> dict[str, Stamp | None]:
-    return {path.name: stamp_of(path) for path in run_dir.glob("checkpoints/*.ckpt")}
 
 
 def is_ahead(theirs: Note, ours: Note) -> bool:
@@ -112,24 +109,22 @@ class Mirror:
         self._left: list[str] = []
         self._reason: str | None = None
         self._is_over = threading.Event()
-        self._seen: dict[str, Stamp | None] = {}
+        self._is_due = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
-    @classmethod
-    def of(cls, cfg: DictConfig, directory: Path) -> Self | None:
-        """None where the config asks for none."""
-        prefix = OmegaConf.select(cfg, "mirror")
-        return None if prefix is None else cls(url_of(prefix, directory), directory, cfg.mirror_wait)
-
     def start(self) -> None:
-        self._seen = self._checkpoints()
         self._thread.start()
+
+    def copy_soon(self) -> None:
+        """Returns at once."""
+        self._is_due.set()
 
     def finish(self) -> None:
         """Copies the rest, for as long as it may take, or until a signal asks to leave; says and notes how it stands."""
         if self._is_over.is_set() or self._thread.ident is None:
             return
         self._is_over.set()
+        self._is_due.set()
         asked, deadline = len(STOP_SIGNALS.received), time.monotonic() + self._wait
         speaks_at = time.monotonic() + SILENCE
         while self._thread.is_alive() and time.monotonic() < deadline and len(STOP_SIGNALS.received) == asked:
@@ -146,14 +141,12 @@ class Mirror:
             log.warning(f"{self.url} lacks {console.first_of(self._left)} ({self._reason}); {self.directory} has all of it")
 
     def _work(self) -> None:
-        while not self._is_over.wait(POLL):
-            if (now := self._checkpoints()) != self._seen:
-                self._seen = now
-                self._copy()
-        self._copy()
-
-    def _checkpoints(self) -> dict[str, Stamp | None]:
-        return {name: stamp for name, stamp in stamps_of_checkpoints(self.directory).items() if name not in _NOT_COPIED}
+        is_last = False
+        while not is_last:
+            self._is_due.wait()
+            self._is_due.clear()
+            is_last = self._is_over.is_set()
+            self._copy()
 
     def _names(self) -> list[str]:
         """The files of the run in the order in which they are copied."""

@@ -1,0 +1,82 @@
+"""What the mirror does when something happens to a run."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lockstep.config.checks import check_rules
+from lockstep.config.plan import Plan
+from lockstep.config.rules import Rule, number
+from lockstep.config.targets import buildable
+from lockstep.config.urls import is_url
+from lockstep.extras.mirror.fetch import bring, directory_for
+from lockstep.extras.mirror.mirror import Mirror, check_mirror, url_of
+from lockstep.extras.mirror.storage import shortcomings
+from lockstep.runs.directory import absolute
+from lockstep.runs.events import RunEvents
+
+log = logging.getLogger(__name__)
+_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")  # a copy in a file system could come to lie where Python imports it
+_RULES = {
+    "mirror": Rule("accepted is a URL that fsspec knows, s3://BUCKET/PREFIX say", is_url).or_null(),
+    "mirror_wait": number(0, 10**7),
+}
+
+
+@buildable
+class MirrorEvents(RunEvents):
+    """`mirror=URL` copies a run while it trains; `resume=URL`, or `resume=DIRECTORY mirror=URL`, goes on from the copy."""
+
+    settings = ("mirror", "mirror_wait")
+
+    def __init__(self) -> None:
+        self._mirror: Mirror | None = None
+
+    def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
+        if not is_url(wanted):
+            return None
+        return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else directory_for(wanted)
+
+    def fetch(self, wanted: str, values: Mapping[str, str], directory: Path) -> None:
+        if is_url(wanted):
+            bring(wanted, directory)
+        elif not directory.exists() and is_url(values.get("mirror")):
+            bring(url_of(values["mirror"], directory), directory)
+
+    def objection(self, key: str, value: Any, where: Path, wanted: str | None) -> str | None:
+        if key != "mirror" or value is None or str(value).partition(":")[0] in _STORES:
+            return None
+        is_named = wanted is not None and is_url(wanted) and url_of(str(value), where) == wanted.rstrip("/")
+        return None if is_named else "where its files would be copied to"
+
+    def check(self, cfg: DictConfig, plan: Plan) -> None:
+        check_rules(cfg, _RULES)
+
+    def claim(self, cfg: DictConfig, directory: Path, run_id: str, is_new: bool) -> None:
+        if cfg.mirror is not None:
+            check_mirror(cfg.mirror, directory, run_id, is_new)
+
+    def begin(self, cfg: DictConfig, directory: Path) -> None:
+        if cfg.mirror is not None:
+            self._mirror = Mirror(url_of(cfg.mirror, directory), directory, cfg.mirror_wait)
+            self._mirror.start()
+
+    def checkpoint_written(self) -> None:
+        if self._mirror is not None:
+            self._mirror.copy_soon()
+
+    def end(self, code: int) -> None:
+        if self._mirror is not None:
+            self._mirror.finish()
+
+
+@buildable
+class StorageWarnings(RunEvents):
+    """Says what a run relies on and its file system does not keep."""
+
+    def begin(self, cfg: DictConfig, directory: Path) -> None:
+        for line in shortcomings(directory):
+            log.warning(line)

@@ -1,0 +1,146 @@
+"""What happens to a run, for whoever wants to act on it: objects that the config composes under `events`, as it does callbacks.
+
+They live where the run's directory is held, in the parent of the ranks or in rank zero, and import no torch: a callback of
+Lightning's sees what happens in training.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.atomic_files import Stamp, stamp_of
+from lockstep.config.construct import construct
+from lockstep.config.plan import Plan
+from lockstep.config.read import ALLOW
+from lockstep.config.targets import Trust
+from lockstep.launchers.environment import register_resolvers
+from lockstep.runs.composition import CONF
+
+log = logging.getLogger(__name__)
+POLL = 1.0  # seconds between two looks at the checkpoints
+
+
+class RunEvents:
+    """The base class of a subscriber; each method does nothing until it is overridden.
+
+    Whatever `begin` and the methods after it raise is logged as one line and does not end the run. The methods before it may
+    raise ConfigError, by which the run or the command is refused.
+    """
+
+    settings: ClassVar[Sequence[str]] = ()  # root keys of the config that change nothing of what a run computes
+
+    def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
+        """Returns the directory of the run that `resume=WANTED` names, None where that is not a name of this subscriber's.
+
+        `values` are those of the command line's overrides.
+        """
+
+    def fetch(self, wanted: str, values: Mapping[str, str], directory: Path) -> None:
+        """Brings the run that `resume=WANTED` names to its directory, where it may be missing or older."""
+
+    def objection(self, key: str, value: Any, where: Path, wanted: str | None) -> str | None:
+        """Returns why an override that was read from the directory `where` must not be followed, None if it may be."""
+
+    def check(self, cfg: DictConfig, plan: Plan) -> None:
+        """Called when a config is validated, before any directory exists."""
+
+    def fill_in(self, config: DictConfig) -> None:
+        """Replaces values that are to be found before the run begins, in what Hydra has composed and in its overrides."""
+
+    def claim(self, cfg: DictConfig, directory: Path, run_id: str, is_new: bool) -> None:
+        """Called when the run has taken its directory and has not written into it yet."""
+
+    def begin(self, cfg: DictConfig, directory: Path) -> None:
+        """Called when status.json says that the run is running."""
+
+    def checkpoint_written(self) -> None:
+        """Called in a thread of its own within about a second after files in checkpoints/ were written or replaced."""
+
+    def preempted(self, reason: str) -> None:
+        """Called when status.json says that the run was preempted."""
+
+    def end(self, code: int) -> None:
+        """Called last, with the exit code, in a run that has begun."""
+
+
+class Subscribers:
+    """Those of one config; none where it has no group `events`, as configs that were saved before there was one."""
+
+    def __init__(self, subscribers: Mapping[str, RunEvents]) -> None:
+        self._subscribers = subscribers
+        self._failed: set[tuple[str, str]] = set()
+        self._is_over = threading.Event()
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> Self:
+        nodes = OmegaConf.select(cfg, "events") or {}
+        trust = _trust(cfg)
+        plain: dict[str, Any] = {name: OmegaConf.to_container(nodes[name]) for name in nodes if nodes[name] is not None}
+        return cls({name: construct(f"events.{name}", node, trust=trust) for name, node in plain.items()})
+
+    @classmethod
+    def before_composition(cls) -> Self:
+        """Those of conf/events, while the run's own config is not composed yet."""
+        register_resolvers()
+        with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+            return cls.of(hydra.compose("events/default"))
+
+    def __iter__(self) -> Iterator[RunEvents]:
+        return iter(self._subscribers.values())
+
+    @property
+    def settings(self) -> list[str]:
+        return [key for subscriber in self for key in subscriber.settings]
+
+    def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
+        return next((place for one in self if (place := one.locate(wanted, values)) is not None), None)
+
+    def objection(self, key: str, value: Any, where: Path, wanted: str | None = None) -> str | None:
+        return next((why for one in self if (why := one.objection(key, value, where, wanted)) is not None), None)
+
+    def begin(self, cfg: DictConfig, directory: Path) -> None:
+        self._tell("begin", cfg, directory)
+        if self._subscribers:
+            folder = directory / "checkpoints"
+            threading.Thread(target=self._watch, args=(folder, _stamps(folder)), name="events", daemon=True).start()
+
+    def preempted(self, reason: str) -> None:
+        self._tell("preempted", reason)
+
+    def end(self, code: int) -> None:
+        self._is_over.set()
+        self._tell("end", code)
+
+    def _watch(self, folder: Path, before: dict[str, Stamp | None]) -> None:
+        """By polling: the ranks that write checkpoints are other processes than the one that holds the directory."""
+        while not self._is_over.wait(POLL):
+            if (now := _stamps(folder)) != before:
+                before = now
+                self._tell("checkpoint_written")
+
+    def _tell(self, event: str, *arguments: Any) -> None:
+        for name, subscriber in self._subscribers.items():
+            try:
+                getattr(subscriber, event)(*arguments)
+            except Exception as error:
+                if (name, event) not in self._failed:
+                    reason = " ".join(str(error).split()) or type(error).__name__
+                    log.warning(f"events.{name} has failed in {event} ({type(error).__name__}: {reason}); the run goes on")
+                self._failed.add((name, event))
+
+
+def _stamps(folder: Path) -> dict[str, Stamp | None]:
+    return {path.name: stamp_of(path) for path in folder.glob("*.ckpt")}
+
+
+def _trust(cfg: DictConfig) -> Trust | None:
+    """What a config that was read from a directory may name, as lockstep.config.read.trust_of says it once a run has its own."""
+    if (allow := OmegaConf.select(cfg, ALLOW)) is None:
+        return None
+    where = OmegaConf.select(cfg, "resume") or OmegaConf.select(cfg, "hydra.sweep.dir") or cfg.run_dir
+    return Trust.of_directory(Path(where), tuple(allow))
