@@ -95,12 +95,15 @@ class Positioned:
 
     def __iter__(self) -> Iterator[Any]:
         self.states, self._next_states = self._next_states, {}
-        if self._beginning is None and is_stream(self.loader):
+        passed = max(self.states, default=0)
+        if self._beginning is None and not passed and is_stream(self.loader):
             self._beginning = self.loader.state_dict()
-        for batches, batch in enumerate(self.loader, start=1 + max(self.states, default=0)):
+        for batches, batch in enumerate(self.loader, start=1 + passed):
             self.states[batches] = self.loader.state_dict()
             self.states.pop(batches - _KEPT, None)
             yield batch
+        if passed:  # one of Hugging Face's begins each later iteration, too, where it was told to begin
+            self.begin_again()
 
     def __len__(self) -> int:
         return len(self.loader)

@@ -77,10 +77,14 @@ def _collated(some: list[Any]) -> Any:
 def test_a_run_that_is_continued_within_an_epoch_ends_as_if_nothing_had_been(
     kind: type, workers: int, batches: int, tmp_path: Path
 ) -> None:
-    data = (f"datamodule._target_=test_stateful_streams.{kind.__name__}", f"+datamodule.num_workers={workers}")
+    data = (
+        "trainer.max_epochs=3",
+        f"datamodule._target_=test_stateful_streams.{kind.__name__}",
+        f"+datamodule.num_workers={workers}",
+    )
     fitted(tmp_path / "whole", *data, keep=tmp_path)
     fitted(tmp_path / "run", *data, f"ckpt_path={quote(str(tmp_path / '11.ckpt'))}")
     ours, theirs = last(tmp_path / "run"), last(tmp_path / "whole")
-    assert ours["global_step"] == theirs["global_step"] == 2 * batches
+    assert ours["global_step"] == theirs["global_step"] == 3 * batches
     assert differences(ours["state_dict"], theirs["state_dict"]) == []
     assert read_checkpoint("11", tmp_path / "11.ckpt")["loader_positions"]["batches"] == 11 - batches

@@ -71,3 +71,28 @@ def test_a_position_hides_the_loader_s_own_state() -> None:
     positioned = Positioned(SimpleNamespace(state_dict=dict, load_state_dict=print, batch_size=3))
     assert positioned.batch_size == 3
     assert not hasattr(positioned, "state_dict")
+
+
+class Begun:
+    """A loader that begins each iteration at the position that was loaded."""
+
+    def __init__(self) -> None:
+        self.first, self.given = 0, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.first = state["given"]
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.first, 4):
+            self.given = number + 1
+            yield number
+
+
+def test_an_epoch_after_the_one_that_was_resumed_is_whole() -> None:
+    positioned = Positioned(Begun())
+    next(iter(positioned))
+    positioned.resume(2, {"given": 2})
+    assert [list(positioned) for _ in range(3)] == [[2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
