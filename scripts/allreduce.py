@@ -37,8 +37,8 @@ from lockstep.console import aligned, say
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import Rank, is_rank_zero, this_rank
-from lockstep.launchers.outcome import outcome_of
-from lockstep.launchers.rank import leave_process_group, tell_parent
+from lockstep.launchers.outcome import classify_error
+from lockstep.launchers.rank import leave_process_group, report_to_parent
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs.record import environment
 
@@ -148,7 +148,7 @@ def as_rank(rank: Rank, backend: str, seconds: float, sizes: Sequence[int], reco
             write_json(record, {"seconds": found})
         leave_process_group(together=True)
     except Exception as error:
-        tell_parent(outcome_of(error, rank.global_rank))
+        report_to_parent(classify_error(error, rank.global_rank))
         sys.exit(ExitCode.FAILED)
 
 

@@ -100,7 +100,7 @@ def resume(manifest: Manifest, sweep_dir: Path, given: Given, program: Path) -> 
         raise config_error("SWEEP_DIR", sweep_dir, f"was started in {manifest.cwd}; accepted is to resume it from there")
     codes = []
     commands = [[sys.executable, str(program), *_again(call, sweep_dir, given)] for call in manifest.calls]
-    with STOP_SIGNALS.noted() as received:
+    with STOP_SIGNALS.deferring() as received:
         for command in commands:
             codes.append(_called(command, manifest.cwd or ".", received))
             if codes[-1] == ExitCode.PREEMPTED or received:

@@ -19,8 +19,8 @@ from lockstep.errors import ConfigError, ExitCode
 from lockstep.imports import remove_empty_cache
 from lockstep.launchers.environment import register_resolvers, this_rank
 from lockstep.launchers.inherited_config import read_inherited_config, run_task
-from lockstep.launchers.outcome import outcome_of
-from lockstep.launchers.rank import follow_parent, tell_parent
+from lockstep.launchers.outcome import classify_error
+from lockstep.launchers.rank import attach_to_parent, report_to_parent
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.resume import command_to_continue
@@ -36,7 +36,7 @@ def start(main: Callable[[], Any]) -> None:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
         console.survive_lost_output()
         _check_working_directory()
-        is_started_by_lockstep = follow_parent()
+        is_started_by_lockstep = attach_to_parent()
         arguments = command_to_continue(null_groups_left_out(sys.argv[1:]))
         if arguments is None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
@@ -51,9 +51,9 @@ def start(main: Callable[[], Any]) -> None:
         raise
     except BaseException as error:
         reason = STOP_SIGNALS.raised or error
-        if (code := _told(reason)) is not None:
+        if (code := _report_to_parent(reason)) is not None:
             sys.exit(code)
-        line, code = _explained(reason)
+        line, code = _explain_end(reason)
         if line is None:
             raise
     else:
@@ -72,16 +72,16 @@ def _check_working_directory() -> None:
         raise ConfigError(f"The working directory is gone ({error.strerror}); accepted is one that is there") from error
 
 
-def _told(error: BaseException) -> int | None:
-    """The exit code of a rank that has told its parent why; None where there is no parent to be told."""
+def _report_to_parent(error: BaseException) -> int | None:
+    """Tells this rank's parent why it ends; returns the exit code, None if it has no parent."""
     with contextlib.suppress(ConfigError, OSError, KeyError):  # an environment that is none of a rank's
         if (rank := this_rank()) is not None:
-            outcome = outcome_of(error, rank.global_rank)
-            return outcome.code if tell_parent(outcome) else None
+            outcome = classify_error(error, rank.global_rank)
+            return outcome.code if report_to_parent(outcome) else None
     return None
 
 
-def _explained(error: BaseException) -> tuple[str | None, int]:
+def _explain_end(error: BaseException) -> tuple[str | None, int]:
     """What is said of what has ended this process, and with which code. A run or a sweep that has begun sees itself to being
     asked to stop."""
     if isinstance(error, Preempted):

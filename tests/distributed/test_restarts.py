@@ -35,10 +35,10 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 from lockstep.launchers.outcome import Outcome
-from lockstep.launchers.rank import follow_parent, tell_parent
+from lockstep.launchers.rank import attach_to_parent, report_to_parent
 from lockstep.launchers.stop_signals import Preempted, StopSignals
 
-follow_parent()
+attach_to_parent()
 requests = StopSignals()
 requests.listen()
 requests.deferred = True
@@ -53,7 +53,7 @@ else:
     while not (number := Path("asked").read_text()):
         time.sleep(0.01)
     number = int(number)
-tell_parent(Outcome(code=75, reason=str(Preempted(number)), signal=number))
+report_to_parent(Outcome(code=75, reason=str(Preempted(number)), signal=number))
 sys.exit(75)
 """
 

@@ -212,7 +212,7 @@ def test_what_an_ended_run_has_left_in_the_environment_is_named(
 def test_a_rank_that_fails_before_its_run_tells_its_parent_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in {PARENT_PIPE: "5", ERROR_DIR: tmp_path, "RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2}.items():
         monkeypatch.setenv(variable, str(value))
-    monkeypatch.setattr("lockstep.cli.follow_parent", lambda: None)
+    monkeypatch.setattr("lockstep.cli.attach_to_parent", lambda: None)
     this_rank.cache_clear()
 
     def main() -> None:

@@ -24,7 +24,7 @@ def rate_key(model: Mapping[str, Any]) -> str | None:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class TargetNodes:
     """The nodes that a run is planned for, where they are not this machine. gpus: of each node."""
 
     gpus: int
@@ -56,15 +56,15 @@ class Plan:
     tensor_parallel_size: int = 1  # processes that have the same samples
 
     @classmethod
-    def of(cls, cfg: DictConfig, started: tuple[int, int] | None = None, elsewhere: Elsewhere | None = None) -> "Plan":
+    def of(cls, cfg: DictConfig, started: tuple[int, int] | None = None, target_nodes: TargetNodes | None = None) -> "Plan":
         """`started` are the processes of each node, and the nodes, where torchrun or srun has started them: what is auto takes
         these. Raises ConfigError where the config asks for devices that are not there or batches that do not divide."""
-        accelerator, devices, device_ids = _devices(cfg.trainer, started, elsewhere)
+        accelerator, devices, device_ids = _devices(cfg.trainer, started, target_nodes)
         num_nodes = (started[1] if started else 1) if cfg.trainer.num_nodes == AUTO else cfg.trainer.num_nodes
         world_size = devices * num_nodes
-        if elsewhere is None:
+        if target_nodes is None:
             _check_cores("datamodule.num_workers", OmegaConf.select(cfg, "datamodule.num_workers") or 0, cfg)
-        if accelerator == "cpu" and elsewhere is None:
+        if accelerator == "cpu" and target_nodes is None:
             _check_cores("trainer.devices", devices, cfg)
         alike = _tensor_parallel_size(cfg, world_size)
         accumulate = cfg.trainer.accumulate_grad_batches
@@ -128,12 +128,12 @@ def _check_cores(key: str, processes: int, cfg: DictConfig) -> None:
 
 
 def _devices(
-    trainer: DictConfig, started: tuple[int, int] | None, elsewhere: Elsewhere | None
+    trainer: DictConfig, started: tuple[int, int] | None, target_nodes: TargetNodes | None
 ) -> tuple[str, int, tuple[int, ...] | None]:
     gpus = 0
     if trainer.accelerator in ("auto", "gpu", "cuda"):
-        gpus = visible_gpus() if elsewhere is None else elsewhere.gpus
-    where = "this machine shows" if elsewhere is None else "a node has"
+        gpus = visible_gpus() if target_nodes is None else target_nodes.gpus
+    where = "this machine shows" if target_nodes is None else "a node has"
     if trainer.accelerator in ("gpu", "cuda") and gpus == 0:
         raise config_error("trainer.accelerator", trainer.accelerator, f"{where} no GPU; accepted is cpu or auto")
     if trainer.accelerator == "mps" and sys.platform != "darwin":

@@ -34,7 +34,7 @@ OF_EACH_PROCESS = frozenset(
 OF_EACH_PROCESS |= {"CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"}
 
 
-_NOTE = ".life"
+_NOTE = ".life"  # the suffix of the files that tell which process is which rank
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,13 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None, leas
     try:
         number = int(value)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
-        found = " is not set" if value is None else f"={value}: is not a number"
+        problem = " is not set" if value is None else f"={value}: is not a number"
     else:
         if number >= least:
             return number
-        found = f"={value}: is less than {least}"
+        problem = f"={value}: is less than {least}"
     launcher = "srun" if name.startswith("SLURM_") else "torchrun"
-    raise ConfigError(f"{name}{found}; accepted is the environment of {launcher}, all of it or nothing of it")
+    raise ConfigError(f"{name}{problem}; accepted is the environment of {launcher}, all of it or nothing of it")
 
 
 def is_rank_zero() -> bool:
@@ -143,7 +143,7 @@ def run_id() -> str:
     if rank.num_nodes > 1:
         raise ConfigError("torchrun --rdzv-id=none: on several nodes give an id of your own, the same on every node")
     agent = os.getppid()  # the torchrun process, parent of all ranks of this node
-    return f"torchrun-{socket.gethostname()}-{agent}-{_start_of(agent)}"
+    return f"torchrun-{socket.gethostname()}-{agent}-{_start_time(agent)}"
 
 
 def rendezvous_id() -> str | None:
@@ -152,7 +152,7 @@ def rendezvous_id() -> str | None:
     return None if rank is None or rank.started_by != "torchrun" or name == "none" else name
 
 
-def _start_of(pid: int) -> int:
+def _start_time(pid: int) -> int:
     """When a process began, in clock ticks since boot; 0 where there is no /proc."""
     try:
         return int(_stat(pid)[19])
@@ -165,27 +165,27 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-def gone_ranks() -> list[int]:
-    """Those of this run that are no more, where all were started beside this process and there is a /proc to look into."""
+def dead_ranks() -> list[int]:
+    """Returns the ranks of this run that have died, if all were started beside this process and there is a /proc to look into."""
     rank = this_rank()
     if rank is not None and rank.started_by == "parent":
         notes = {int(path.stem): path.read_text() for path in Path(os.environ[ERROR_DIR]).glob("*" + _NOTE)}
-        return sorted(other for other, note in notes.items() if note != _life_of(int(note.split()[0])))
-    alive = {other.global_rank for pid in _siblings() if (other := rank_in(_environment_of(pid))) is not None}
+        return sorted(other for other, note in notes.items() if note != _process_key(int(note.split()[0])))
+    alive = {other.global_rank for pid in _siblings() if (other := rank_in(_read_environment(pid))) is not None}
     if rank is None or rank.num_nodes > 1 or rank.global_rank not in alive:
         return []
     return sorted(set(range(rank.world_size)) - alive)
 
 
 def note_life() -> None:
-    """In a rank of our own parent, for `gone_ranks` of the others."""
+    """Leaves a note for `dead_ranks` in the other ranks, if our own parent has started this one."""
     rank = this_rank() if ERROR_DIR in os.environ else None
-    if rank is not None and (life := _life_of(os.getpid())) is not None:
+    if rank is not None and (life := _process_key(os.getpid())) is not None:
         replace_text(Path(os.environ[ERROR_DIR]) / f"{rank.global_rank}{_NOTE}", life)
 
 
-def _life_of(pid: int) -> str | None:
-    """Its number and when it began, which tell it from all others; None of one that has died, or that can't be looked into."""
+def _process_key(pid: int) -> str | None:
+    """Returns the number of a process and when it began, which tell it from all others; None if it has died or can't be read."""
     try:
         fields = _stat(pid)
     except OSError:
@@ -194,17 +194,17 @@ def _life_of(pid: int) -> str | None:
 
 
 def _siblings() -> list[int]:
-    """The processes that this one's parent has started, this one too."""
-    found = []
+    """Returns the processes that this one's parent has started, this one too."""
+    siblings = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended since
             if int(_stat(int(folder.name))[1]) == os.getppid():
-                found.append(int(folder.name))
-    return found
+                siblings.append(int(folder.name))
+    return siblings
 
 
-def _environment_of(pid: int) -> dict[str, str]:
-    """What a process was started with; nothing of one that has died and was not waited for yet."""
+def _read_environment(pid: int) -> dict[str, str]:
+    """Returns what a process was started with; nothing if it has died and was not waited for yet."""
     try:
         text = Path(f"/proc/{pid}/environ").read_text(errors="replace")
     except OSError:
@@ -223,16 +223,16 @@ def restarts() -> int:
     return max(_integer(os.environ, name, 0) for name in (RESTARTS, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
 
 
-def may_go_on() -> bool:
-    """May these ranks' run have begun before, in the same directory? A node that comes to a rendezvous later counts no restarts,
-    and may have rank zero."""
+def can_resume() -> bool:
+    """Returns whether these ranks' run may have begun before, in the same directory: a node that comes to a rendezvous later
+    counts no restarts, and may have rank zero."""
     return restarts() > 0 or rendezvous_id() is not None
 
 
 def output_subdir(resume: str | None, run_dir: str) -> str | None:
     """Where Hydra saves the composed config: written by one process of the run, by the parent if there is one; a run that
     is continued keeps what the first start has written."""
-    if (resume is not None or may_go_on()) and (Path(run_dir) / ".hydra" / "config.yaml").is_file():
+    if (resume is not None or can_resume()) and (Path(run_dir) / ".hydra" / "config.yaml").is_file():
         return None
     rank = this_rank()
     return ".hydra" if rank is None or (rank.global_rank == 0 and rank.started_by != "parent") else None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-LAST_WORDS = 3.0  # seconds for the other ranks, which wait for this one, to leave their stacks too
+SHUTDOWN_GRACE = 3.0  # seconds for the other ranks, which wait for this one, to leave their stacks too
 
 
 class Heartbeat:
@@ -37,7 +37,7 @@ class Heartbeat:
                 continue
             reason = f"no progress for {self._limit:g} s, {self._where}; the stacks of its threads are in {log.name}"
             dump_stacks(log, reason)
-            if not over.wait(LAST_WORDS) and self._is_late():  # else it has moved after all
+            if not over.wait(SHUTDOWN_GRACE) and self._is_late():  # else it has moved after all
                 give_up(reason)
 
     def _is_late(self) -> bool:

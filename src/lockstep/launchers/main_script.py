@@ -25,7 +25,7 @@ def run_as_main(arguments: list[str]) -> int:
     try:
         exec(compile(Path(script).read_bytes(), script, "exec", dont_inherit=True), main.__dict__)
     except SystemExit as left:
-        code = _code_of(left.code)
+        code = _exit_code(left.code)
     except BaseException as error:
         show_uncaught(error)
         code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
@@ -43,7 +43,7 @@ def show_uncaught(error: BaseException) -> None:
     sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
-def _code_of(left: Any) -> int:
+def _exit_code(left: Any) -> int:
     if left is None or isinstance(left, int):
         return left or 0
     print(left, file=sys.stderr)

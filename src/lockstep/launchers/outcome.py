@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass, field
 
 from lockstep.errors import ConfigError, ExitCode, NamedFailure
-from lockstep.launchers.environment import gone_ranks
+from lockstep.launchers.environment import dead_ranks
 from lockstep.launchers.stop_signals import Preempted
 
 # of gloo, NCCL, torch's store
@@ -36,7 +36,7 @@ class Outcome:
     is_silent: bool = field(default=False, compare=False)  # the rank has not said why
 
 
-def outcome_of(error: BaseException, rank: int, has_stepped: bool = False) -> Outcome:
+def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -> Outcome:
     """A ConfigError means that the run could not start, unless an optimizer has made a step by then: what was
     trained is never thrown away."""
     if isinstance(error, ConfigError):
@@ -50,7 +50,7 @@ def outcome_of(error: BaseException, rank: int, has_stepped: bool = False) -> Ou
     if isinstance(error, NamedFailure):
         return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
-        if gone := gone_ranks():
+        if gone := dead_ranks():
             reason = f"rank {gone[0]} has died; rank {rank} has lost its connection to it"
             return Outcome(code=ExitCode.FAILED, reason=reason, rank=gone[0], has_lost_rank=True)
         reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
@@ -75,7 +75,7 @@ def _left_at(error: SystemExit) -> str:
     return f"sys.exit({'' if error.code is None else repr(error.code)}) was called{where}"
 
 
-def first_of(error: BaseException) -> BaseException:
+def original_error(error: BaseException) -> BaseException:
     """What Lightning was ending a stage for, where that has raised another error: a loader that could not start its workers is
     then asked for its length, say."""
     first = error.__context__

@@ -28,7 +28,7 @@ from lockstep.launchers.warm_server import Request
 
 POLL = 0.05  # seconds between two looks
 PATIENCE = 120.0  # seconds that a server gets to answer, the time it takes to import torch included
-LAST_WORD = 5.0  # seconds that it gets to say how a process has ended that has not said so itself
+EXIT_CODE_GRACE = 5.0  # seconds that it gets to say how a process has ended that has not said so itself
 _CAN_FORK = all(hasattr(owner, name) for owner, name in ((os, "pidfd_open"), (socket, "send_fds"), (socket, "SOCK_SEQPACKET")))
 # By these OpenMP settles, once, which cores its threads keep to.
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -51,7 +51,7 @@ class Forked:
             is_gone = bool(select.select([self._pidfd], [], [], 0)[0])
             self._listen()
             if is_gone and self.returncode is None:
-                self._due = min(self._due, time.monotonic() + LAST_WORD)
+                self._due = min(self._due, time.monotonic() + EXIT_CODE_GRACE)
                 if self._left is not None or not self._is_open or time.monotonic() >= self._due:
                     self.returncode = -signal.SIGKILL if self._left is None else self._left
             if self.returncode is not None:
@@ -113,17 +113,17 @@ class Server:
                     pass_fds=(listener.fileno(), lifeline),
                     start_new_session=True,
                 )
-            listener.close()  # whoever asks a server that has died is told so
+            listener.close()  # whoever asks a server that has died gets an error
             self._resources = stack.pop_all()
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         return " ".join(self._said.read_text(errors="replace").splitlines()[-1:])
 
     def end(self) -> None:
         """What it has forked goes on."""
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that does not answer keeps even a killed process
-            self._process.wait(LAST_WORD)
+            self._process.wait(EXIT_CODE_GRACE)
         self._resources.close()
 
 
@@ -205,7 +205,7 @@ class Processes:
         try:
             return _ask(server.path, request, descriptors)
         except OSError as error:
-            raise OSError(server.last_words() or str(error)) from error
+            raise OSError(server.last_line() or str(error)) from error
 
     def end(self) -> None:
         """The servers; what they have forked goes on."""

@@ -1,4 +1,4 @@
-"""The other side of the parent: a rank whose life is tied to it, and who tells it what went wrong."""
+"""What a rank does about its parent: it ends with it, and reports to it why it ends itself."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, n
 from lockstep.launchers.outcome import Outcome
 
 
-def follow_parent() -> bool:
+def attach_to_parent() -> bool:
     """Kills this process group when the one that started it is gone, kill -9 included: a rank follows its parent or
     torchrun, a sweep's job the sweep. Does nothing in a process that a person has started.
 
@@ -57,7 +57,7 @@ def _die_with(descriptor: int) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def tell_parent(outcome: Outcome) -> bool:
+def report_to_parent(outcome: Outcome) -> bool:
     """Leaves the reason of this rank's end for the parent to show once. False where there is no parent."""
     rank = this_rank()
     if rank is None or rank.started_by != "parent":
@@ -77,7 +77,7 @@ def leave_process_group(together: bool) -> None:
 
 
 def end_workers() -> None:
-    """Data workers outlive a SIGTERM (see lockstep.datamodules.base), by which Python would end them when it exits."""
+    """Kills the data workers: Python would end them by SIGTERM when it exits, which they ignore."""
     workers = multiprocessing.active_children()
     if workers:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes the end of a worker for an accident

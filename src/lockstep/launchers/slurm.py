@@ -33,7 +33,7 @@ def _seconds_left() -> float:
     try:
         state, left = state_of_job()
         if state == "RUNNING":
-            return seconds_of(left) if re.match("[0-9]", left) else float("inf")
+            return parse_seconds(left) if re.match("[0-9]", left) else float("inf")
         kill_wait = re.search(r"^KillWait\s*=\s*(\d+)", answer("scontrol", "show", "config", patience=_PATIENCE), re.MULTILINE)
     except Unanswered:
         return float("inf")
@@ -93,7 +93,7 @@ def run_slurm(*command: str, patience: float = PATIENCE, **options: Any) -> subp
         raise Unanswered(f"{command[0]}: {error.strerror}") from error
 
 
-def seconds_of(used: str) -> float:
+def parse_seconds(used: str) -> float:
     """1-02:03:04 and 03:04 are days, hours, minutes and seconds."""
     days, _, rest = used.rpartition("-")
     try:

@@ -59,7 +59,7 @@ class StopSignals:
         return self._process > 0
 
     @property
-    def insists(self) -> bool:
+    def force_quit(self) -> bool:
         return self.received.count(signal.SIGINT) > 1
 
     def listen(
@@ -118,7 +118,7 @@ class StopSignals:
             self._wakeup = None
 
     @contextlib.contextmanager
-    def noted(self) -> Iterator[list[int]]:
+    def deferring(self) -> Iterator[list[int]]:
         """Within, nothing is raised, however often it is asked: whoever looks at the list decides."""
         was_listening, might_raise = self._process == os.getpid(), self._may_raise
         new = self._handle(SIGNALS)
@@ -158,7 +158,7 @@ class StopSignals:
         self.received.append(number)
         if self._exit_code is not None:
             os._exit(self._exit_code)
-        if self._may_raise and (not self.deferred or self.insists):
+        if self._may_raise and (not self.deferred or self.force_quit):
             if self._overdue is not None and _imports(frame):  # where code in C++ that imports, torch's, aborts if it raises
                 self._may_raise = False
                 self._overdue(Preempted(number))

@@ -21,7 +21,7 @@ from lockstep.launchers.slurm import within_job
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 
 POLL = 0.05  # seconds between two looks at the ranks
-LAST_WORDS = 2.0  # seconds the others get to end by themselves once a rank has failed
+SHUTDOWN_GRACE = 2.0  # seconds the others get to end by themselves once a rank has failed
 LEAVING_TOGETHER = 8.0  # seconds they get once a rank has left because the run was preempted: all have saved by then
 LATE = 4.0  # seconds that ranks which are asked to stop may be late: at the deadline they write their stacks
 FINISHED_TOGETHER = 600.0  # seconds they get once a rank has finished: a logger may have something to upload
@@ -50,7 +50,7 @@ def supervise(
     with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, contextlib.ExitStack() as lifelines:
         environment = _environment(world_size, port) | {ERROR_DIR: errors, RESTARTS: str(restarts)}
         ranks: list[Process] = []
-        with STOP_SIGNALS.noted() as received:
+        with STOP_SIGNALS.deferring() as received:
             try:
                 for rank in range(world_size):
                     if received:  # they have not met: there is nothing to save
@@ -93,8 +93,8 @@ def _environment(world_size: int, port: int) -> dict[str, str]:
 
 
 def use_loopback(environment: MutableMapping[str, str]) -> None:
-    """For ranks on one machine, unless told otherwise: gloo looks up the host's own name, and hangs where it does not
-    resolve (pytorch issue 74316)."""
+    """For ranks on one machine, unless the user names an interface: gloo looks up the host's own name, and hangs where it does
+    not resolve (pytorch issue 74316)."""
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
@@ -126,7 +126,7 @@ def _watch(ranks: list[Process], received: list[int], errors: Path, stop_deadlin
             break
         time.sleep(POLL)
     codes = [rank.poll() for rank in ranks]
-    outcome = _verdict(codes, errors)
+    outcome = _outcome(codes, errors)
     if not received or (outcome.code == ExitCode.FINISHED and ExitCode.FINISHED in codes):
         return outcome
     if outcome.code == ExitCode.PREEMPTED:
@@ -143,7 +143,7 @@ def _time_to_leave(codes: list[int | None]) -> float:
         return float("inf")
     if not any(ended):
         return FINISHED_TOGETHER
-    return LEAVING_TOGETHER if ExitCode.PREEMPTED in ended else LAST_WORDS
+    return LEAVING_TOGETHER if ExitCode.PREEMPTED in ended else SHUTDOWN_GRACE
 
 
 def _preempted(received: list[int], unsaved: str | None = None) -> Outcome:
@@ -158,7 +158,7 @@ def _pass_on(number: int, ranks: list[Process], first: bool) -> None:
     _signal_all(ranks, signal.SIGUSR1 if number == signal.SIGUSR1 else signal.SIGTERM)
 
 
-def _verdict(codes: list[int | None], errors: Path) -> Outcome:
+def _outcome(codes: list[int | None], errors: Path) -> Outcome:
     """Which rank failed first, or left first because it was asked to. One that ended without a word (killed, or os._exit)
     precedes those that raised: they raise when a peer is gone. Except by SIGABRT, which is another way to end then."""
     if not any(codes):

@@ -82,7 +82,7 @@ class Imports:
                     importlib.import_module(name)
         logging.root.removeHandler(handler)
         self._after = dict(os.environ)
-        self._files = {file: stamp_of(file) for file in map(_file_of, list(sys.modules.values())) if file is not None}
+        self._files = {file: stamp_of(file) for file in map(_editable_source, list(sys.modules.values())) if file is not None}
 
     def check(self, environment: Mapping[str, str]) -> None:
         """Raises _Refused where a fresh interpreter would import something else, or otherwise."""
@@ -107,7 +107,7 @@ class Imports:
         return result
 
 
-def _file_of(module: ModuleType) -> Path | None:
+def _editable_source(module: ModuleType) -> Path | None:
     """The source of a module that is not installed: a user may edit it."""
     file = getattr(module, "__file__", None)
     is_installed = file is not None and file.startswith(tuple(sysconfig.get_paths().values()))

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.atomic_files import read_json
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
-from lockstep.launchers.environment import may_go_on, rendezvous_id, restarts, this_rank
+from lockstep.launchers.environment import can_resume, rendezvous_id, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.events import Subscribers
 from lockstep.runs.identity import FILE, Identity, check_files
@@ -182,7 +182,7 @@ def _earlier_life(directory: Path, command: CommandLine, resumed: bool) -> Ident
     """What the run in a directory is, where this start goes on with it: because it is told to, or because the same command
     has begun it, of which the ranks are started again, or meet again under the name of their rendezvous. Each rank looks
     for itself, before or after rank zero has written what the run is from now on: the answer is the same."""
-    theirs = Identity.read(directory) if resumed or may_go_on() else None
+    theirs = Identity.read(directory) if resumed or can_resume() else None
     if theirs is None or resumed:
         return theirs
     is_over = not restarts() and (read_json(directory / "status.json") or {}).get("status") == "finished"

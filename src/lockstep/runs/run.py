@@ -21,9 +21,9 @@ from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.environment import SWEPT_KEYS, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.inherited_config import inherited_config
-from lockstep.launchers.outcome import Outcome, first_of, no_shared_memory, outcome_of
+from lockstep.launchers.outcome import Outcome, classify_error, no_shared_memory, original_error
 from lockstep.launchers.process_title import set_title
-from lockstep.launchers.rank import end_workers, leave_process_group, tell_parent
+from lockstep.launchers.rank import end_workers, leave_process_group, report_to_parent
 from lockstep.launchers.slurm import requeue_when_warned
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.launchers.supervisor import supervise
@@ -97,7 +97,7 @@ class Run:
 
     def _be_overdue(self, error: Preempted) -> None:
         dump_stacks(self._log, str(error))
-        self._leave_stuck(outcome_of(error, self._global_rank))
+        self._leave_stuck(classify_error(error, self._global_rank))
 
     def _give_up(self, reason: str) -> None:
         reason = f"rank {self._global_rank}: {reason}{no_shared_memory()}"
@@ -106,7 +106,7 @@ class Run:
     def _leave_stuck(self, outcome: Outcome) -> None:
         """In another thread than the main one: leaves without it, and waits for nobody."""
         try:
-            if self._code is None and not tell_parent(outcome):
+            if self._code is None and not report_to_parent(outcome):
                 self._fail(outcome)
         finally:
             for worker in multiprocessing.active_children():
@@ -212,9 +212,9 @@ class Run:
         STOP_SIGNALS.leave()
         try:
             if error is not None and self._code is None:
-                error = STOP_SIGNALS.raised or first_of(error)  # what breaks on the way out has come of it
+                error = STOP_SIGNALS.raised or original_error(error)  # what breaks on the way out has come of it
                 error = refused_by_lightning(error, self.cfg.trainer) or error
-                self._end(self._explained(outcome_of(error, self._global_rank, OWN_DIRECTORY.is_kept)))
+                self._end(self._explained(classify_error(error, self._global_rank, OWN_DIRECTORY.is_kept)))
         finally:
             HEARTBEAT.stop()
             end_workers()
@@ -226,10 +226,10 @@ class Run:
     def _explained(self, outcome: Outcome) -> Outcome:
         """Of srun's ranks that were asked to stop, one that has nothing to save leaves at once: the others have lost it then."""
         is_explained = outcome.has_lost_rank and STOP_SIGNALS.received and self._is_of_srun
-        return outcome_of(Preempted(leading(STOP_SIGNALS.received)), self._global_rank) if is_explained else outcome
+        return classify_error(Preempted(leading(STOP_SIGNALS.received)), self._global_rank) if is_explained else outcome
 
     def _end(self, outcome: Outcome) -> None:
-        if tell_parent(outcome):
+        if report_to_parent(outcome):
             self._code = outcome.code
             if outcome.traceback:
                 self._append_to_log(outcome.traceback)

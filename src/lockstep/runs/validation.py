@@ -13,7 +13,7 @@ from lockstep import console
 from lockstep.config.checks import check
 from lockstep.config.class_checks import check_classes
 from lockstep.config.hydra_errors import explain
-from lockstep.config.plan import AUTO, Elsewhere, Plan
+from lockstep.config.plan import AUTO, Plan, TargetNodes
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
@@ -47,20 +47,20 @@ class Prepared:
         return cls._by_hydra
 
 
-def validated(config: DictConfig, searched: bool = False, elsewhere: Elsewhere | None = None) -> tuple[DictConfig, Plan]:
+def validated(config: DictConfig, searched: bool = False, target_nodes: TargetNodes | None = None) -> tuple[DictConfig, Plan]:
     """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
 
     `searched`: datamodule.batch_size may be auto; the plan is then that of one sample.
-    `elsewhere`: where it is to run, and will be started, if that is not here.
+    `target_nodes`: where it is to run, and will be started, if that is not here.
     """
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     check(cfg, OmegaConf.select(config, "hydra.runtime.choices") or ())
     is_auto = searched and is_searched(cfg)
     sized: Any = OmegaConf.merge(cfg, {"datamodule": {"batch_size": 1}}) if is_auto else cfg
     rank = this_rank()
-    plan = Plan.of(sized, None if rank is None else rank.started, elsewhere)
+    plan = Plan.of(sized, None if rank is None else rank.started, target_nodes)
     check_classes(cfg, plan)
-    if elsewhere is None:
+    if target_nodes is None:
         _check_launch(plan)
     for subscriber in Subscribers.of(config):
         subscriber.check(cfg, plan)

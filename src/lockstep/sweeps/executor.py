@@ -7,7 +7,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
-from lockstep.config.plan import Elsewhere, Plan
+from lockstep.config.plan import Plan, TargetNodes
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import Exit, JobState
@@ -44,7 +44,7 @@ class Executor(Protocol):
 
     ends_with_sweep: bool
 
-    def elsewhere(self, config: DictConfig) -> Elsewhere | None:
+    def target_nodes(self, config: DictConfig) -> TargetNodes | None:
         """The nodes that a job of this composed config is planned for; None for this machine. Raises ConfigError."""
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:

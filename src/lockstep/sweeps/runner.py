@@ -54,7 +54,7 @@ class Runner:
         adopted = {job.key: attempt for job in jobs if (attempt := self.executor.adopt(job)) is not None}
         self._running = [Running(job, adopted[job.key]) for job in jobs if job.key in adopted]
         waiting = [job for job in jobs if job.key not in adopted]
-        with STOP_SIGNALS.noted() as received:
+        with STOP_SIGNALS.deferring() as received:
             try:
                 while self._running or (waiting and not self.stopped):
                     self._obey(received)

@@ -15,7 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 from waiting import once, wait_for
 
-from lockstep.config.plan import Elsewhere, Plan
+from lockstep.config.plan import Plan, TargetNodes
 from lockstep.errors import ConfigError
 from lockstep.extras.slurm_queue.launcher import SlurmExecutor, cancel
 from lockstep.extras.slurm_queue.settings import SlurmSettings
@@ -99,7 +99,7 @@ def starts(folder: Path) -> dict[str, int]:
     ],
 )
 def test_a_job_asks_for_what_its_processes_need(overrides: list[str], gpus: int, flags: list[str]) -> None:
-    plan = Plan.of(compose(*overrides), elsewhere=Elsewhere(gpus))
+    plan = Plan.of(compose(*overrides), target_nodes=TargetNodes(gpus))
     assert SlurmSettings().flags(plan) == (*flags, "--requeue", "--signal=USR1@120")
     given = SlurmSettings(partition="long", time="1-00:00:00", mem="9G", gres="gpu:a100", warning=60, sbatch=["--no-requeue"])
     more = [flag.replace("gpu:", "gpu:a100:") for flag in flags] + ["--partition=long", "--time=1-00:00:00", "--mem=9G"]
@@ -128,9 +128,9 @@ def test_the_gpus_of_a_node_must_be_told_unless_they_are_not_needed(tmp_path: Pa
     executor = SlurmExecutor(tmp_path, SlurmSettings())
     config = OmegaConf.create({"trainer": {"accelerator": "auto"}, "hydra": {"launcher": {"gpus_per_node": None}}})
     with pytest.raises(ConfigError, match=r"^hydra.launcher.gpus_per_node=null: accepted is the number of GPUs"):
-        executor.elsewhere(config)
+        executor.target_nodes(config)
     config.trainer.accelerator = "cpu"
-    assert executor.elsewhere(config) == Elsewhere(0)
+    assert executor.target_nodes(config) == TargetNodes(0)
 
 
 def test_jobs_that_ask_for_the_same_are_one_array_and_all_are_answered_for(place: Path, tmp_path: Path) -> None:

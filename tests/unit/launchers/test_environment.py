@@ -16,8 +16,8 @@ from lockstep.launchers.environment import (
     PARENT_PIPE,
     Rank,
     RankZeroFilter,
+    can_resume,
     is_rank_zero,
-    may_go_on,
     output_subdir,
     rank_in,
     rank_log,
@@ -157,14 +157,14 @@ def test_run_id_under_torchrun_is_the_agent_that_all_ranks_have_as_parent(starte
 def test_run_id_under_torchrun_is_the_rendezvous_however_many_nodes_there_are(started: Started) -> None:
     started(TORCHRUN_TWO_NODES)
     assert run_id() == "torchrun-job7"
-    assert may_go_on()
+    assert can_resume()
     started(TORCHRUN | {"TORCHELASTIC_RUN_ID": "job7"})
     assert run_id() == "torchrun-job7"
-    assert may_go_on()
+    assert can_resume()
     started(TORCHRUN)
-    assert not may_go_on()
+    assert not can_resume()
     started(PARENT | {"TORCHELASTIC_RUN_ID": "job7"})  # a command inside a rank
-    assert not may_go_on()
+    assert not can_resume()
 
 
 def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> None:
@@ -214,13 +214,13 @@ process.wait()
 """
 RANK = """
 import os, sys, time
-from lockstep.launchers.environment import gone_ranks, note_life
+from lockstep.launchers.environment import dead_ranks, note_life
 note_life()
 if os.environ["RANK"] == "2":
     sys.stdin.read()
-while os.environ["RANK"] == "0" and not gone_ranks():
+while os.environ["RANK"] == "0" and not dead_ranks():
     time.sleep(0.05)
-print(os.environ["RANK"], gone_ranks())
+print(os.environ["RANK"], dead_ranks())
 """
 
 

@@ -11,7 +11,7 @@ from lockstep.launchers.heartbeat import Heartbeat
 
 
 def test_it_bites_when_the_next_sign_is_late_and_leaves_the_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "LAST_WORDS", 0.02)
+    monkeypatch.setattr(heartbeat, "SHUTDOWN_GRACE", 0.02)
     heart, given_up = Heartbeat(), list[str]()
     heart.start(3.0, tmp_path / "train.log", given_up.append)
     for batch in range(4):
@@ -29,7 +29,7 @@ def test_it_bites_when_the_next_sign_is_late_and_leaves_the_stacks(tmp_path: Pat
 
 
 def test_who_moves_after_all_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "LAST_WORDS", 3.0)
+    monkeypatch.setattr(heartbeat, "SHUTDOWN_GRACE", 3.0)
     heart, given_up = Heartbeat(), list[str]()
     heart.start(0.05, tmp_path / "train.log", given_up.append)
     wait_for((tmp_path / "train.log").exists)

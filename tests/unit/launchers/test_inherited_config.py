@@ -119,7 +119,7 @@ def test_only_who_is_started_by_lockstep_reads_it(
     (config, its_hydra), compose = given[0], Hydra.compose_config
     calls: list[str] = []
     monkeypatch.setattr(Hydra, "compose_config", lambda *args, **kwargs: calls.append("once") or compose(*args, **kwargs))
-    monkeypatch.setattr(cli, "follow_parent", lambda: is_started_by_lockstep)
+    monkeypatch.setattr(cli, "attach_to_parent", lambda: is_started_by_lockstep)
     text = json.dumps({"arguments": sys.argv, "config": config | {"hydra": its_hydra}})
     with inherited_config(tmp_path, text):
         start(main)

@@ -99,13 +99,13 @@ def test_afterwards_signals_are_python_s_again(requests: StopSignals) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_within_noted_nothing_is_raised(requests: StopSignals) -> None:
-    with requests.noted() as received:
+def test_while_deferring_nothing_is_raised(requests: StopSignals) -> None:
+    with requests.deferring() as received:
         for _ in range(3):
             ask(signal.SIGINT)
     assert received == [signal.SIGINT] * 3
     fresh = StopSignals()
-    with fresh.noted() as received:
+    with fresh.deferring() as received:
         ask(signal.SIGTERM)
     assert received == [signal.SIGTERM]
     assert not fresh.is_listening
@@ -157,7 +157,7 @@ def test_ctrl_c_can_be_left_to_python_until_there_is_a_run() -> None:
     requests.listen(signals=[signal.SIGTERM])
     with pytest.raises(KeyboardInterrupt):
         ask(signal.SIGINT)
-    with requests.noted() as received:
+    with requests.deferring() as received:
         ask(signal.SIGINT)
     assert received == [signal.SIGINT]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -19,7 +19,7 @@ from waiting import once
 from lockstep.launchers import supervisor
 from lockstep.launchers.environment import PARENT_PIPE, rank_in
 from lockstep.launchers.outcome import Outcome
-from lockstep.launchers.supervisor import _environment, _reserved_port, _verdict, _watch, supervise
+from lockstep.launchers.supervisor import _environment, _outcome, _reserved_port, _watch, supervise
 
 
 def report(folder: Path, rank: int, time: float, code: int = 1, reason: str = "boom", **more: Any) -> None:
@@ -29,30 +29,30 @@ def report(folder: Path, rank: int, time: float, code: int = 1, reason: str = "b
 
 
 def test_all_zero_is_a_good_end(tmp_path: Path) -> None:
-    assert _verdict([0, 0, 0], tmp_path) == Outcome(code=0)
+    assert _outcome([0, 0, 0], tmp_path) == Outcome(code=0)
 
 
 def test_a_report_without_a_failed_rank_is_a_good_end(tmp_path: Path) -> None:
     report(tmp_path, 1, time=1.0)
-    assert _verdict([0, 0], tmp_path) == Outcome(code=0)
+    assert _outcome([0, 0], tmp_path) == Outcome(code=0)
 
 
 def test_the_earliest_report_wins(tmp_path: Path) -> None:
     report(tmp_path, 0, time=5.0, reason="lost its peer")
     report(tmp_path, 2, time=3.0, reason="division by zero")
     report(tmp_path, 1, time=4.0, reason="lost its peer")
-    assert _verdict([1, 1, 1], tmp_path) == Outcome(code=1, reason="division by zero", rank=2, traceback="Traceback 2")
+    assert _outcome([1, 1, 1], tmp_path) == Outcome(code=1, reason="division by zero", rank=2, traceback="Traceback 2")
 
 
 def test_a_report_s_code_is_the_outcome_s(tmp_path: Path) -> None:
     report(tmp_path, 0, time=1.0, code=2, reason="datamodule.data_dir=x: no such folder")
-    assert _verdict([2, -signal.SIGABRT], tmp_path).code == 2
+    assert _outcome([2, -signal.SIGABRT], tmp_path).code == 2
 
 
 def test_who_left_first_because_it_was_asked_to_says_by_which_signal(tmp_path: Path) -> None:
     report(tmp_path, 0, time=2.0, reason="connection closed by peer")
     report(tmp_path, 1, time=1.0, code=75, reason="preempted by SIGUSR1", signal=signal.SIGUSR1)
-    outcome = _verdict([1, 75], tmp_path)
+    outcome = _outcome([1, 75], tmp_path)
     assert (outcome.code, outcome.reason, outcome.signal) == (75, "preempted by SIGUSR1", signal.SIGUSR1)
 
 
@@ -61,49 +61,49 @@ def test_a_rank_that_was_killed_precedes_those_that_raised(number: signal.Signal
     """They raise because their peer is gone, and say so before the parent has looked."""
     report(tmp_path, 0, time=1.0, reason="connection closed by peer")
     report(tmp_path, 2, time=1.0, reason="connection closed by peer")
-    assert _verdict([1, -number, 1], tmp_path) == Outcome(
+    assert _outcome([1, -number, 1], tmp_path) == Outcome(
         code=1, reason=f"rank 1 was killed by {number.name}", rank=1, is_silent=True
     )
 
 
 def test_a_rank_that_left_without_a_word_precedes_those_that_raised(tmp_path: Path) -> None:
     report(tmp_path, 0, time=1.0, reason="connection closed by peer")
-    assert _verdict([1, 7], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 7 and no word", rank=1, is_silent=True)
+    assert _outcome([1, 7], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 7 and no word", rank=1, is_silent=True)
 
 
 def test_of_several_killed_ranks_the_lowest_is_named(tmp_path: Path) -> None:
-    assert _verdict([None, -9, -11], tmp_path).reason == "rank 1 was killed by SIGKILL"
+    assert _outcome([None, -9, -11], tmp_path).reason == "rank 1 was killed by SIGKILL"
 
 
 def test_a_rank_that_aborts_because_its_peer_raised_is_not_to_blame(tmp_path: Path) -> None:
     report(tmp_path, 1, time=1.0, reason="ValueError: bad")
-    outcome = _verdict([-signal.SIGABRT, 1], tmp_path)
+    outcome = _outcome([-signal.SIGABRT, 1], tmp_path)
     assert (outcome.rank, outcome.reason) == (1, "ValueError: bad")
 
 
 def test_a_rank_that_aborts_because_its_peer_was_killed_is_not_to_blame(tmp_path: Path) -> None:
-    assert _verdict([-signal.SIGABRT, -signal.SIGKILL], tmp_path).rank == 1
+    assert _outcome([-signal.SIGABRT, -signal.SIGKILL], tmp_path).rank == 1
 
 
 def test_an_abort_that_nobody_explains_is_named(tmp_path: Path) -> None:
-    outcome = _verdict([None, -signal.SIGABRT], tmp_path)
+    outcome = _outcome([None, -signal.SIGABRT], tmp_path)
     assert outcome == Outcome(code=1, reason="rank 1 was killed by SIGABRT", rank=1, is_silent=True)
 
 
 def test_a_rank_that_ends_without_a_word_is_named_with_its_code(tmp_path: Path) -> None:
-    assert _verdict([0, 3, 4], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 3 and no word", rank=1, is_silent=True)
+    assert _outcome([0, 3, 4], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 3 and no word", rank=1, is_silent=True)
 
 
 def test_a_rank_that_still_runs_has_not_failed(tmp_path: Path) -> None:
     """The others get a moment after a failure, and are ended after the verdict."""
     report(tmp_path, 1, time=1.0)
-    assert _verdict([None, 1], tmp_path).rank == 1
+    assert _outcome([None, 1], tmp_path).rank == 1
 
 
 def test_half_a_report_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "rank0.partial").write_text('{"time": 1.0, "ra')
     report(tmp_path, 1, time=2.0)
-    assert _verdict([-signal.SIGABRT, 1], tmp_path).rank == 1
+    assert _outcome([-signal.SIGABRT, 1], tmp_path).rank == 1
 
 
 FOREIGN = {
@@ -242,8 +242,8 @@ def test_the_port_is_on_the_loopback_and_can_be_listened_on() -> None:
 
 FOLLOWS = """
 import time
-from lockstep.launchers.rank import follow_parent
-follow_parent()
+from lockstep.launchers.rank import attach_to_parent
+attach_to_parent()
 print("up", flush=True)
 time.sleep(60)
 """

@@ -199,7 +199,7 @@ from lockstep.launchers.processes import PROCESSES
 
 reader, _ = os.pipe()
 Path("script.py").write_text(
-    "import time; from lockstep.launchers.rank import follow_parent; follow_parent(); print('up', flush=True); time.sleep(60)"
+    "import time; from lockstep.launchers import rank; rank.attach_to_parent(); print('up', flush=True); time.sleep(60)"
 )
 PROCESSES.start([sys.executable, "script.py"], dict(os.environ), (SWEEP_PIPE, reader))
 time.sleep(float(sys.argv[1]))
@@ -272,7 +272,7 @@ def test_without_a_server_there_are_fresh_ones(start: Start, folder: Path, capfd
 
 
 def test_nobody_who_is_asked_to_stop_waits_for_a_server(start: Start) -> None:
-    with STOP_SIGNALS.noted() as received:
+    with STOP_SIGNALS.deferring() as received:
         os.kill(os.getpid(), signal.SIGTERM)
         wait_for(lambda: received)
         assert isinstance(process := start("print('all is well')"), subprocess.Popen)
@@ -291,7 +291,7 @@ def stopped(server: int) -> None:
 def test_nobody_waits_for_a_stopped_server_to_say_how_it_ends(
     end: str, code: int, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launchers, "LAST_WORD", 0.2)
+    monkeypatch.setattr(launchers, "EXIT_CODE_GRACE", 0.2)
     text = "import os, sys, time; print(os.getppid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\n" + end
     process = start(text, **{MARK: "one"})
     wait_for(lambda: Path("output").read_text().endswith("\n"))

@@ -166,7 +166,7 @@ def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: P
 def test_nodes_that_meet_again_go_on_with_a_run_that_is_not_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has come later counts no restarts, and each rank finds the same for itself."""
     run = run_in(tmp_path / "run", "seed=1")
-    monkeypatch.setattr(directories, "may_go_on", lambda: True)
+    monkeypatch.setattr(directories, "can_resume", lambda: True)
     monkeypatch.setattr(directories, "rendezvous_id", lambda: "job7")
     before, same, other = Identity.read(run), config(str(run), "seed=1", given=False), config(str(run), "seed=9", given=False)
     words = "belongs to an earlier run; accepted is another directory, or another torchrun --rdzv-id than job7"

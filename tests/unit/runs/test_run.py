@@ -24,7 +24,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.launchers import outcome
 from lockstep.launchers.environment import PARENT_PIPE, RESTARTS, SWEPT_KEYS, this_rank
-from lockstep.launchers.outcome import Outcome, first_of, outcome_of
+from lockstep.launchers.outcome import Outcome, classify_error, original_error
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs import record
 from lockstep.runs.identity import Identity
@@ -38,8 +38,8 @@ def prepared(cfg: DictConfig) -> Run:
 
 
 def test_a_refusal_is_a_run_that_could_not_start_unless_it_has_made_a_step() -> None:
-    assert outcome_of(ConfigError("seed=-1: no"), 1) == Outcome(code=2, reason="seed=-1: no", rank=1, is_final=True)
-    assert outcome_of(ConfigError("cat.png: not a readable image"), 0, has_stepped=True).code == 1
+    assert classify_error(ConfigError("seed=-1: no"), 1) == Outcome(code=2, reason="seed=-1: no", rank=1, is_final=True)
+    assert classify_error(ConfigError("cat.png: not a readable image"), 0, has_stepped=True).code == 1
 
 
 @pytest.mark.parametrize(("steps", "code"), [(0, 2), (1, 1)])
@@ -67,8 +67,8 @@ def test_an_exit_on_the_way_is_a_failure_that_says_where() -> None:
         sys.exit(2)
     line = inspect.currentframe().f_lineno - 1
     expected = Outcome(code=1, reason=f"rank 3: sys.exit(2) was called in {__file__}, line {line}", rank=3)
-    assert outcome_of(left.value, 3) == expected
-    assert outcome_of(SystemExit(), 0).reason == "rank 0: sys.exit() was called"
+    assert classify_error(left.value, 3) == expected
+    assert classify_error(SystemExit(), 0).reason == "rank 0: sys.exit() was called"
 
 
 class FailsToo(Callback):
@@ -80,7 +80,7 @@ def test_what_goes_wrong_while_lightning_ends_is_not_the_reason() -> None:
     trainer = Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, callbacks=[FailsToo()])
     with pytest.raises(KeyError) as raised:
         trainer.fit(LightningModule())
-    assert "training_step" in str(first_of(raised.value))
+    assert "training_step" in str(original_error(raised.value))
 
 
 def test_an_error_that_says_more_than_the_first_is_the_reason() -> None:
@@ -92,19 +92,19 @@ def test_an_error_that_says_more_than_the_first_is_the_reason() -> None:
     with pytest.raises(ValueError, match="no such name") as raised:
         look_up()
     assert isinstance(raised.value.__context__, KeyError)
-    assert first_of(raised.value) is raised.value
+    assert original_error(raised.value) is raised.value
 
 
 def test_full_shared_memory_is_said_where_it_may_be_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(outcome, "_SHARED_MEMORY", str(tmp_path))
     said = "rank 0: OSError: [Errno 28] No space left on device"
-    assert outcome_of(error, 0).reason == said
+    assert classify_error(error, 0).reason == said
     monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
     words = f"; {tmp_path}, through which data workers hand over their batches, is full: "
     words += "accepted is a larger one (docker run --shm-size), or datamodule.num_workers=0"
-    assert outcome_of(error, 0).reason == said + words
-    assert outcome_of(ValueError("x"), 0).reason == "rank 0: ValueError: x"
+    assert classify_error(error, 0).reason == said + words
+    assert classify_error(ValueError("x"), 0).reason == "rank 0: ValueError: x"
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_full_shared_memory_is_said_where_it_may_be_the_reason(tmp_path: Path, m
 )
 def test_who_is_asked_to_stop_can_be_resumed(error: BaseException, number: signal.Signals) -> None:
     expected = Outcome(code=75, reason=f"preempted by {number.name}", rank=1, signal=number)
-    assert outcome_of(error, 1) == expected
+    assert classify_error(error, 1) == expected
 
 
 def test_a_failure_that_says_everything_has_no_traceback() -> None:
     expected = Outcome(code=1, reason="rank 2: at step 7 the loss is nan", rank=2, is_final=True)
-    assert outcome_of(NonFiniteLoss("at step 7 the loss is nan"), 2) == expected
+    assert classify_error(NonFiniteLoss("at step 7 the loss is nan"), 2) == expected
 
 
 GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:24221. Check the logs. GLHF!"
@@ -136,8 +136,8 @@ GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.
     ],
 )
 def test_who_loses_its_peer_is_not_to_blame(gone: list[int], blamed: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.launchers.outcome.gone_ranks", lambda: gone)
-    assert outcome_of(RuntimeError(GLHF), 0) == Outcome(code=1, reason=reason, rank=blamed, has_lost_rank=True)
+    monkeypatch.setattr("lockstep.launchers.outcome.dead_ranks", lambda: gone)
+    assert classify_error(RuntimeError(GLHF), 0) == Outcome(code=1, reason=reason, rank=blamed, has_lost_rank=True)
 
 
 TAKEN = "The server socket has failed to listen on any local network address. port: 15077, useIpv6: false, code: -98, name: "
@@ -146,7 +146,7 @@ TAKEN += "EADDRINUSE, message: address already in use"
 
 def test_a_port_that_is_taken_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "15077")
-    outcome = outcome_of(RuntimeError(TAKEN), 0)
+    outcome = classify_error(RuntimeError(TAKEN), 0)
     assert (outcome.code, outcome.traceback) == (2, None)
     assert (outcome.reason or "").startswith("MASTER_PORT=15077: another program has this port on ")
 
@@ -155,7 +155,7 @@ SLOW = "[.../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms f
 
 
 def test_who_has_waited_too_long_names_the_key_and_where_it_was() -> None:
-    outcome = outcome_of(RuntimeError(SLOW), 1)
+    outcome = classify_error(RuntimeError(SLOW), 1)
     assert outcome.reason == (
         "rank 1 has waited for another one as long as trainer.strategy.timeout allows: that one hangs, or the connection to it "
         "is cut; the logs of the others may say why"

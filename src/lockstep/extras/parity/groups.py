@@ -22,7 +22,7 @@ from typing import Any
 
 from lockstep.config.plan import cores
 from lockstep.errors import ConfigError
-from lockstep.launchers.supervisor import LAST_WORDS, use_loopback
+from lockstep.launchers.supervisor import SHUTDOWN_GRACE, use_loopback
 
 _JOBS = "lockstep.extras.parity.observe"
 _BEFORE_THE_FIRST_BATCH = 3  # times as long may pass: data has to be read, and rank zero may have to download it
@@ -112,7 +112,7 @@ class Groups:
         heard, patience = time.monotonic(), _BEFORE_THE_FIRST_BATCH * self.patience
         while waiting and time.monotonic() < deadline:
             ended = {rank.process.sentinel: rank for rank in waiting.values()}  # whose data workers may hold its connection open
-            for ready in wait([*waiting, *ended], timeout=min(1.0, LAST_WORDS)):
+            for ready in wait([*waiting, *ended], timeout=min(1.0, SHUTDOWN_GRACE)):
                 rank = (waiting | ended)[ready]  # pyright: ignore[reportArgumentType]
                 if rank.connection not in waiting:
                     continue
@@ -128,7 +128,7 @@ class Groups:
                 del waiting[rank.connection]
                 if kind == "failed":
                     failures.append((rank.group, said))
-                    deadline = min(deadline, time.monotonic() + LAST_WORDS)  # the others say why they end, too
+                    deadline = min(deadline, time.monotonic() + SHUTDOWN_GRACE)  # the others say why they end, too
                 elif rank.number == 0:
                     results[rank.group] = said
             if not failures and time.monotonic() - heard > patience:

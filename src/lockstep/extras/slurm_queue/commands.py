@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.launchers.slurm import Unanswered, answer, run_slurm, seconds_of
+from lockstep.launchers.slurm import Unanswered, answer, parse_seconds, run_slurm
 
 # The states, of JOB STATE CODES in squeue(1), of a job that is over.
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
@@ -115,7 +115,7 @@ def tasks(prefix: str) -> dict[str, Task]:
     for line in answer("squeue", "--me", "--array", "--states=all", "--noheader", f"--format={_FIELDS}").splitlines():
         job, index, name, state, reason, used, nodes = line.split("|") if line.count("|") == 6 else ("",) * 7
         if name.startswith(prefix):
-            task = Task(f"{job}_{index}", state, "" if reason == "None" else reason, seconds_of(used), nodes)
+            task = Task(f"{job}_{index}", state, "" if reason == "None" else reason, parse_seconds(used), nodes)
             result[f"{name}_{index}"] = task
     return result
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import replace_text, write_json
-from lockstep.config.plan import Elsewhere, Plan
+from lockstep.config.plan import Plan, TargetNodes
 from lockstep.console import say
 from lockstep.errors import ConfigError, config_error
 from lockstep.extras.slurm_queue import commands
@@ -60,10 +60,10 @@ class SlurmExecutor(Executor):
         self.settings, self.queue = settings, Queue(sweep_dir, settings.poll, withdraws=True)
         self._adopted: dict[str, QueuedAttempt] = {}
 
-    def elsewhere(self, config: DictConfig) -> Elsewhere:
+    def target_nodes(self, config: DictConfig) -> TargetNodes:
         if OmegaConf.select(config, "trainer.accelerator") == "cpu":
-            return Elsewhere(gpus=0)
-        return Elsewhere(SlurmSettings.of(config.hydra.launcher).gpus())
+            return TargetNodes(gpus=0)
+        return TargetNodes(SlurmSettings.of(config.hydra.launcher).gpus())
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         return SlurmSettings.of(config.hydra.launcher).flags(plan)
