@@ -4,7 +4,7 @@ would compose."""
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, SCMode
 
 from lockstep.config.overrides import config_flags, is_of_each_run, quote
+from lockstep.config.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,16 @@ class CommandLine:
         script = str(Path(sys.argv[0]).absolute())
         return [sys.executable, script, *self.flags, *self.overrides, *self._hydra_overrides_in(directory)]
 
-    def inherited_config(self, directory: Path) -> str:
-        """The config of the process that `in_directory` is for, as it reads it from a file; empty if it has to compose one."""
+    def inherited_config(self, directory: Path, plan: Plan | None = None) -> str:
+        """The config of the process that `in_directory` is for, as it reads it from a file, and the plan if that is made already;
+        empty if it has to compose one."""
         if not self.composed:
             return ""
         hydra = self.composed["hydra"] | {"mode": RunMode.RUN.name}
         hydra["run"] = hydra["run"] | {"dir": str(directory)}
         hydra["overrides"] = hydra["overrides"] | {"hydra": self._hydra_overrides_in(directory)}
-        return json.dumps({"arguments": self.in_directory(directory)[1:], "config": {**self.composed, "hydra": hydra}})
+        content = {"arguments": self.in_directory(directory)[1:], "config": {**self.composed, "hydra": hydra}}
+        return json.dumps(content | {"plan": None if plan is None else asdict(plan)})
 
     def _hydra_overrides_in(self, directory: Path) -> list[str]:
         return [*self.hydra_overrides, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from lockstep.atomic_files import read_json, replace_text
 from lockstep.config.overrides import key_of, unquote
+from lockstep.config.plan import Plan
 
 FILE = ".inherited_config.json"
 
@@ -41,11 +42,22 @@ def inherited_config(directory: Path, content: str) -> Iterator[None]:
 def read_inherited_config(arguments: Sequence[str]) -> DictConfig | None:
     """Returns the config in the directory that `python ARGUMENTS` names last; None if there is none, or it is for another
     command."""
+    content = _read(arguments).get("config")
+    return _config(content) if isinstance(content, dict) else None
+
+
+def read_inherited_plan(arguments: Sequence[str]) -> Plan | None:
+    """Returns the plan that the parent of this rank has made; None where it has left none."""
+    plan = _read(arguments).get("plan")
+    if not isinstance(plan, dict):
+        return None
+    return Plan(**plan | {"device_ids": None if plan["device_ids"] is None else tuple(plan["device_ids"])})
+
+
+def _read(arguments: Sequence[str]) -> dict[str, Any]:
     key, _, directory = arguments[-1].partition("=")
     content = read_json(Path(unquote(directory)) / FILE) if key_of(key) == "hydra.run.dir" else None
-    if content is None or content.get("arguments") != list(arguments) or not isinstance(content.get("config"), dict):
-        return None
-    return _config(content["config"])
+    return content if content is not None and content.get("arguments") == list(arguments) else {}
 
 
 def _config(content: dict[str, Any]) -> DictConfig:

@@ -160,7 +160,7 @@ class Run:
         attempt = 0
         while True:
             tried = restarts() + attempt
-            with inherited_config(self.directory, self.command.inherited_config(self.directory)):
+            with inherited_config(self.directory, self.command.inherited_config(self.directory, self.plan)):
                 outcome = supervise(command, self.plan.world_size, log_file, tried, deadline, fresh=bool(fresh))
             if outcome.code == ExitCode.FINISHED and not self._metrics.is_file():
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")

@@ -1,5 +1,6 @@
 """Can a run start as it is configured, here and now? Asked before any directory exists."""
 
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from lockstep.config.plan import AUTO, Plan, TargetNodes
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
+from lockstep.launchers.inherited_config import read_inherited_plan
 from lockstep.runs.directory import OWN_DIRECTORY, take_run_directory
 from lockstep.runs.events import Subscribers
 
@@ -33,11 +35,13 @@ class Prepared:
     @classmethod
     def prepare(cls, config: DictConfig) -> None:
         """Called with what Hydra has composed, before it makes the run's directory or writes into it: takes the directory.
-        Raises ConfigError, and has changed nothing then."""
+        Raises ConfigError, and has changed nothing then. A rank has the plan of its parent, which has validated the config."""
         for subscriber in Subscribers.of(config):
             subscriber.fill_in(config)
-        command = CommandLine.of(config)
-        _, plan = validated(config)
+        command, rank = CommandLine.of(config), this_rank()
+        plan = read_inherited_plan(sys.argv) if rank is not None and rank.started_by == "parent" else None
+        if plan is None:
+            _, plan = validated(config)
         cls._by_hydra = cls(plan, command, take_run_directory(config, command, plan.global_batch_size))
 
     @classmethod

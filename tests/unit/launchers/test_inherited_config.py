@@ -16,9 +16,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lockstep import cli
 from lockstep.cli import start
+from lockstep.config.plan import Plan
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import register_resolvers
-from lockstep.launchers.inherited_config import FILE, inherited_config, read_inherited_config
+from lockstep.launchers.inherited_config import FILE, inherited_config, read_inherited_config, read_inherited_plan
 from lockstep.runs.composition import CONF
 
 OVERRIDES = ("model=mlp", "+model.note='a=b, [c]'", "hydra.job_logging.root.level=WARN", "~callbacks.pictures", "logger=csv")
@@ -60,6 +61,15 @@ def test_it_is_what_the_command_composes(command: CommandLine, tmp_path: Path) -
     assert OmegaConf.is_struct(config)
     assert not list(folder.iterdir())
     assert read_inherited_config(arguments) is None
+
+
+def test_a_rank_has_the_plan_of_its_parent(command: CommandLine, tmp_path: Path) -> None:
+    plan = Plan("gpu", 2, (3, 1), 1, 2, 8, 16, 1, 1e-3)
+    arguments = command.in_directory(tmp_path)[1:]
+    with inherited_config(tmp_path, command.inherited_config(tmp_path, plan)):
+        assert read_inherited_plan(arguments) == plan
+    with inherited_config(tmp_path, command.inherited_config(tmp_path)):
+        assert read_inherited_plan(arguments) is None, "a sweep's job makes its own"
 
 
 @pytest.mark.parametrize("content", ["", "x", "5", "[", "null", '{"arguments": 1}', '{"arguments": ["hydra.run.dir=HERE"]}'])
