@@ -43,7 +43,8 @@ def main() -> None:
         _run_room(python, work, room, arguments.seconds)
     commit = _git(arguments.repo, "rev-parse", f"{arguments.tag}^{{commit}}").decode().strip()
     versions = subprocess.check_output([python, "-c", _VERSIONS], text=True).strip()
-    (HERE / "lightning_suite.md").write_text(_report(work, f"{arguments.tag} ({commit[:12]})", versions))
+    ours = _git(str(HERE), "rev-parse", "--short", "HEAD").decode().strip()
+    (HERE / "lightning_suite.md").write_text(_report(work, f"{arguments.tag} ({commit[:12]})", ours, versions))
 
 
 def _arguments() -> argparse.Namespace:
@@ -106,12 +107,12 @@ def _different(stock: Outcomes, ours: Outcomes) -> list[str]:
     return sorted(node for node in stock.keys() | ours.keys() if stock.get(node) != ours.get(node))
 
 
-def _report(work: Path, tag: str, versions: str) -> str:
+def _report(work: Path, tag: str, ours: str, versions: str) -> str:
     lines = [
         "# Lightning's own tests with our epoch loop",
         "",
         f"The tests of Lightning {tag}, `{TESTS}`, with the loop of Lightning and with `lockstep.trainer.epoch_loop` in every",
-        f"Trainer; on CPUs. {versions}. Made by `benchmarks/lightning_suite.py`, which says how.",
+        f"Trainer, as of {ours}; on CPUs. {versions}. Made by `benchmarks/lightning_suite.py`, which says how.",
         "Tests that fail with either loop fail for other reasons: another version of a library than theirs, no GPU, no network.",
         "Steps are of processes that came to their end, not of those that were stopped at a time limit.",
         "",
