@@ -25,11 +25,12 @@ def draw_shares(shares: Mapping[int, Mapping[str, float]]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 1.2 + 0.45 * len(shares)))
-    axis, left = figure.subplots(), [0.0] * len(shares)
+    axis, rows, left = figure.subplots(), range(len(shares)), [0.0] * len(shares)
     for name in next(iter(shares.values())):
         widths = [100 * parts[name] for parts in shares.values()]
-        axis.barh(list(map(str, shares)), widths, left=left, label=name, edgecolor="white")
+        axis.barh(rows, widths, left=left, label=name, edgecolor="white")
         left = [sum(pair) for pair in zip(left, widths, strict=True)]
+    axis.set_yticks(rows, list(map(str, shares)))
     axis.invert_yaxis()
     axis.set(xlabel="% of a step", ylabel="devices", xlim=(0, 100))
     figure.legend(loc="outside right center")
