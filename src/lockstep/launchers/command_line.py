@@ -17,7 +17,7 @@ from lockstep.config.plan import Plan
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What Hydra has composed a config from; empty for a config that was composed without a command line.
+    """The command line that Hydra has composed a config from; empty if there was none.
 
     flags: that name the config.
     overrides: of the run's own config.
@@ -36,7 +36,7 @@ class CommandLine:
 
     @classmethod
     def of(cls, config: DictConfig) -> Self:
-        """With Hydra's own part, in which nothing is resolved yet."""
+        """Reads it from a config with Hydra's own part, in which nothing is resolved yet."""
         hydra = config.hydra
         return cls(
             flags=tuple(config_flags(hydra)),
@@ -48,7 +48,7 @@ class CommandLine:
         )
 
     def in_directory(self, directory: Path) -> list[str]:
-        """For a fresh process: this same run, in run mode and in that directory."""
+        """Returns the command that starts this same run in a process of its own, in run mode and in that directory."""
         script = str(Path(sys.argv[0]).absolute())
         return [sys.executable, script, *self.flags, *self.overrides, *self._hydra_overrides_in(directory)]
 
@@ -80,5 +80,5 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 
 
 def command_with(*overrides: str) -> list[str]:
-    """The command line of this program and more overrides, for a fresh process."""
+    """Returns the command line of this program with more overrides, for a process of its own."""
     return [sys.executable, *sys.argv, *overrides]

@@ -1,4 +1,4 @@
-"""A process that makes no progress: found by a thread of its own, whatever the main thread waits for."""
+"""A thread that notices when the process makes no progress, whatever the main thread waits for."""
 
 import contextlib
 import faulthandler
@@ -45,7 +45,7 @@ class Heartbeat:
 
 
 def dump_stacks(log: Path, why: str) -> None:
-    """Appends where every thread of this process is."""
+    """Appends the stack of every thread of this process."""
     with contextlib.suppress(OSError), log.open("a") as file:  # the disk may be full
         print(why, file=file, flush=True)
         faulthandler.dump_traceback(file)

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def run_as_main(arguments: list[str]) -> int:
-    """Runs `python ARGUMENTS`, the script first, to its end; its exit code, -SIGINT where an interrupt has ended it."""
+    """Runs `python ARGUMENTS`, the script first, to its end. Returns the exit code, -SIGINT if an interrupt has ended it."""
     script = str(Path(arguments[0]).absolute())
     sys.argv = arguments
     if not sys.flags.safe_path:
@@ -38,7 +38,7 @@ def run_as_main(arguments: list[str]) -> int:
 
 
 def show_uncaught(error: BaseException) -> None:
-    """As an interpreter does, from the script on."""
+    """Prints the traceback as an interpreter does, from the script on."""
     trace = error.__traceback__ and error.__traceback__.tb_next
     sys.excepthook(type(error), error.with_traceback(trace), trace)
 

@@ -1,4 +1,4 @@
-"""How a rank or a run has ended, and what that means for its exit code."""
+"""How a rank or a run has ended, and which exit code that gives."""
 
 import os
 import platform
@@ -21,9 +21,14 @@ _NO_ROOM = re.compile("No space left|shared memory")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the ranks ended: an ExitCode, and of the rank that failed first, what it said; after being
-    preempted the signal's number, and why nothing was saved anew, if so. has_lost_rank: another one has gone, and this one
-    does not know why."""
+    """How the ranks have ended.
+
+    code: an ExitCode.
+    reason, rank, traceback: what the rank that failed first has reported.
+    signal: the number of the signal that has preempted the run, 0 without one.
+    unsaved: why nothing was saved when the run was preempted.
+    has_lost_rank: another rank has died, and this one does not know why.
+    """
 
     code: int
     reason: str | None = None
@@ -37,8 +42,8 @@ class Outcome:
 
 
 def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -> Outcome:
-    """A ConfigError means that the run could not start, unless an optimizer has made a step by then: what was
-    trained is never thrown away."""
+    """Returns the outcome that an exception stands for. A ConfigError means that the run could not start, unless the optimizer
+    has made a step by then: what was trained is never thrown away."""
     if isinstance(error, ConfigError):
         return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=str(error), rank=rank, is_final=True)
     if isinstance(error, Preempted):
@@ -46,7 +51,7 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
     if isinstance(error, KeyboardInterrupt):
         return Outcome(code=ExitCode.PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
     if isinstance(error, SystemExit):
-        return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {_left_at(error)}", rank=rank)
+        return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {_describe_exit(error)}", rank=rank)
     if isinstance(error, NamedFailure):
         return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
@@ -68,16 +73,16 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
     return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, traceback=text)
 
 
-def _left_at(error: SystemExit) -> str:
-    """Code of the user's own, or a library, has called sys.exit."""
+def _describe_exit(error: SystemExit) -> str:
+    """Says where the user's own code, or a library, has called sys.exit."""
     *_, place = traceback.extract_tb(error.__traceback__) or [None]
     where = "" if place is None else f" in {place.filename}, line {place.lineno}"
     return f"sys.exit({'' if error.code is None else repr(error.code)}) was called{where}"
 
 
 def original_error(error: BaseException) -> BaseException:
-    """What Lightning was ending a stage for, where that has raised another error: a loader that could not start its workers is
-    then asked for its length, say."""
+    """Returns the error for which Lightning was ending a stage when it raised this one: it asks a loader that could not start its
+    workers for its length, say."""
     first = error.__context__
     if first is None or first.__traceback__ is None:
         return error
@@ -86,7 +91,7 @@ def original_error(error: BaseException) -> BaseException:
 
 
 def no_shared_memory() -> str:
-    """Words for a reason, where that may be it; nothing where there is room."""
+    """Returns an addition to a reason if shared memory is full; an empty string if there is room."""
     try:
         room = os.statvfs(_SHARED_MEMORY)
     except OSError:

@@ -35,8 +35,8 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 class Forked:
-    """A process that a server has forked. It says itself how it has ended, or the server does, if it is still there and answers:
-    else it counts as killed. Whether it has ended is known without either."""
+    """A process that a server has forked. Its exit code comes from itself, or from the server if that still answers; without
+    either it counts as killed. Whether it has ended is known from its pidfd alone."""
 
     def __init__(self, pid: int, pidfd: int, connection: socket.socket) -> None:
         self.pid = pid
@@ -91,7 +91,7 @@ Process = Forked | subprocess.Popen[bytes]
 
 
 class Server:
-    """One that this process has started, in the environment of what it is to fork first."""
+    """An import server that this process has started, in the environment of the first process that it is to fork."""
 
     def __init__(self, request: Request) -> None:
         with contextlib.ExitStack() as stack:
@@ -120,7 +120,7 @@ class Server:
         return " ".join(self._said.read_text(errors="replace").splitlines()[-1:])
 
     def end(self) -> None:
-        """What it has forked goes on."""
+        """Ends the server; the processes that it has forked go on."""
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that does not answer keeps even a killed process
             self._process.wait(EXIT_CODE_GRACE)
@@ -136,13 +136,13 @@ serve(int(listener), int(lifeline))
 
 
 def _module_path(request: Request) -> list[str]:
-    """As ours is, and begins with the folder of the script."""
+    """Returns this process's sys.path, with the script's folder in the first place."""
     script_folder = str(Path(request.cwd, request.arguments[0]).resolve().parent)
     return [*sys.path] if sys.flags.safe_path else [script_folder, *sys.path[1:]]
 
 
 class Processes:
-    """Those that this process starts."""
+    """Starts processes of this program."""
 
     def __init__(self) -> None:
         self._servers: list[Server] = []
@@ -159,8 +159,10 @@ class Processes:
         cores_kept: Sequence[int] | None = None,
         fresh: bool = False,
     ) -> Process:
-        """In a session of its own, so that Ctrl-C reaches us alone, and it and its data workers end as a group. `lifeline` is a
-        variable and the descriptor that it names; `output` and `errors` are ours where none is given."""
+        """Starts a process in a session of its own, so that Ctrl-C reaches us alone, and it and its data workers end as a group.
+
+        `lifeline` is a variable and the descriptor that it names; `output` and `errors` are this process's if none are given.
+        """
         kept = sorted(cores()) if cores_kept is None else [*cores_kept]
         is_script = command[0] == sys.executable and not command[1].startswith("-")
         if _CAN_FORK and is_script and not fresh and not self._has_failed and not environment.keys() & {*_BINDING}:
@@ -188,8 +190,8 @@ class Processes:
         return process
 
     def _forked(self, request: Request, descriptors: list[int]) -> Forked | None:
-        """By the first server that will do, a new one in the end; None once we are asked to stop. Raises OSError where that is
-        impossible."""
+        """Has the process forked by the first server that can, else by a new one; None once we are asked to stop. Raises OSError
+        if no server can."""
         for path in [os.environ.get(WARM_SERVER), *(server.path for server in self._servers)]:
             if path is not None and path not in self._silent:
                 try:
@@ -208,14 +210,14 @@ class Processes:
             raise OSError(server.last_line() or str(error)) from error
 
     def end(self) -> None:
-        """The servers; what they have forked goes on."""
+        """Ends the servers; the processes that they have forked go on."""
         for server in self._servers:
             server.end()
         self._servers.clear()
 
 
 def _ask(path: str, request: Request, descriptors: list[int]) -> Forked | None:
-    """None once we are asked to stop. Raises TimeoutError where the server does not answer, OSError where it is gone."""
+    """Asks a server to fork; None once we are asked to stop. Raises TimeoutError if it does not answer, OSError if it is gone."""
     environment = request.environment | {WARM_SERVER: path}
     content = json.dumps(dataclasses.asdict(request) | {"environment": environment}).encode()
     with contextlib.ExitStack() as stack:

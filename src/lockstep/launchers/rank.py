@@ -35,7 +35,7 @@ def attach_to_parent() -> bool:
 
 
 def _lifeline(name: str) -> int | None:
-    """The pipe that a variable names. Raises ConfigError where there is none: the variable is another program's then."""
+    """Returns the pipe that a variable names. Raises ConfigError if there is none: the variable is left over then."""
     given = os.environ.get(name)
     if given is None:
         return None
@@ -46,7 +46,7 @@ def _lifeline(name: str) -> int | None:
 
 
 def _torchrun() -> int | None:
-    """A descriptor that can be read when torchrun has ended. A rank that comes to this too late finds its store gone."""
+    """Returns a descriptor that can be read when torchrun has ended. A rank that comes to this too late can't reach its store."""
     if not {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"} <= os.environ.keys() or not hasattr(os, "pidfd_open"):
         return None
     return os.pidfd_open(os.getppid())

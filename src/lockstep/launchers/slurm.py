@@ -16,20 +16,20 @@ class Unanswered(RuntimeError):
 
 
 def job_name() -> str | None:
-    """As SLURM's commands take it, 12 or 12_3; None outside of a job."""
+    """Returns the job's id as SLURM's commands take it, 12 or 12_3; None outside of a job."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ.get("SLURM_JOB_ID")
 
 
 def within_job(seconds: float) -> float:
-    """How long a run that is asked to stop now may take: `seconds`, or less where SLURM ends its job sooner."""
+    """Returns how long a run that is asked to stop now may take: `seconds`, or less if SLURM ends its job sooner."""
     left = _seconds_left()
     return min(seconds, max(left - SPARED, left / 2))
 
 
 def _seconds_left() -> float:
-    """Until the job's time limit, which its preemption brings forward; where SLURM is ending it already, KillWait of
-    slurm.conf(5). Infinite where there is no limit, no job, or no answer."""
+    """Returns the seconds until the job's time limit, which its preemption brings forward; KillWait of slurm.conf(5) if SLURM is
+    ending it already; infinity if there is no limit, no job, or no answer."""
     try:
         state, left = state_of_job()
         if state == "RUNNING":
@@ -41,8 +41,8 @@ def _seconds_left() -> float:
 
 
 def state_of_job() -> tuple[str, str]:
-    """The job's state, of JOB STATE CODES in squeue(1), and what is left of its time; nothing outside of a job. Raises
-    Unanswered."""
+    """Returns the job's state, one of JOB STATE CODES in squeue(1), and what is left of its time; empty strings outside of a job.
+    Raises Unanswered."""
     if (name := job_name()) is None:
         return "", ""
     query = ("squeue", "--noheader", "--states=all", f"--jobs={name}", "--format=%T|%L")
@@ -50,22 +50,22 @@ def state_of_job() -> tuple[str, str]:
     return state, left
 
 
-def requeue_when_warned(number: int, is_found_again: bool) -> str | None:
-    """Puts this job back into the queue, if that is what SIGUSR1 has warned of, and if it will find its run directory again.
-    Says what was done.
+def requeue_when_warned(number: int, keeps_directory: bool) -> str | None:
+    """Puts this job back into the queue if SIGUSR1 has warned of its end, and if it will come to its run directory again.
+    Returns a line that says what was done.
 
     Under SIGTERM it is SLURM that decides: a cancelled job would come back to life.
     """
     if (name := job_name()) is None or number != signal.SIGUSR1:
         return None
-    if not is_found_again:
+    if not keeps_directory:
         return f"SLURM job {name} was not requeued: it would begin anew, in another directory; give hydra.run.dir"
     refusal = requeue(name)
     return f"SLURM job {name} is requeued" if refusal is None else f"SLURM job {name} was not requeued: {refusal}"
 
 
 def requeue(name: str) -> str | None:
-    """Puts a job back into the queue, which ends this process if that is a part of it. Says why not, where it could not."""
+    """Puts a job back into the queue, which ends this process if that is a part of it. Returns why it could not, else None."""
     try:
         answer("scontrol", "requeue", name)
     except Unanswered as error:
@@ -74,7 +74,7 @@ def requeue(name: str) -> str | None:
 
 
 def answer(*command: str, patience: float = PATIENCE) -> str:
-    """What one of SLURM's commands says. Raises Unanswered where it fails."""
+    """Returns the output of one of SLURM's commands. Raises Unanswered if it fails."""
     done = run_slurm(*command, patience=patience)
     if done.returncode:
         raise Unanswered(f"{command[0]}: {' '.join(done.stderr.split()) or f'ended with code {done.returncode}'}")
@@ -82,7 +82,7 @@ def answer(*command: str, patience: float = PATIENCE) -> str:
 
 
 def run_slurm(*command: str, patience: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
-    """In a session of its own, so that Ctrl-C does not end it half-way."""
+    """Runs one of SLURM's commands in a session of its own, so that Ctrl-C does not end it half-way."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, timeout=patience, check=False, start_new_session=True, **options

@@ -64,7 +64,7 @@ def supervise(
 
 @contextlib.contextmanager
 def pipe() -> Iterator[tuple[int, int]]:
-    """Its write end is held by this process alone: when it dies, however it dies, who has the other end reads an end of file."""
+    """A pipe whose write end this process alone holds: when it dies, however it dies, the other end reads an end of file."""
     reader, writer = os.pipe()
     try:
         yield reader, writer
@@ -75,8 +75,8 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def _reserved_port() -> Iterator[int]:
-    """A free port that stays ours: bound but not listened on, it can still be listened on with SO_REUSEADDR (as
-    torch's TCPStore does), while the kernel hands it to nobody else who asks for any free port."""
+    """Reserves a free port: it is bound but not listened on, so that torch's TCPStore can still listen on it with SO_REUSEADDR,
+    while the kernel gives it to nobody else who asks for any free port."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
@@ -93,8 +93,8 @@ def _environment(world_size: int, port: int) -> dict[str, str]:
 
 
 def use_loopback(environment: MutableMapping[str, str]) -> None:
-    """For ranks on one machine, unless the user names an interface: gloo looks up the host's own name, and hangs where it does
-    not resolve (pytorch issue 74316)."""
+    """Lets gloo use the loopback interface unless the user names another: it looks up the host's own name, and hangs where that
+    does not resolve (pytorch issue 74316)."""
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
@@ -137,7 +137,7 @@ def _watch(ranks: list[Process], received: list[int], errors: Path, stop_deadlin
 
 
 def _time_to_leave(codes: list[int | None]) -> float:
-    """Seconds that the others get once some have ended."""
+    """Returns the seconds that the other ranks get once some have ended."""
     ended = [code for code in codes if code is not None]
     if not ended:
         return float("inf")
@@ -152,15 +152,15 @@ def _preempted(received: list[int], unsaved: str | None = None) -> Outcome:
 
 
 def _pass_on(number: int, ranks: list[Process], first: bool) -> None:
-    """A request to stop, to the ranks: they save at the next step boundary and leave."""
+    """Passes a request to stop on to the ranks: they save at the next step boundary and exit."""
     if first:
         print("Stopping at the next step; Ctrl-C twice kills the ranks at once.", file=sys.stderr, flush=True)
     _signal_all(ranks, signal.SIGUSR1 if number == signal.SIGUSR1 else signal.SIGTERM)
 
 
 def _outcome(codes: list[int | None], errors: Path) -> Outcome:
-    """Which rank failed first, or left first because it was asked to. One that ended without a word (killed, or os._exit)
-    precedes those that raised: they raise when a peer is gone. Except by SIGABRT, which is another way to end then."""
+    """Returns the outcome of the rank that failed first, or exited first because it was asked to. A rank that ended without a
+    report (killed, or os._exit) precedes those that raised: they raise when a peer is gone, or end by SIGABRT."""
     if not any(codes):
         return Outcome(code=ExitCode.FINISHED)
     reports = {report["rank"]: report for report in (json.loads(file.read_text()) for file in errors.glob("*.json"))}

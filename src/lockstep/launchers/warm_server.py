@@ -52,7 +52,7 @@ LONGEST = 2**20  # bytes of a request
 
 @dataclass(frozen=True)
 class Request:
-    """A process to be: what it runs, where, and the variable that is to name the descriptor which it follows."""
+    """A process to start: what it runs, where, and the variable that names the descriptor whose end it ends with."""
 
     arguments: list[str]  # from the script on
     cwd: str
@@ -70,7 +70,7 @@ class _OutOfDate(_Refused):
 
 
 class Imports:
-    """What was imported, as it was then, in which environment."""
+    """What the server has imported: the state of the files then, and the environment."""
 
     def __init__(self) -> None:
         self._before = dict(os.environ)
@@ -85,7 +85,7 @@ class Imports:
         self._files = {file: stamp_of(file) for file in map(_editable_source, list(sys.modules.values())) if file is not None}
 
     def check(self, environment: Mapping[str, str]) -> None:
-        """Raises _Refused where a fresh interpreter would import something else, or otherwise."""
+        """Raises _Refused if a fresh interpreter would import other files, or in another environment."""
         for file, stamp in self._files.items():
             if stamp_of(file) != stamp:
                 raise _OutOfDate(f"{file} has changed")
@@ -94,7 +94,7 @@ class Imports:
                 raise _Refused(f"{name} is another")
 
     def environment(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """With what imports have changed in it."""
+        """Returns the wanted environment with what the imports have changed in it."""
         changed = {name: self._after.get(name) for name in self._before | self._after}
         result = dict(wanted)
         for name, value in changed.items():
@@ -108,15 +108,15 @@ class Imports:
 
 
 def _editable_source(module: ModuleType) -> Path | None:
-    """The source of a module that is not installed: a user may edit it."""
+    """Returns the source file of a module that is not installed: a user may edit it."""
     file = getattr(module, "__file__", None)
     is_installed = file is not None and file.startswith(tuple(sysconfig.get_paths().values()))
     return None if file is None or is_installed else Path(file)
 
 
 def serve(listening: int, lifeline: int) -> NoReturn:
-    """Until the process at the other end of `lifeline` has gone, or, once the code has changed, until all that was forked
-    has ended."""
+    """Serves until the process at the other end of `lifeline` has gone, or, once the code has changed, until all forked processes
+    have ended."""
     set_title("lockstep import server")
     _continue_with_parent()
     listener = socket.socket(fileno=listening)
@@ -147,7 +147,7 @@ def _continue_with_parent() -> None:
 
 @contextlib.contextmanager
 def _ending_with(lifeline: int, folder: Path) -> Iterator[None]:
-    """Within, by a thread, which is no more when the first process is forked."""
+    """Within, a thread ends this process with its parent; the thread has ended when the first process is forked."""
     reader, writer = os.pipe()
 
     def watch() -> None:
@@ -163,7 +163,7 @@ def _ending_with(lifeline: int, folder: Path) -> Iterator[None]:
 
 
 def _leave(folder: Path) -> NoReturn:
-    """The parent has gone; nobody else clears up after it."""
+    """Cleans up and exits: the parent has gone."""
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
@@ -176,7 +176,7 @@ def _report(pidfd: int, pid: int, connection: socket.socket) -> None:
 
 
 def _answer(connection: socket.socket, imports: Imports, children: dict[int, tuple[int, socket.socket]], ours: list[int]) -> bool:
-    """Forks what is asked for; false where this server is out of date."""
+    """Forks the process that is asked for. Returns false if this server is out of date."""
     connection.settimeout(10)
     descriptors: list[int] = []
     try:
@@ -206,7 +206,7 @@ def _answer(connection: socket.socket, imports: Imports, children: dict[int, tup
 
 
 def _become(request: Request, imports: Imports, given: list[int], connection: socket.socket, ours: list[int]) -> NoReturn:
-    """In the new process: what `python ARGUMENTS` is when its script begins; and what it is when that has ended."""
+    """Runs in the new process: makes it what `python ARGUMENTS` is when its script begins, runs that, and exits as it would."""
     code = 1
     try:
         os.setsid()
@@ -235,7 +235,7 @@ def _become(request: Request, imports: Imports, given: list[int], connection: so
 
 
 def _as_if_imported_here() -> None:
-    """What modules have read from their surroundings when they were imported, or have drawn at random."""
+    """Renews what modules have read from their surroundings, or drawn at random, when they were imported."""
     this_rank.cache_clear()
     if lightning := sys.modules.get("lightning.pytorch.utilities.rank_zero"):
         rank = this_rank()
