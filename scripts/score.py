@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from lockstep import console
 from lockstep.cli import start
 from lockstep.config.construct import construct
-from lockstep.config.read import trust_of
+from lockstep.config.read import get_trust
 from lockstep.errors import config_error
 from lockstep.runs.saved import checkpoint_of, saved_config
 
@@ -37,7 +37,7 @@ def main() -> None:
 
     cfg = saved_config(arguments.run_dir, arguments.overrides, arguments.allow)
     cfg.datamodule.pop("curriculum", None)
-    datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True), trust=trust_of(cfg))
+    datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True), trust=get_trust(cfg))
     model = load_model(checkpoint_of(arguments.run_dir, arguments.checkpoint), arguments.allow)
     for part, kind in ((datamodule, DataModule), (model, Task)):
         if not isinstance(part, kind):

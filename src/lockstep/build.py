@@ -17,7 +17,7 @@ from lockstep.callbacks import LastCheckpoint, MonitoredMetrics, PlainLightning,
 from lockstep.config.construct import Factory, construct
 from lockstep.config.metrics import monitored
 from lockstep.config.plan import Plan
-from lockstep.config.read import check_targets, trust_of
+from lockstep.config.read import check_targets, get_trust
 from lockstep.config.targets import Trust
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
@@ -43,7 +43,7 @@ _WITHOUT_A_SPEC = (
 def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule | None, LightningModule, Trainer]:
     """Returns the three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
     ignore_expected_warnings()
-    trust = trust_of(cfg)
+    trust = get_trust(cfg)
     if trust is not None:
         check_targets(cfg, trust)
     datamodule = _build_datamodule(cfg, plan)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.build import build
 from lockstep.cli import start
 from lockstep.config.plan import Plan
-from lockstep.config.read import Given, check_flags, check_overrides, check_targets, trust_of
+from lockstep.config.read import Given, check_flags, check_overrides, check_targets, get_trust
 from lockstep.errors import ConfigError
 from lockstep.launchers.inherited_config import FILE, read_inherited_config
 from lockstep.models.from_checkpoint import load_model
@@ -135,14 +135,14 @@ def test_what_a_run_is_made_of_and_the_project_s_own_modules_are_taken(
         "g": "torchvision.models.resnet18",
     }
     OmegaConf.update(shipped, "callbacks.own", {name: {"_target_": target} for name, target in own.items()}, force_add=True)
-    trust = trust_of(shipped)
+    trust = get_trust(shipped)
     assert trust is not None
     check_targets(shipped, trust)
     shipped.callbacks.own.a._target_ = "json.loads"
     with pytest.raises(ConfigError, match=r"^callbacks.own.a._target_=json.loads: .* allow=\[json.loads\]$"):
         check_targets(shipped, trust)
     shipped.allow = ["json"]
-    trust = trust_of(shipped)
+    trust = get_trust(shipped)
     assert trust is not None
     check_targets(shipped, trust)
 

@@ -83,14 +83,14 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
         hints = {}
     signature = _signature(function) or Signature()
     named = [parameter for parameter in signature.parameters.values() if parameter.kind in _NAMED]
-    found = {parameter.name: hints.get(parameter.name, Any) for parameter in named if parameter.name != "self"}
-    may_be_null = {name for name in found if signature.parameters[name].default is None}
-    return {name: hint | None if name in may_be_null else hint for name, hint in found.items()}
+    annotations = {parameter.name: hints.get(parameter.name, Any) for parameter in named if parameter.name != "self"}
+    may_be_null = {name for name in annotations if signature.parameters[name].default is None}
+    return {name: hint | None if name in may_be_null else hint for name, hint in annotations.items()}
 
 
 def fits(value: Any, annotation: Any) -> bool:
     """Can a value that was written in a config be what is annotated? A list does for a tuple, an integer for a number, text
-    for any class but a number; objects that are built already are not judged."""
+    for any class but a number; objects that are built already are accepted."""
     kind, inner = get_origin(annotation) or annotation, get_args(annotation)
     if kind is Any:
         return True

@@ -5,14 +5,14 @@ import time
 import zipfile
 from pathlib import Path
 
-from lockstep.config.urls import check_is_here
+from lockstep.config.urls import refuse_url
 from lockstep.errors import config_error
 
 
 def check_checkpoint(key: str, path: Path) -> None:
     """A checkpoint must be there and be a whole zip archive, which is what torch.save writes."""
     if not path.is_file():
-        check_is_here(key, path)
+        refuse_url(key, path)
         accepted = f"no such file: {path.absolute()}; accepted is a checkpoint, RUN_DIR/checkpoints/best.ckpt say"
         raise config_error(key, path, accepted)
     try:

@@ -1,13 +1,13 @@
-"""The checks that stand beside a class, in a module `checks.py` of its package: found and asked before torch is imported.
+"""The checks that stand beside a class, in a module `checks.py` of its package: which are run before torch is imported.
 
 Such a module may have two dictionaries, from the name of a class or function to what is asked of a node with that `_target_`:
 
 - RULES: {"Class": {"argument": Rule}}, what an argument accepts where the config has it; `group.name` is in a group of the node;
 - CHECKS: {"Class": check}, where check(cfg, key, plan) raises ConfigError for what does not go together.
 
-For `a.b.c.Class` it is a.b.checks, or else a.checks. Only those of this package and of the project are run, with no package of
-theirs: they must not import torch, nor the package that they are in. In the rooms of the groups model, datamodule and trainer "*"
-stands for whatever class that group names, one of a library or of the user's own too.
+For `a.b.c.Class` it is a.b.checks, or else a.checks. Only those of this package and of the project are run, without their
+packages: they must not import torch, nor the package that they are in. In the rooms of the groups model, datamodule and trainer
+"*" stands for whatever class that group names, one of a library or of the user's own too.
 """
 
 import functools
@@ -19,9 +19,9 @@ from types import ModuleType
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
-from lockstep.config.read import read_from, targets_in
+from lockstep.config.read import source_directory, targets_in
 from lockstep.config.rules import Rule
-from lockstep.config.targets import is_of_the_project
+from lockstep.config.targets import is_project_module
 
 Check = Callable[[DictConfig, str, Plan], None]
 _PACKAGE = __name__.partition(".")[0]
@@ -48,10 +48,10 @@ def _modules_in(cfg: DictConfig) -> Iterator[tuple[str, str, ModuleType]]:
     for key, room in _ROOMS.items():
         if OmegaConf.is_dict(OmegaConf.select(cfg, key)):
             yield key, "*", load(f"{_PACKAGE}.{room}.checks")
-    read = read_from(cfg)
+    read = source_directory(cfg)
     for key, target in targets_in(OmegaConf.to_container(cfg)):
         module, _, name = str(target).rpartition(".")
-        if module.partition(".")[0] == _PACKAGE or is_of_the_project(module, read):
+        if module.partition(".")[0] == _PACKAGE or is_project_module(module, read):
             checks = _beside(module)
             if checks is not None:
                 yield key, name, checks
@@ -60,13 +60,13 @@ def _modules_in(cfg: DictConfig) -> Iterator[tuple[str, str, ModuleType]]:
 def _beside(module: str) -> ModuleType | None:
     """The nearest module `checks` to that of a class."""
     while module:
-        if _found(f"{module}.checks") is not None:
+        if _find(f"{module}.checks") is not None:
             return load(f"{module}.checks")
         module = module.rpartition(".")[0]
     return None
 
 
-def _found(name: str) -> ModuleSpec | None:
+def _find(name: str) -> ModuleSpec | None:
     """The module of that name, looked for without an import of the packages that it is in."""
     package, *rest = name.split(".")
     spec, path = find_spec(package), package
@@ -81,7 +81,7 @@ def _found(name: str) -> ModuleSpec | None:
 @functools.cache
 def load(name: str) -> ModuleType:
     """The module of that name, executed without the packages that it is in."""
-    spec = _found(name)
+    spec = _find(name)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)

@@ -57,15 +57,15 @@ class Factory:
         return self(**taken)
 
     def _refusal(self, error: Exception) -> ConfigError | None:
-        if isinstance(error, TypeError) and (found := _MISSING.search(str(error))) and found[1] in _names_of_bases(self.callee):
-            return config_error(f"{self.key}.{found[2]}", "???", f"a value is required by {self.name}")
+        if isinstance(error, TypeError) and (match := _MISSING.search(str(error))) and match[1] in _base_names(self.callee):
+            return config_error(f"{self.key}.{match[2]}", "???", f"a value is required by {self.name}")
         if isinstance(error, TypeError):
-            found = _UNEXPECTED.search(str(error))
-            name = found and (found[1] or found[2])
+            match = _UNEXPECTED.search(str(error))
+            name = match and (match[1] or match[2])
             if name not in self.keywords:
                 return None
             others = ", ".join(other for other in self.arguments.types if other != name)
-            is_twice = found is not None and found[2]
+            is_twice = match is not None and match[2]
             accepted = "is set elsewhere; accepted is to leave it out" if is_twice else f"no such argument; accepted are {others}"
             return config_error(f"{self.key}.{name}", shown(self.keywords[name]), accepted)
         if isinstance(error, InstantiationException):  # Hydra checks again what is called, and with what
@@ -101,8 +101,8 @@ def _built(key: str, value: Any, trust: Trust | None) -> Any:
 def name_refusal(key: str, target: str, values: Mapping[str, Any], error: Exception) -> ConfigError:
     """The line for what a library has raised, under the argument whose name and value it speaks of first, or one of the two."""
     line = _in_one_line(error)
-    found = {name: re.search(rf"\b{name.rstrip('s').replace('_', '[_ ]')}s?\b", line) for name in values}
-    named = [name for _, name in sorted((match.start(), name) for name, match in found.items() if match)]
+    matches = {name: re.search(rf"\b{name.rstrip('s').replace('_', '[_ ]')}s?\b", line) for name in values}
+    named = [name for _, name in sorted((match.start(), name) for name, match in matches.items() if match)]
     plain = {name: re.escape(shown(value)) for name, value in values.items() if isinstance(value, str | int | float)}
     valued = [name for name, text in plain.items() if re.search(rf"(?<![\w.]){text}(?![\w.])", line)]
     for name in (*(name for name in named if name in valued), *named, *valued):
@@ -127,7 +127,7 @@ def _is_misconfiguration(error: Exception) -> bool:
     return type(error).__name__ == "MisconfigurationException"  # Lightning's: not imported here
 
 
-def _names_of_bases(callee: Any) -> set[str]:
+def _base_names(callee: Any) -> set[str]:
     return {base.__name__ for base in getattr(callee, "__mro__", ())}
 
 

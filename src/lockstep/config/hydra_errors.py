@@ -60,9 +60,9 @@ def _is_from_hydra(error: Exception) -> bool:
 def _reason(error: BaseException) -> str:
     """Its first paragraph, in terms of the config: "Value 'x' of type 'str' could not be converted to Integer"."""
     line = " ".join(str(error).partition("full_key:")[0].split()) or type(error).__name__
-    if found := re.search(r"could not be converted to (\w+)", line):
+    if match := re.search(r"could not be converted to (\w+)", line):
         kinds = {"Integer": "an integer", "Float": "a number", "Boolean": "true, false", "String": "text"}
-        return f"accepted is {kinds.get(found[1], found[1])}"
-    if found := re.search(r"invalid literal for int\(\) with base 10: '(.*)'", line):
-        return f"accepted in a list is a number, not {found[1]}"
+        return f"accepted is {kinds.get(match[1], match[1])}"
+    if match := re.search(r"invalid literal for int\(\) with base 10: '(.*)'", line):
+        return f"accepted in a list is a number, not {match[1]}"
     return line

@@ -33,21 +33,21 @@ def unquote(value: str) -> str:
         return value[1:-1]
 
 
-def is_of_each_run(override: str) -> bool:
+def is_for_each_run(override: str) -> bool:
     """Is an override of Hydra's own config meant for each run of a sweep, and each rank of a run, too."""
     return not override.lstrip("+~").startswith(_OF_ONE_COMMAND)
 
 
 def check_single(overrides: Sequence[str]) -> None:
     """Raises ConfigError for what says what a sweep is, or how its jobs are run: a single run would ignore it."""
-    for key, value in ((key_of(item), item.partition("=")[2]) for item in overrides):
+    for key, value in ((override_key(item), item.partition("=")[2]) for item in overrides):
         if key.startswith(_OF_SWEEPS) or (key == "sweep" and value != "null"):
             raise config_error(key, value, "is for sweeps; accepted with -m")
 
 
-def is_of_hydra(override: str) -> bool:
+def sets_hydra(override: str) -> bool:
     """Does it set something in Hydra's own config, by a group that is composed into that too."""
-    return re.search(r"(^|@)hydra([./@]|$)", key_of(override)) is not None
+    return re.search(r"(^|@)hydra([./@]|$)", override_key(override)) is not None
 
 
 def config_flags(hydra: Any) -> list[str]:
@@ -73,28 +73,29 @@ def constants(overrides: Sequence[str]) -> set[str]:
     return {f"{override.get_key_element()}={override.get_value_element_as_str()}" for override in parsed}
 
 
-def key_of(override: str) -> str:
+def override_key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
-def last_of_each(overrides: Sequence[str]) -> list[str]:
+def keep_last(overrides: Sequence[str]) -> list[str]:
     """Of several overrides of one key the last, in the place of the first. A key that was added is added again. One that was
     taken away first is taken away first again: what is added would be merged with what was there."""
     chosen: dict[str, list[str]] = {}
     for item in overrides:
-        before = chosen.get(key_of(item), [""])
+        before = chosen.get(override_key(item), [""])
         if item.startswith("+") or (before[-1].startswith("+") and not item.startswith("~")):
             added = item if item.startswith("+") else f"++{item}"
-            chosen[key_of(item)] = [*(taken for taken in before[:1] if taken.startswith("~")), added]
+            chosen[override_key(item)] = [*(taken for taken in before[:1] if taken.startswith("~")), added]
         else:
-            chosen[key_of(item)] = [item]
+            chosen[override_key(item)] = [item]
     return [item for items in chosen.values() for item in items]
 
 
 def null_groups_left_out(arguments: Sequence[str]) -> list[str]:
     """`logger=null` as Hydra takes it, `~logger`: no logger, whatever was chosen before."""
-    last = {key_of(item): item for item in arguments if key_of(item) in _MAY_BE_NULL}
+    last = {override_key(item): item for item in arguments if override_key(item) in _MAY_BE_NULL}
     left_out = sorted(key for key, item in last.items() if item == f"{key}=null")
-    rest = [item for item in arguments if key_of(item) not in left_out and item not in [f"{key}=null" for key in _MAY_BE_NULL]]
+    nulls = [f"{key}=null" for key in _MAY_BE_NULL]
+    rest = [item for item in arguments if override_key(item) not in left_out and item not in nulls]
     rest = [_NO_DATA if item in ("datamodule=null", "~datamodule") else item for item in rest]
     return rest + [f"~{key}" for key in left_out]

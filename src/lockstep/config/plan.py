@@ -66,10 +66,10 @@ class Plan:
             _check_cores("datamodule.num_workers", OmegaConf.select(cfg, "datamodule.num_workers") or 0, cfg)
         if accelerator == "cpu" and target_nodes is None:
             _check_cores("trainer.devices", devices, cfg)
-        alike = _tensor_parallel_size(cfg, world_size)
+        tensor_parallel_size = _tensor_parallel_size(cfg, world_size)
         accumulate = cfg.trainer.accumulate_grad_batches
-        batch_size = _batch_size(cfg, world_size // alike * accumulate)
-        global_batch_size = None if batch_size is None else batch_size * (world_size // alike) * accumulate
+        batch_size = _batch_size(cfg, world_size // tensor_parallel_size * accumulate)
+        global_batch_size = None if batch_size is None else batch_size * (world_size // tensor_parallel_size) * accumulate
         return cls(
             accelerator=accelerator,
             devices=devices,
@@ -81,7 +81,7 @@ class Plan:
             accumulate_grad_batches=accumulate,
             lr=_learning_rate(cfg, global_batch_size),
             strategy=str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2],
-            tensor_parallel_size=alike,
+            tensor_parallel_size=tensor_parallel_size,
         )
 
     @property
@@ -100,8 +100,8 @@ class Plan:
         else:
             backend = "NCCL" if self.accelerator == "gpu" else "gloo"
             nodes = f" on {self.num_nodes} nodes" if self.num_nodes > 1 else ""
-            alike = f", {self.tensor_parallel_size} with the same samples" if self.tensor_parallel_size > 1 else ""
-            where = f"{self.world_size} {kind} processes{nodes}{alike}, {self.strategy} over {backend}"
+            same = f", {self.tensor_parallel_size} with the same samples" if self.tensor_parallel_size > 1 else ""
+            where = f"{self.world_size} {kind} processes{nodes}{same}, {self.strategy} over {backend}"
         rate = "" if self.lr is None else f", learning rate {self.lr:g}"
         if self.batch_size is None:
             return f"{where}; batches as the loaders have them{rate}"

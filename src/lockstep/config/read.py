@@ -10,8 +10,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.overrides import is_of_hydra, key_of, quote, split_flags
-from lockstep.config.targets import Trust, is_of_a_project, resolve
+from lockstep.config.overrides import override_key, quote, sets_hydra, split_flags
+from lockstep.config.targets import Trust, is_project_path, resolve
 from lockstep.errors import config_error
 
 ALLOW = "allow"  # the root key: null where a config was read from no directory
@@ -45,7 +45,7 @@ class Given:
     @classmethod
     def of(cls, arguments: Sequence[str]) -> "Given":
         """Raises ConfigError for an `allow=` that is no list of names."""
-        items = [item for item in split_flags(arguments)[1] if key_of(item) == ALLOW]
+        items = [item for item in split_flags(arguments)[1] if override_key(item) == ALLOW]
         value = _value(items[-1]) if items else None
         names = [] if value is None else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -85,7 +85,7 @@ def check_overrides(
     """
     folders = [Path(value) for flag, value in zip(flags[::2], flags[1::2], strict=False) if flag != "--config-name"]
     for item in overrides:
-        key = key_of(item)
+        key = override_key(item)
         if item in given.arguments or key in given.allow or _searches_in_the_project(item, where):
             continue
         if (why := next(_objections(item, folders), None) or objection(key, _value(item))) is not None:
@@ -94,21 +94,21 @@ def check_overrides(
 
 
 def _searches_in_the_project(item: str, where: Path) -> bool:
-    folders = _value(item) if key_of(item) == "hydra.searchpath" else None
+    folders = _value(item) if override_key(item) == "hydra.searchpath" else None
     return isinstance(folders, list) and all(_is_own_folder(str(one).removeprefix("file://"), where) for one in folders)
 
 
 def _is_own_folder(name: str, where: Path) -> bool:
     """One of the project, which has not come with what was read."""
-    return Path(name).is_absolute() and is_of_a_project(Path(name).resolve(), where)
+    return Path(name).is_absolute() and is_project_path(Path(name).resolve(), where)
 
 
 def _objections(item: str, folders: Sequence[Path]) -> Iterator[str]:
-    key, text = key_of(item), item.partition("=")[2]
+    key, text = override_key(item), item.partition("=")[2]
     if item.startswith("-") or key in _OF_THE_COMMAND:
         yield "which is for a command to say"
     is_harmless = any(re.fullmatch(one, key) for one in _OF_HYDRA) or re.fullmatch(_OPTIONS, f"{key}={text}")
-    if is_of_hydra(item) and not is_harmless:
+    if sets_hydra(item) and not is_harmless:
         yield "and Hydra's own settings can run code"
     for name in re.findall(r"\$\{\s*([^{}:\s]*)\s*:", text):
         if name not in _RESOLVERS:
@@ -129,15 +129,19 @@ def _value(item: str) -> Any:
         return item.partition("=")[2]
 
 
-def read_from(cfg: DictConfig) -> Path | None:
-    """The directory that a config was read from; None where a command line alone says what it is."""
-    return None if OmegaConf.select(cfg, ALLOW) is None else Path(OmegaConf.select(cfg, "resume") or cfg.run_dir)
+def source_directory(cfg: DictConfig) -> Path | None:
+    """Returns the directory that a config was read from, None where a command line alone says what it is; the working directory,
+    in which nothing is trusted then, while a sweep has not given the run its own."""
+    if OmegaConf.select(cfg, ALLOW) is None:
+        return None
+    places = (OmegaConf.select(cfg, key, throw_on_resolution_failure=False) for key in ("resume", "hydra.sweep.dir", "run_dir"))
+    return next((Path(place) for place in places if place), Path.cwd())
 
 
-def trust_of(cfg: DictConfig) -> Trust | None:
-    """What a config that was read from a directory may name; None where it was not."""
-    directory = read_from(cfg)
-    return None if directory is None else Trust.of_directory(directory, tuple(cfg.allow))
+def get_trust(cfg: DictConfig) -> Trust | None:
+    """Returns what a config that was read from a directory may name; None where it was not."""
+    directory = source_directory(cfg)
+    return None if directory is None else Trust.for_directory(directory, tuple(cfg.allow))
 
 
 def check_targets(cfg: DictConfig, trust: Trust) -> None:

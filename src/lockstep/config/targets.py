@@ -49,17 +49,17 @@ class Trust:
     allow: Sequence[str] = ()
 
     @classmethod
-    def of_checkpoint(cls, path: Path, allow: Sequence[str] = ()) -> Self:
+    def for_checkpoint(cls, path: Path, allow: Sequence[str] = ()) -> Self:
         return cls(IN_A_CHECKPOINT, path, allow)
 
     @classmethod
-    def of_directory(cls, path: Path, allow: Sequence[str] = ()) -> Self:
+    def for_directory(cls, path: Path, allow: Sequence[str] = ()) -> Self:
         return cls(IN_A_DIRECTORY, path, allow)
 
     def check(self, key: str, path: str) -> Callable[..., Any]:
         """The target. Raises ConfigError for one that may not be named; imports nothing then that is not trusted."""
         module, _, name = path.rpartition(".")
-        is_allowed, is_own = _is_below(path, self.allow), is_of_the_project(module, self.read)
+        is_allowed, is_own = _is_below(path, self.allow), is_project_module(module, self.read)
         is_near = any(_is_below(module, [one]) or _is_below(one, [module]) for one in self.modules)
         if any(part.startswith("_") for part in path.split(".")) or not (is_allowed or is_own or is_near):
             raise self._refusal(key, path)
@@ -72,32 +72,34 @@ class Trust:
         where = str(getattr(target, "__module__", None))
         if not isinstance(target, type | FunctionType) or vars(sys.modules[where]).get(target.__qualname__) is not target:
             raise self._refusal(key, path)  # a method, an object, or what is defined within a function
-        if _is_below(where, self.allow) or (is_of_the_project(where, self.read) and (self._is_of_a_run or self._is_part(target))):
+        if _is_below(where, self.allow) or (
+            is_project_module(where, self.read) and (self._is_for_a_run or self._is_part(target))
+        ):
             return target
         if not _is_below(where, self.modules) or not (target in _BUILDABLE or self._is_part(target) or _is_model_builder(target)):
             raise self._refusal(key, path)
         return _unpickling_nothing(target) if isinstance(target, FunctionType) else target
 
     @property
-    def _is_of_a_run(self) -> bool:
+    def _is_for_a_run(self) -> bool:
         """Or of a model alone; a run may name functions of the project too, in its callbacks and data say."""
         return self.modules != IN_A_CHECKPOINT
 
     def _is_part(self, target: Any) -> bool:
         """Is it a class of what a model, or a run, is made of?"""
-        kinds = _kinds_of_a_model() + (_kinds_of_a_run() if self._is_of_a_run else ())
+        kinds = _model_classes() + (_run_classes() if self._is_for_a_run else ())
         return isinstance(target, type) and issubclass(target, kinds)
 
     def _refusal(self, key: str, path: str) -> ConfigError:
         libraries = ", ".join(dict.fromkeys(name.partition(".")[0] for name in self.modules))
         accepted = f"accepted are classes of {libraries} and of the project, or what is trusted by"
-        if self._is_of_a_run:
+        if self._is_for_a_run:
             return config_error(f"{key}._target_", path, f"a directory's config may not name that; {accepted} allow=[{path}]")
         how = f"load_model(PATH, allow=[{path!r}]) or --allow {path}"
         return config_error(f"{key}._target_", path, f"a checkpoint may not name that; {accepted} {how}")
 
 
-def is_of_the_project(module: str, read: Path | None) -> bool:
+def is_project_module(module: str, read: Path | None) -> bool:
     """Is it in the folder of the program or in the working directory, not installed there, and not beside what was read?"""
     package = module.partition(".")[0]
     no_parts = (*_TOOLS, _PACKAGE, Path(sys.argv[0]).stem)  # the program itself, train.py say, is no part of a run
@@ -109,10 +111,10 @@ def is_of_the_project(module: str, read: Path | None) -> bool:
         return False
     places = [] if spec is None else [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location else [])]
     file = Path(*module.split(".")[1:])
-    return bool(places) and all(is_of_a_project(Path(str(place)).resolve() / file, read) for place in places)
+    return bool(places) and all(is_project_path(Path(str(place)).resolve() / file, read) for place in places)
 
 
-def is_of_a_project(place: Path, read: Path | None) -> bool:
+def is_project_path(place: Path, read: Path | None) -> bool:
     """Is it in the working directory or the program's folder, not installed there, and not beside what was read?"""
     if {"site-packages", "dist-packages"} & {*place.parts}:
         return False
@@ -137,7 +139,7 @@ def _is_beside(place: Path, read: Path, root: Path) -> bool:
 def resolve(key: str, path: Any, trust: Trust | None = None) -> Callable[..., Any]:
     """The callable that `key`'s `_target_` names.
 
-    Without `trust` it passes Hydra's own check of targets that run code, when it is found and again when it is called.
+    Without `trust` it passes Hydra's own check of targets that run code, when it is looked up and again when it is called.
     Raises ConfigError where there is no such thing, or it may not be named.
     """
     if not isinstance(path, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", path):
@@ -147,20 +149,20 @@ def resolve(key: str, path: Any, trust: Trust | None = None) -> Callable[..., An
     try:
         return instantiate({"_target_": path, "_partial_": True})
     except InstantiationException as error:
-        raise _not_found(key, path, error) from error
+        raise _lookup_error(key, path, error) from error
 
 
 def _is_below(name: str, modules: Sequence[str]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
-def _kinds_of_a_model() -> tuple[type, ...]:
+def _model_classes() -> tuple[type, ...]:
     from torch import nn, optim
 
     return nn.Module, optim.Optimizer, optim.lr_scheduler.LRScheduler  # torchmetrics' metrics are modules too
 
 
-def _kinds_of_a_run() -> tuple[type, ...]:
+def _run_classes() -> tuple[type, ...]:
     from lightning import Callback, LightningDataModule, Trainer
     from lightning.pytorch.loggers import Logger
     from lightning.pytorch.profilers import Profiler
@@ -193,7 +195,7 @@ def _unpickling_nothing(function: Callable[P, T]) -> Callable[P, T]:
     return build
 
 
-def _not_found(key: str, path: str, error: InstantiationException) -> Exception:
+def _lookup_error(key: str, path: str, error: InstantiationException) -> Exception:
     """One line; but a bug in the module that was imported stays what it is."""
     cause: BaseException | None = error.__cause__
     while cause is not None and cause.__cause__ is not None:

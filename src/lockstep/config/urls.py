@@ -19,7 +19,7 @@ def url_in(path: Path) -> str | None:
     return None if at is None else f"{parts[at]}//{'/' if parts[at] == 'file:' else ''}{'/'.join(parts[at + 1 :])}"
 
 
-def check_is_here(key: str, path: Path) -> None:
+def refuse_url(key: str, path: Path) -> None:
     """Raises ConfigError where a URL is given for what is read on this machine."""
     if (url := url_in(path)) is not None:
         run = re.sub(r"/checkpoints(/.*)?$", "", url)

@@ -11,7 +11,7 @@ from typing import Any, Self
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, SCMode
 
-from lockstep.config.overrides import config_flags, is_of_each_run, quote
+from lockstep.config.overrides import config_flags, is_for_each_run, quote
 from lockstep.config.plan import Plan
 
 
@@ -41,7 +41,7 @@ class CommandLine:
         return cls(
             flags=tuple(config_flags(hydra)),
             overrides=tuple(hydra.overrides.task),
-            hydra_overrides=tuple(filter(is_of_each_run, hydra.overrides.hydra)),
+            hydra_overrides=tuple(filter(is_for_each_run, hydra.overrides.hydra)),
             choices=hydra.runtime.choices,
             gives_run_dir=any(override.startswith("hydra.run.dir=") for override in hydra.overrides.hydra),
             composed=_plain(config),

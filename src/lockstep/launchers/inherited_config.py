@@ -19,7 +19,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from lockstep.atomic_files import read_json, replace_text
-from lockstep.config.overrides import key_of, unquote
+from lockstep.config.overrides import override_key, unquote
 from lockstep.config.plan import Plan
 
 FILE = ".inherited_config.json"
@@ -56,7 +56,7 @@ def read_inherited_plan(arguments: Sequence[str]) -> Plan | None:
 
 def _read(arguments: Sequence[str]) -> dict[str, Any]:
     key, _, directory = arguments[-1].partition("=")
-    content = read_json(Path(unquote(directory)) / FILE) if key_of(key) == "hydra.run.dir" else None
+    content = read_json(Path(unquote(directory)) / FILE) if override_key(key) == "hydra.run.dir" else None
     return content if content is not None and content.get("arguments") == list(arguments) else {}
 
 

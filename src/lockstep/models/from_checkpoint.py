@@ -31,7 +31,7 @@ def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
     if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
         raise config_error("checkpoint", path, _NO_CONFIG)
     try:
-        model = build_model(model_config, trust=Trust.of_checkpoint(path, allow))
+        model = build_model(model_config, trust=Trust.for_checkpoint(path, allow))
     except ConfigError as error:
         raise config_error("checkpoint", path, str(error)) from error
     except Exception as error:  # whatever a constructor says to nonsense

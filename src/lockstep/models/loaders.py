@@ -4,7 +4,7 @@ from hydra.core.hydra_config import HydraConfig
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from lockstep.config.overrides import key_of
+from lockstep.config.overrides import override_key
 from lockstep.errors import config_error
 
 
@@ -16,7 +16,7 @@ def check_training_data(model: LightningModule, datamodule: LightningDataModule 
     if datamodule is None or not has_own or not HydraConfig.initialized():
         return
     hydra = HydraConfig.get()
-    if not {"datamodule", "experiment"} & set(map(key_of, hydra.overrides.task)):
+    if not {"datamodule", "experiment"} & set(map(override_key, hydra.overrides.task)):
         default = hydra.runtime.choices["datamodule"]
         accepted = f"accepted is datamodule=null for these, or datamodule={default} for that data"
         raise config_error("datamodule", default, f"is the default, and {name} has loaders of its own; {accepted}")

@@ -16,8 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.atomic_files import Stamp, stamp_of
 from lockstep.config.construct import construct
 from lockstep.config.plan import Plan
-from lockstep.config.read import ALLOW
-from lockstep.config.targets import Trust
+from lockstep.config.read import get_trust
 from lockstep.launchers.environment import register_resolvers
 from lockstep.runs.composition import CONF
 
@@ -79,7 +78,7 @@ class Subscribers:
     @classmethod
     def of(cls, cfg: DictConfig) -> Self:
         nodes = OmegaConf.select(cfg, "events") or {}
-        trust = _trust(cfg)
+        trust = get_trust(cfg)
         plain: dict[str, Any] = {name: OmegaConf.to_container(nodes[name]) for name in nodes if nodes[name] is not None}
         return cls({name: construct(f"events.{name}", node, trust=trust) for name, node in plain.items()})
 
@@ -136,11 +135,3 @@ class Subscribers:
 
 def _stamps(folder: Path) -> dict[str, Stamp | None]:
     return {path.name: stamp_of(path) for path in folder.glob("*.ckpt")}
-
-
-def _trust(cfg: DictConfig) -> Trust | None:
-    """What a config that was read from a directory may name, as lockstep.config.read.trust_of says it once a run has its own."""
-    if (allow := OmegaConf.select(cfg, ALLOW)) is None:
-        return None
-    where = OmegaConf.select(cfg, "resume") or OmegaConf.select(cfg, "hydra.sweep.dir") or cfg.run_dir
-    return Trust.of_directory(Path(where), tuple(allow))

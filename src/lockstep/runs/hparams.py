@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.overrides import key_of
+from lockstep.config.overrides import override_key
 from lockstep.launchers.environment import SWEPT_KEYS
 
 _FACTS = ("world_size", "global_batch_size", "lr", "precision", "seed")
@@ -21,7 +21,7 @@ def hyperparameters(
 ) -> dict[str, Any]:
     """The overridden keys, of groups the option (`choices`), and what follows from them: of the `facts` those that are not
     overridden themselves. The learning rate, which may be scaled, is the one that was stepped with."""
-    chosen = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in map(key_of, overrides)}
+    chosen = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in map(override_key, overrides)}
     values = {
         key: value if isinstance(value, str | int | float) else str(value) for key, value in chosen.items() if value is not None
     }
@@ -32,7 +32,7 @@ def hyperparameters(
 def swept(overrides: Sequence[str]) -> list[str]:
     """In a job of a sweep without those that all its jobs have."""
     keys = os.environ.get(SWEPT_KEYS)
-    return [override for override in overrides if keys is None or key_of(override) in keys.split()]
+    return [override for override in overrides if keys is None or override_key(override) in keys.split()]
 
 
 def session(values: Mapping[str, str | float], is_success: bool) -> list[Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lockstep.atomic_files import read_regular, write_json
-from lockstep.config.overrides import key_of
+from lockstep.config.overrides import override_key
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 
@@ -33,7 +33,7 @@ class Identity:
 
     @classmethod
     def new(cls, command: CommandLine, global_batch_size: int | None) -> Self:
-        overrides = [item for item in (*command.overrides, *command.hydra_overrides) if key_of(item) not in OF_ONE_START]
+        overrides = [item for item in (*command.overrides, *command.hydra_overrides) if override_key(item) not in OF_ONE_START]
         return cls(uuid.uuid4().hex, list(command.flags), overrides, global_batch_size)
 
     @classmethod

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from lockstep.atomic_files import read_json
-from lockstep.config.overrides import key_of, last_of_each, quote, split_flags, unquote
+from lockstep.config.overrides import keep_last, override_key, quote, split_flags, unquote
 from lockstep.config.plan import AUTO
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import config_error
@@ -32,7 +32,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     not. Changes nothing, but that a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
     """
     flags, overrides = split_flags(arguments)
-    wanted = next((unquote(item.partition("=")[2]) for item in reversed(overrides) if key_of(item) == "resume"), "null")
+    wanted = next((unquote(item.partition("=")[2]) for item in reversed(overrides) if override_key(item) == "resume"), "null")
     rank = this_rank()
     if wanted == "null" or (rank is not None and rank.started_by == "parent"):  # whose arguments are spelled out
         return list(arguments)
@@ -42,8 +42,8 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory")
     subscribers = Subscribers.before_composition()
     run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else _fetched(wanted, overrides, subscribers)
-    new = [item for item in overrides if key_of(item) not in OF_ONE_START and not _asks_for_a_search(item)]
-    if any(key_of(item) == "overwrite" and not item.endswith("=false") for item in overrides):
+    new = [item for item in overrides if override_key(item) not in OF_ONE_START and not _asks_for_a_search(item)]
+    if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
     check_files(run_dir, "resume")
     saved = _identity_of(run_dir, wanted)
@@ -59,11 +59,11 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     known = list(saved.overrides)
     changed = [item for item in new if item not in known]
     _check(changed)
-    keys = {key_of(item) for item in changed}
+    keys = {override_key(item) for item in changed}
     if saved.global_batch_size is not None and keys & _CHANGES_THE_WORLD and not keys & _SAYS_THE_BATCH:
         known.append(f"datamodule.global_batch_size={saved.global_batch_size}")  # whatever the number of processes
     where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
-    return [*saved.flags, *flags, *last_of_each([*known, *new]), given.override, *where]
+    return [*saved.flags, *flags, *keep_last([*known, *new]), given.override, *where]
 
 
 def _fetched(wanted: str, overrides: Sequence[str], subscribers: Subscribers) -> Path:
@@ -75,7 +75,7 @@ def _fetched(wanted: str, overrides: Sequence[str], subscribers: Subscribers) ->
 
 
 def _values(overrides: Sequence[str]) -> dict[str, str]:
-    return {key_of(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
+    return {override_key(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
 
 
 def _directory_of(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
@@ -92,7 +92,7 @@ def directory_of_command(overrides: Sequence[str]) -> Path | None:
 
 def _asks_for_a_search(override: str) -> bool:
     """A batch size that was found is kept: the run has been trained with it."""
-    return key_of(override) == "datamodule.batch_size" and unquote(override.partition("=")[2]) == AUTO
+    return override_key(override) == "datamodule.batch_size" and unquote(override.partition("=")[2]) == AUTO
 
 
 def _identity_of(run_dir: Path, wanted: str) -> Identity:
@@ -107,7 +107,7 @@ def _identity_of(run_dir: Path, wanted: str) -> Identity:
 def _check(changed: Sequence[str]) -> None:
     """Raises ConfigError for what a resumption can't change: it is in the checkpoint, or it is another run."""
     for item in changed:
-        key, value = key_of(item), item.partition("=")[2]
+        key, value = override_key(item), item.partition("=")[2]
         if key.startswith(_IN_THE_CHECKPOINT):
             raise config_error(
                 key, value, "comes from the checkpoint on resumption; accepted is a new run, with init_from=CHECKPOINT"

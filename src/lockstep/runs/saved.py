@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from lockstep.config.urls import check_is_here
+from lockstep.config.urls import refuse_url
 from lockstep.errors import ConfigError, config_error
 
 
@@ -36,7 +36,7 @@ def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ())
 
 def _read(path: Path, run_dir: Path) -> Any:
     """The file as Hydra has written it: the root keys come last, so that a file cut short lacks run_dir."""
-    check_is_here("RUN_DIR", run_dir)
+    refuse_url("RUN_DIR", run_dir)
     if not path.is_file():
         raise config_error("RUN_DIR", run_dir, f"has no {path.relative_to(run_dir)}; accepted is the directory of a run")
     try:
@@ -55,7 +55,7 @@ def _read(path: Path, run_dir: Path) -> Any:
 def checkpoint_of(run_dir: Path, wanted: str | None) -> Path:
     """best, last or a path; by default the best, or the last where none was the best."""
     folder = run_dir / "checkpoints"
-    check_is_here("RUN_DIR", run_dir)
+    refuse_url("RUN_DIR", run_dir)
     if wanted not in (None, "best", "last"):
         return Path(wanted)
     names = [wanted] if wanted else ["best", "last"]

@@ -13,7 +13,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.config.overrides import config_flags, constants, key_of, quote
+from lockstep.config.overrides import config_flags, constants, override_key, quote
 from lockstep.config.plan import Plan
 from lockstep.config.read import ALLOW, Given, targets_in
 from lockstep.errors import ConfigError, ExitCode, config_error
@@ -128,7 +128,7 @@ class Sweep:
         constant = constants(self.config.hydra.overrides.task)
         swept = [override for override in overrides if override not in constant]
         try:
-            if folders := [item.partition("=")[2] for item in swept if key_of(item) == _DATA_DIR]:
+            if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:
                 raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; accepted is a sweep for each folder")
             full, cfg, plan = self._composed(overrides)
             resources = self.executor.resources(full, plan)
@@ -143,7 +143,7 @@ class Sweep:
             facts |= {"global_batch_size": None, "lr": None}
         self.jobs[key] = Job(
             key=key,
-            overrides=tuple(override for override in overrides if key_of(override) != ALLOW),
+            overrides=tuple(override for override in overrides if override_key(override) != ALLOW),
             directory=directory,
             pool=pool,
             width=width,
@@ -155,7 +155,7 @@ class Sweep:
             inherited_config=command.inherited_config(directory),
             config=config_of(cfg),
             hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept or overrides, facts),
-            swept=tuple(map(key_of, swept or overrides)),
+            swept=tuple(map(override_key, swept or overrides)),
             tensorboard=_tensorboard_folder(cfg),
             fresh=cfg.fresh_processes,
             stop_deadline=_stop_deadline(cfg),
@@ -199,7 +199,7 @@ class Sweep:
         self.executor.reconcile(manifest)
         manifest.git_commit, manifest.planned = commit, self.planned
         given = self.config.hydra.overrides
-        overrides = [item for item in (*given.task, *given.hydra) if key_of(item) not in _OF_ONE_CALL]
+        overrides = [item for item in (*given.task, *given.hydra) if override_key(item) not in _OF_ONE_CALL]
         manifest.add_call(Path(sys.argv[0]).name, config_flags(self.config.hydra), overrides, Path.cwd())
         self.manifest, self.runner = manifest, Runner(manifest, self.executor, self.settings)
         return self.manifest, self.runner

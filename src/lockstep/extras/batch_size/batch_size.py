@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.config.overrides import key_of
+from lockstep.config.overrides import override_key
 from lockstep.config.plan import AUTO, Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, EpochTooShort, ExitCode, NamedFailure, config_error
@@ -56,7 +56,7 @@ def find_batch_size(config: DictConfig) -> None:
     with read_write(config), open_dict(config), read_write(config.hydra):
         config.datamodule.batch_size = size
         overrides: list[str] = list(config.hydra.overrides.task)
-        kept = [override for override in overrides if key_of(override) != KEY]
+        kept = [override for override in overrides if override_key(override) != KEY]
         config.hydra.overrides.task = [*kept, f"{KEY}={size}"]
 
 
