@@ -14,70 +14,61 @@ from rich.console import Console
 
 from lockstep.atomic_files import replace_text
 from lockstep.console import table
-from lockstep.sweeps.job_directory import RECORDED, read_all_metadata, read_record
+from lockstep.sweeps.job_directory import RECORDED, read_all_metadata
 from lockstep.sweeps.jobs import REPEATS, flat, varying
-from lockstep.sweeps.manifest import UNREADABLE, Manifest
-from lockstep.sweeps.states import FAILED, FINISHED
+from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.table import print_table, shorten
-from lockstep.sweeps.view import SweepView
+from lockstep.sweeps.view import JobView, SweepView
 
 
-def write_results(manifest: Manifest, keys: Sequence[str]) -> None:
-    """Shows the jobs `keys` sorted by their metric, failures last, and writes results.csv and results.md of all jobs."""
-    directory = manifest.directory
+def write_results(manifest: Manifest, keys: Sequence[str]) -> SweepView:
+    """Shows the jobs `keys` sorted by their metric, failures last, and returns what it shows; writes results.csv and results.md of
+    all jobs."""
+    directory, ranked = manifest.directory, SweepView(manifest, is_held=False).ranked
     swept = varying([job["overrides"] for job in manifest.jobs.values()])
     edited = edits(manifest)
-    results = [_result(key, job, manifest, swept) | edited.get(key, {}) for key, job in _ranked(manifest)]
-    unknown = {"key": None, "repetition": None, "metric": None, "status": FAILED, "reason": UNREADABLE}
-    results += [unknown | {"directory": name} for name in manifest.unreadable]
-    differing = [*swept, *dict.fromkeys(name for values in edited.values() for name in values)]
+    results = [_result(job, swept) | edited.get(job.key, {}) for job in ranked]
     names = [name for name in dict.fromkeys(itertools.chain(*results)) if name != "repetition"]
     replace_text(directory / "results.csv", _csv(names, results))
+    differing = dict.fromkeys(itertools.chain(swept, *edited.values()))
     tables = [_markdown(names[1:], results), *_repeats(results, [name for name in differing if name not in REPEATS])]
     replace_text(directory / "results.md", "\n".join(tables))
-    view = SweepView(manifest, is_held=False, keys=[result["key"] for result in results if result["key"] in keys])
+    view = SweepView(manifest, is_held=False, keys=[job.key for job in ranked if job.key in keys])
     print_table(view)
     if view.best is not None:
         print(f"\nbest: {directory / view.best.entry['directory']}")
     print(f"\n{directory}/results.csv\ntensorboard --logdir {shlex.quote(str(directory))}", flush=True)
+    return view
 
 
 def edits(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """By job the values of config keys in which it differs from a job of the same overrides: a config file was edited
+    """Returns by job the values of config keys in which it differs from a job of the same overrides: a config file was edited
     between two calls of the sweep."""
-    configs = {
-        key: flat(metadata["config"]) for key, metadata in read_all_metadata(manifest.directory).items() if key in manifest.jobs
-    }
-    alike: dict[tuple[str, ...], list[str]] = {}
+    metadata = {key: content for key, content in read_all_metadata(manifest.directory).items() if key in manifest.jobs}
+    configs = {key: flat(content["config"]) for key, content in metadata.items()}
+    groups: dict[tuple[str, ...], list[str]] = {}
     for key in configs:
         overrides = sorted(item for item in manifest.jobs[key]["overrides"] if item.partition("=")[0].lstrip("+") not in REPEATS)
-        alike.setdefault(tuple(overrides), []).append(key)
-    found: dict[str, dict[str, Any]] = {}
-    for keys in alike.values():
+        groups.setdefault(tuple(overrides), []).append(key)
+    edited: dict[str, dict[str, Any]] = {}
+    for keys in groups.values():
         names = dict.fromkeys(name for key in keys for name in configs[key] if name not in REPEATS)
         changed = [name for name in names if len({json.dumps(configs[key].get(name)) for key in keys}) > 1]
-        found |= {key: {name: configs[key].get(name) for name in changed} for key in keys if changed}
-    return found
+        edited |= {key: {name: configs[key].get(name) for name in changed} for key in keys if changed}
+    return edited
 
 
-def _ranked(manifest: Manifest) -> list[tuple[str, dict[str, Any]]]:
-    """Best metric first; jobs without one at the end."""
-
-    def rank(item: tuple[str, dict[str, Any]]) -> tuple[bool, float]:
-        metric = item[1]["metric"]
-        sign = -1 if item[1].get("optimized_mode") == "max" else 1
-        return metric is None, 0.0 if metric is None else sign * metric
-
-    return sorted(manifest.jobs.items(), key=rank)
-
-
-def _result(key: str, job: dict[str, Any], manifest: Manifest, swept: Sequence[str]) -> dict[str, Any]:
-    record = (read_record(manifest.directory / job["directory"]) or {}) if job["status"] == FINISHED else {}
-    values = dict(override.lstrip("+").partition("=")[::2] for override in job["overrides"])
-    result = {"key": key, "repetition": job.get("repetition"), "directory": job["directory"], "status": job["status"]}
-    result |= {name: values.get(name.lstrip("+")) for name in swept} | {"metric": job["metric"]}
-    result |= {name: record.get(name) for name in RECORDED} | record.get("metrics", {})
-    return result | {"reason": shorten(job["reason"]) if job["reason"] else None}
+def _result(job: JobView, swept: Sequence[str]) -> dict[str, Any]:
+    values = dict(override.lstrip("+").partition("=")[::2] for override in job.entry["overrides"])
+    result = {
+        "key": job.key,
+        "repetition": job.entry.get("repetition"),
+        "directory": job.entry["directory"],
+        "status": job.status,
+    }
+    result |= {name: values.get(name.lstrip("+")) for name in swept} | {"metric": job.entry["metric"]}
+    result |= {name: job.record.get(name) for name in RECORDED} | job.record.get("metrics", {})
+    return result | {"reason": job.entry["reason"] and shorten(job.entry["reason"])}
 
 
 def _csv(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
@@ -93,31 +84,26 @@ def _repeats(results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[st
     groups: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         if result["metric"] is not None:
-            same = result["repetition"] or json.dumps([result.get(name) for name in names])
-            groups.setdefault(same, []).append(result)
-    if all(len(same) < 2 for same in groups.values()):
+            repetition = result["repetition"] or json.dumps([result.get(name) for name in names])
+            groups.setdefault(repetition, []).append(result)
+    if all(len(group) < 2 for group in groups.values()):
         return []
     rows = []
-    for same in groups.values():
-        metrics = [result["metric"] for result in same]
+    for group in groups.values():
+        metrics = [result["metric"] for result in group]
         spread = statistics.stdev(metrics) if len(metrics) > 1 else None
-        rows.append(same[0] | {"runs": len(metrics), "mean": statistics.mean(metrics), "standard deviation": spread})
+        rows.append(group[0] | {"runs": len(metrics), "mean": statistics.mean(metrics), "standard deviation": spread})
     return [_markdown([*names, "runs", "mean", "standard deviation"], rows)]
 
 
-def _markdown(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
-    """A table in Markdown."""
-    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in _cells(columns, rows)]
+def _markdown(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
     text = io.StringIO()
-    Console(file=text, width=100_000).print(table(cells, columns, box=box.MARKDOWN))
+    Console(file=text, width=100_000).print(table(cells, names, box=box.MARKDOWN))
     return text.getvalue().strip() + "\n"
 
 
-def _cells(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[list[str]]:
-    return [[_cell(row.get(name)) for name in names] for row in rows]
-
-
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    """One line without the column's border."""
+    text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return " ".join(text.split()).replace("|", "\\|")

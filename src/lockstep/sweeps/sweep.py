@@ -29,7 +29,6 @@ from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import edits, write_results
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
-from lockstep.sweeps.states import FAILED, sweep_exit_code
 
 log = logging.getLogger(__name__)
 _DATA_DIR = "datamodule.data_dir"
@@ -214,16 +213,13 @@ class Sweep:
     def _end(self) -> None:
         assert self.runner is not None
         STOP_SIGNALS.leave()
-        keys = [*self.jobs] if self.planned is None else [*self.manifest.jobs]
-        write_results(self.manifest, keys)
-        states = [self.manifest.jobs[key]["status"] for key in keys if key in self.manifest.jobs]
-        states += [FAILED for _ in self.manifest.unreadable]
+        view = write_results(self.manifest, [*self.jobs] if self.planned is None else [*self.manifest.jobs])
         if self.runner.stopped:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
             if queued := self.manifest.in_queue():
                 take_out = f"Take them out of it: {sweep_command('cancel', self.directory)}"
                 console.say(f"{len(queued)} job(s) stay in the queue. {take_out}")
-        code = ExitCode.PREEMPTED if self.runner.was_interrupted else sweep_exit_code(states)
+        code = ExitCode.PREEMPTED if self.runner.was_interrupted else view.exit_code
         if code:
             raise SystemExit(code)
 

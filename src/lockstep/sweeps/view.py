@@ -95,13 +95,19 @@ class SweepView:
     def exit_code(self) -> ExitCode:
         return sweep_exit_code(self.counts)
 
+    @cached_property
+    def ranked(self) -> list[JobView]:
+        """The jobs by their final metric, the best first, those without one last."""
+
+        def rank(job: JobView) -> tuple[bool, float]:
+            metric, sign = job.entry["metric"], -1 if job.entry.get("optimized_mode") == "max" else 1
+            return metric is None, 0.0 if metric is None else sign * metric
+
+        return sorted(self.jobs, key=rank)
+
     @property
     def best(self) -> JobView | None:
-        """The best finished job by the metric of the first one."""
-        done = [job for job in self.jobs if job.status == FINISHED and job.metric is not None]
-        comparable = [job for job in done if job.entry["optimized_metric"] == done[0].entry["optimized_metric"]]
-        sign = -1 if comparable and comparable[0].entry.get("optimized_mode") == "max" else 1
-        return min(comparable, key=lambda job: sign * (job.metric or 0.0), default=None)
+        return next((job for job in self.ranked if job.status == FINISHED and job.entry["metric"] is not None), None)
 
     @cached_property
     def left(self) -> float | None:
@@ -153,6 +159,7 @@ def _unreadable_jobs(manifest: Manifest) -> list[JobView]:
     """The directories of which nobody knows which job they are."""
     first = max((job["number"] for job in manifest.jobs.values()), default=-1) + 1
     known = {"devices": 0, "status": FAILED, "reason": UNREADABLE, "metric": None, "optimized_metric": "", "attempts": []}
+    known |= {"overrides": []}
     return [
         JobView(name, known | {"number": number, "directory": name}, overrides=(name,))
         for number, name in enumerate(manifest.unreadable, first)
