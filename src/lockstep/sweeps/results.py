@@ -22,8 +22,8 @@ from lockstep.sweeps.view import JobView, SweepView
 
 
 def write_results(manifest: Manifest, keys: Sequence[str]) -> SweepView:
-    """Shows the jobs `keys` sorted by their metric, failures last, and returns what it shows; writes results.csv and results.md of
-    all jobs."""
+    """Shows the jobs `keys` sorted by their metric, failures last; writes results.csv and results.md of all jobs. Returns what it
+    has shown."""
     directory, ranked = manifest.directory, SweepView(manifest, is_held=False).ranked
     swept = varying([job["overrides"] for job in manifest.jobs.values()])
     edited = edits(manifest)
