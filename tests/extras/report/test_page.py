@@ -164,6 +164,7 @@ def test_little_is_predicted_from_two_counts_without_repeats(tmp_path: Path) -> 
     assert predicted(page(tmp_path / "once", once)) == [1, 2, 4]
     assert predicted(page(tmp_path / "repeated", [one | {"seed": seed} for one in once for seed in (0, 1)])) == [1, 2, *COUNTS]
     assert predicted(page(tmp_path / "three", [*once, cell(4, step=0.0135)])) == [1, 2, 4, *COUNTS]
+    assert predicted(page(tmp_path / "many", [one | {"devices": 1024 * one["devices"]} for one in once])) == [1024, 2048, 4096]
 
 
 def test_the_page_says_what_was_trained_on_what(tmp_path: Path) -> None:

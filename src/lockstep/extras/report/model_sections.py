@@ -1,4 +1,4 @@
-"""The section about the model of a step: what was fitted, what it predicts, and what would change it."""
+"""The sections about the model of a step: what was fitted, what it predicts, and what would change it."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from lockstep.extras.report.analysis import Analysis, Assumptions
 from lockstep.extras.report.estimates import Estimate
 from lockstep.extras.report.page import Block
 from lockstep.extras.report.prediction import COUNTS, Network, Workload, what_if
-from lockstep.extras.report.series import STRONG
+from lockstep.extras.report.series import STRONG, Series
 from lockstep.extras.report.step_model import Fit, StepModel
 
 
@@ -19,31 +19,55 @@ def communication(analysis: Analysis) -> Iterator[Block]:
         return
     yield {"heading": "A model of communication"}
     if fit is None:
-        yield {
-            "text": "It needs times of two numbers of devices at least, each with a core to every thread: there are none here."
-        }
+        why = "It needs times of two numbers of devices at least, each with a core to every thread: there are none here."
+        yield {"text": why}
         return
-    yield {
-        "text": "T(n) = compute + max(0, 2(n-1)/n * bytes/bandwidth + 2(n-1) * latency - overlap), fitted to the times of the "
-        "steps."
-    }
+    formula = "T(n) = compute + max(0, 2(n-1)/n * bytes/bandwidth + 2(n-1) * latency - overlap)"
+    yield {"text": f"{formula}, fitted to the times of the steps."}
     last = int(min(fit.reach, max(16, 2 * fit.counts[-1])))
     alt = "Milliseconds of a step by number of devices: measured, and as the model has it, by its terms"
     yield {"picture": "model", "alt": alt, "draw": lambda: charts.step_model(series, fit, last)}
-    one_ring = series.workload
-    batch = one_ring.per_device(series.base.devices)
+    batch = series.workload.per_device(series.base.devices)
     yield {"columns": ["parameter", "value", "known"], "table": [*_parameters(analysis, fit, batch)]}
+
+
+def predictions(analysis: Analysis) -> Iterator[Block]:
+    series, fit, assumed = analysis.series, analysis.fit, analysis.assumed
+    if series is None or fit is None:
+        return
     yield {"heading": "Predicted efficiency"}
-    most = series.base.global_batch if series.kind == STRONG else COUNTS[-1]  # a device has a sample at least
-    asked = COUNTS if math.isinf(fit.reach) else (int(fit.reach),)
-    counts = sorted({n for n in (*fit.counts, *asked) if n <= most})
-    nodes = _with_nodes(analysis, fit, one_ring)
-    yield _predictions(analysis.assumed, fit, one_ring, nodes, counts)
+    nodes = _with_nodes(analysis, fit, series.workload)
+    yield _predictions(assumed, fit, series.workload, nodes, _counts(series, fit))
     if math.isfinite(fit.reach):
         why = "twice what was measured: that needs repeats (seed=0,1,2) or three numbers of devices."
         yield {"text": f"Nothing is predicted beyond {fit.reach} devices, {why}"}
-    yield {"text": _premises(analysis.assumed, nodes)}
-    yield from _changes(fit, one_ring, max(n for n in counts if n <= 64))
+    premises = "Taken for granted: every device is as fast, and has as many cores, as those that were measured."
+    if nodes is not None:
+        premises += f" Between nodes of {assumed.node} devices: {assumed.node_bandwidth / 1e9:g} GB/s at most (an assumption; "
+        premises += "--node and --node-bandwidth set it), and the latency that was fitted."
+    yield {"text": premises}
+
+
+def changes(analysis: Analysis) -> Iterator[Block]:
+    """What would change the efficiency of the largest count up to 64."""
+    series, fit = analysis.series, analysis.fit
+    if series is None or fit is None:
+        return
+    workload, counts = series.workload, _counts(series, fit)
+    devices = max((n for n in counts if n <= 64), default=counts[0])
+    yield {"heading": f"What would move it: {devices} devices, limited by {_limit(fit, workload, devices)}"}
+    yield {"text": f"Efficiency as it is: {_efficiency(fit, workload, devices):.0%}. It would be, with"}
+    gains = what_if(workload, fit.model, devices)
+    names = sorted(gains, key=lambda name: -gains[name])
+    changed = {name: fit.predict(lambda step, name=name: what_if(workload, step, devices)[name]) for name in names}
+    yield {"list": [f"{name}: {efficiency:.0%}" for name, efficiency in changed.items()]}
+
+
+def _counts(series: Series, fit: Fit) -> list[int]:
+    """Returns the numbers of devices for which there are predictions: each device has a sample at least."""
+    most = series.base.global_batch if series.kind == STRONG else math.inf
+    asked = COUNTS if math.isinf(fit.reach) else (int(fit.reach),)
+    return sorted({n for n in (*fit.counts, *asked) if n <= most})
 
 
 def _with_nodes(analysis: Analysis, fit: Fit, workload: Workload) -> Workload | None:
@@ -97,22 +121,3 @@ def _efficiency(fit: Fit, workload: Workload, devices: int) -> Estimate:
 def _limit(fit: Fit, workload: Workload, devices: int) -> str:
     """Names what limits by each of the candidates, which can't be told from each other."""
     return " or ".join(dict.fromkeys(workload.limit(one.model, devices) for one in fit.candidates))
-
-
-def _premises(assumed: Assumptions, nodes: Workload | None) -> str:
-    text = "Taken for granted: every device is as fast, and has as many cores, as those that were measured."
-    if nodes is None:
-        return text
-    return (
-        f"{text} Between nodes of {assumed.node} devices: {assumed.node_bandwidth / 1e9:g} GB/s at most (an assumption; "
-        "--node and --node-bandwidth set it), and the latency that was fitted."
-    )
-
-
-def _changes(fit: Fit, workload: Workload, devices: int) -> Iterator[Block]:
-    yield {"heading": f"What would move it: {devices} devices, limited by {_limit(fit, workload, devices)}"}
-    yield {"text": f"Efficiency as it is: {_efficiency(fit, workload, devices):.0%}. It would be, with"}
-    gains = what_if(workload, fit.model, devices)
-    names = sorted(gains, key=lambda name: -gains[name])
-    changed = {name: fit.predict(lambda step, name=name: what_if(workload, step, devices)[name]) for name in names}
-    yield {"list": [f"{name}: {efficiency:.0%}" for name, efficiency in changed.items()]}
