@@ -1,4 +1,4 @@
-"""What a class or function accepts: the names of its arguments, and of each the type that its annotation says."""
+"""The arguments that a class or function accepts: their names, and the types that their annotations give."""
 
 import inspect
 import math
@@ -48,7 +48,7 @@ class Arguments:
                 raise config_error(f"{key}.{name}", shown(value), f"accepted is {words(annotation)}")
 
     def missing(self, given: set[str], positional: int) -> list[str]:
-        """The required arguments that are not among those given, by name or as the first so many."""
+        """Returns the required arguments that are not given by name, nor are among the first `positional` ones."""
         rest = list(self.own.values())[positional:]
         return [one.name for one in rest if one.default is Parameter.empty and one.name not in given]
 
@@ -65,7 +65,7 @@ def _takes_others(signature: Signature) -> bool:
 
 
 def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Those that a call's keyword arguments come to: a function; of a class the constructors, as far as they pass others on."""
+    """Yields what receives a call's keyword arguments: a function, or the constructors of a class that pass others on."""
     if not isinstance(target, type):
         yield target
         return
@@ -89,8 +89,8 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Can a value that was written in a config be what is annotated? A list does for a tuple, an integer for a number, text
-    for any class but a number; objects that are built already are accepted."""
+    """Returns whether a value in a config can be what is annotated. A list is accepted for a tuple, an integer for a number, text
+    for any class but a number; objects that are built already are accepted for any class."""
     kind, inner = get_origin(annotation) or annotation, get_args(annotation)
     if kind is Any:
         return True
@@ -128,7 +128,7 @@ def _is_list_like(kind: Any) -> bool:
 
 
 def words(annotation: Any) -> str:
-    """What fits it, for a person."""
+    """Returns a description of the values that fit an annotation."""
     kind, inner = get_origin(annotation) or annotation, get_args(annotation)
     if kind in (Union, types.UnionType):
         return ", or ".join(dict.fromkeys(words(one) for one in inner))
@@ -144,7 +144,7 @@ def words(annotation: Any) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a command line has it."""
+    """Returns a value as it is written on a command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):

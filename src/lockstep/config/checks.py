@@ -1,4 +1,4 @@
-"""What can be wrong in a composed config, checked before anything heavy is imported."""
+"""Checks of a composed config, which are made before anything heavy is imported."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -45,7 +45,7 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
 
 
 def _integers(node: Any, above: str = "") -> Iterator[tuple[str, int]]:
-    """All that there are in plain containers, with their keys."""
+    """Yields the integers in plain containers, with their keys."""
     for name, value in node.items() if isinstance(node, dict) else enumerate(node):
         if isinstance(value, dict | list):
             yield from _integers(value, f"{above}{name}.")
@@ -73,14 +73,14 @@ def _has(cfg: DictConfig, key: str) -> bool:
 
 
 def _check_missing(cfg: DictConfig, needed: Iterable[str]) -> None:
-    """Of what was taken out by ~KEY and can't be done without."""
+    """Raises ConfigError for a needed key that was taken out by ~KEY."""
     for key in needed:
         if not _has(cfg, key):
             raise config_error(key, "???", "a value is required")
 
 
 def _check_groups(cfg: DictConfig, chosen: Iterable[str]) -> None:
-    """`model.optimizer=adam` is text where a group of values is meant."""
+    """Raises ConfigError for text where a group of values is meant, as in `model.optimizer=adam`."""
     for key in _groups(cfg):
         if not isinstance(node := OmegaConf.select(cfg, key), DictConfig):
             raise config_error(key, shown(node), f"accepted is a group; override what is in it, {key}.NAME=VALUE")
@@ -90,7 +90,7 @@ def _check_groups(cfg: DictConfig, chosen: Iterable[str]) -> None:
 
 
 def _groups(cfg: DictConfig) -> list[str]:
-    """What is built from a _target_: the parts of a run, and what there is of callbacks and the like."""
+    """Returns the keys of what is built from a _target_: the parts of a run, its callbacks and the like."""
     entries = [f"{group}.{name}" for group in GROUPS_OF_ENTRIES for name in OmegaConf.select(cfg, group) or {}]
     return [*GROUPS, *(key for key in ("datamodule", *entries) if OmegaConf.select(cfg, key) is not None)]
 

@@ -50,7 +50,7 @@ class Factory:
             raise refusal from error
 
     def construct(self, given: Mapping[str, Any]) -> Any:
-        """The object, with those of the given arguments that the target takes."""
+        """Calls the target with those of the given arguments that it takes."""
         taken = {name: value for name, value in given.items() if self.arguments.takes(name)}
         for name in taken.keys() & self.keywords.keys():
             raise config_error(f"{self.key}.{name}", shown(self.keywords[name]), "is set elsewhere; accepted is to leave it out")
@@ -99,7 +99,7 @@ def _built(key: str, value: Any, trust: Trust | None) -> Any:
 
 
 def name_refusal(key: str, target: str, values: Mapping[str, Any], error: Exception) -> ConfigError:
-    """The line for what a library has raised, under the argument whose name and value it speaks of first, or one of the two."""
+    """Returns a refusal with a library's message, under the argument whose name and value it contains, or one of them."""
     line = _in_one_line(error)
     matches = {name: re.search(rf"\b{name.rstrip('s').replace('_', '[_ ]')}s?\b", line) for name in values}
     named = [name for _, name in sorted((match.start(), name) for name, match in matches.items() if match)]
@@ -111,8 +111,8 @@ def name_refusal(key: str, target: str, values: Mapping[str, Any], error: Except
 
 
 def refused_by_lightning(error: BaseException, trainer: Mapping[str, Any]) -> ConfigError | None:
-    """The line for what Lightning itself refuses when it has seen the data; None for what else is raised, and for what code of
-    one's own, which its traceback leads to, has called it with."""
+    """Returns a refusal for what Lightning itself raises when it has seen the data; None for other errors, and for those that
+    come of a call by the user's own code."""
     modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     since = next((i for i, module in enumerate(modules) if module.startswith("lightning.")), len(modules))
     is_lightning_s = since < len(modules) and all(module.startswith(_OF_FITTING) for module in modules[since:])

@@ -12,7 +12,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 
 def explain(error: Exception) -> str | None:
-    """One line for an override that could not be applied, with what would have been accepted; None for a bug of ours."""
+    """Returns one line for an override that could not be applied, with what is accepted; None for an error of another kind."""
     cause = error.__cause__ or error
     if isinstance(error, OverrideParseException):
         return f"{error.override}: not a valid override ({error}); accepted is KEY=VALUE"
@@ -42,7 +42,7 @@ def _unknown_key(key: str, parent: Any) -> str:
 
 
 def _place_in_hydra(error: BaseException) -> tuple[str | None, list[str]]:
-    """The override that Hydra was at when it raised, and the options of the group it names: Hydra does not always say."""
+    """Returns the override that Hydra was at when it raised, and the options of its group: not every message has them."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         override, repository = (frame.f_locals.get(name) for name in ("override", "repo"))
         if isinstance(line := getattr(override, "input_line", None), str):
@@ -52,13 +52,13 @@ def _place_in_hydra(error: BaseException) -> tuple[str | None, list[str]]:
 
 
 def _is_from_hydra(error: Exception) -> bool:
-    """`model=5` is a bare ValueError of Hydra's, `model.net.hidden.x=1` one of OmegaConf's."""
+    """Returns whether Hydra or OmegaConf raised it: `model=5` is a bare ValueError, and so is `model.net.hidden.x=1`."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith(("hydra.", "omegaconf."))
 
 
 def _reason(error: BaseException) -> str:
-    """Its first paragraph, in terms of the config: "Value 'x' of type 'str' could not be converted to Integer"."""
+    """Returns the first paragraph of a message, in terms of the config."""
     line = " ".join(str(error).partition("full_key:")[0].split()) or type(error).__name__
     if match := re.search(r"could not be converted to (\w+)", line):
         kinds = {"Integer": "an integer", "Float": "a number", "Boolean": "true, false", "String": "text"}

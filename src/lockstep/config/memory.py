@@ -17,7 +17,7 @@ _NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|[Oo]verflow|st
 
 @cache
 def memory() -> int:
-    """In bytes, what a process may have at most."""
+    """Returns the bytes that a process may have at most."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(total, int(_LIMIT.read_text()))
@@ -32,13 +32,13 @@ def check_memory(key: str, values: Mapping[str, Any], size: int) -> None:
 
 
 def too_large(key: str, values: Mapping[str, Any], why: str) -> ConfigError:
-    """Names the largest of the values: that is the slip."""
+    """Returns a refusal that names the largest of the values, which is the likely slip."""
     name = max(values, key=lambda name: _largest(values[name]))
     return config_error(f"{key}.{name}", shown(values[name]), f"{why}, and this machine has {_gib(memory())}; accepted is less")
 
 
 def refused_for_memory(key: str, values: Mapping[str, Any], error: Exception) -> ConfigError | None:
-    """The line for what could not be made of the values for want of memory; None for any other error."""
+    """Returns a refusal if the error says that there was too little memory for the values; None for another error."""
     is_meant = isinstance(error, MemoryError | OverflowError)
     is_meant = is_meant or (isinstance(error, RuntimeError | TypeError) and _NO_MEMORY.search(str(error)) is not None)
     if not is_meant or not any(map(_largest, values.values())):
@@ -47,7 +47,7 @@ def refused_for_memory(key: str, values: Mapping[str, Any], error: Exception) ->
 
 
 def _largest(value: Any) -> int:
-    """The largest integer in a value."""
+    """Returns the largest integer in a value."""
     if isinstance(value, list | tuple):
         return max(map(_largest, value), default=0)
     return value if isinstance(value, int) else 0

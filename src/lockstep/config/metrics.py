@@ -13,7 +13,7 @@ VALIDATION = ("validation", "valid", "val", "dev")  # as folders and files of th
 
 
 def monitored(cfg: DictConfig) -> Iterator[tuple[str, str]]:
-    """The metrics that a run is compared, stopped or saved by: the key, and the name."""
+    """Yields the metrics that a run is compared, stopped or saved by: the key, and the name."""
     yield "optimized_metric", cfg.optimized_metric
     groups = {"model.lr_scheduler": OmegaConf.select(cfg, "model.lr_scheduler")}
     groups |= {f"callbacks.{name}": cfg.callbacks[name] for name in cfg.get("callbacks") or {}}
@@ -43,7 +43,7 @@ def check_metric(cfg: DictConfig, key: str, metric: str) -> None:
 
 
 def _has_validation(cfg: DictConfig) -> bool:
-    """A part of the training data, unless that is set to none; or a split of the data's own."""
+    """Returns whether there is a part of the training data, or a split of the data's own, to validate on."""
     fraction, folds, folder = (OmegaConf.select(cfg, f"datamodule.{name}") for name in ("val_fraction", "folds", "data_dir"))
     if fraction != 0 or folds or "val_length" in (cfg.datamodule or ()):
         return True

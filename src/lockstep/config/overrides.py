@@ -19,12 +19,12 @@ _NO_DATA = "datamodule=none"  # an option, so that a run's name has a word for i
 
 
 def quote(value: str) -> str:
-    """A value as Hydra's override grammar reads it back unchanged."""
+    """Returns a value as Hydra's override grammar reads it back unchanged."""
     return QuotedString(value, Quote.single).with_quotes()
 
 
 def unquote(value: str) -> str:
-    """What `quote` was given; a value that is not quoted as it is."""
+    """Returns what `quote` was given; a value that is not quoted as it is."""
     if len(value) < 2 or value[0] not in "'\"" or value[-1] != value[0]:
         return value
     try:
@@ -34,24 +34,24 @@ def unquote(value: str) -> str:
 
 
 def is_for_each_run(override: str) -> bool:
-    """Is an override of Hydra's own config meant for each run of a sweep, and each rank of a run, too."""
+    """Returns whether an override of Hydra's own config is meant for each run of a sweep and each rank of a run, too."""
     return not override.lstrip("+~").startswith(_OF_ONE_COMMAND)
 
 
 def check_single(overrides: Sequence[str]) -> None:
-    """Raises ConfigError for what says what a sweep is, or how its jobs are run: a single run would ignore it."""
+    """Raises ConfigError for an override of a sweep or of its jobs, which a single run would ignore."""
     for key, value in ((override_key(item), item.partition("=")[2]) for item in overrides):
         if key.startswith(_OF_SWEEPS) or (key == "sweep" and value != "null"):
             raise config_error(key, value, "is for sweeps; accepted with -m")
 
 
 def sets_hydra(override: str) -> bool:
-    """Does it set something in Hydra's own config, by a group that is composed into that too."""
+    """Returns whether an override sets something in Hydra's own config, by a group that is composed into that too."""
     return re.search(r"(^|@)hydra([./@]|$)", override_key(override)) is not None
 
 
 def config_flags(hydra: Any) -> list[str]:
-    """The flags that name the config which a process of this program was composed from."""
+    """Returns the flags that name the config of this process."""
     flags = ["--config-name", str(hydra.job.config_name)]
     for source in hydra.runtime.config_sources:
         if source.provider == "main":
@@ -62,13 +62,13 @@ def config_flags(hydra: Any) -> list[str]:
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command line's (flags with their values, overrides)."""
+    """Returns the flags of a command line, with their values, and its overrides."""
     overrides = [item for item in arguments if item.startswith("~") or ("=" in item and not item.startswith("-"))]
     return [item for item in arguments if item not in overrides], overrides
 
 
 def constants(overrides: Sequence[str]) -> set[str]:
-    """Those that are not swept over, spelled as Hydra's sweeper passes them to each job."""
+    """Returns the overrides that are not swept over, spelled as Hydra's sweeper passes them to each job."""
     parsed = [override for override in OverridesParser.create().parse_overrides([*overrides]) if not override.is_sweep_override()]
     return {f"{override.get_key_element()}={override.get_value_element_as_str()}" for override in parsed}
 
@@ -78,8 +78,8 @@ def override_key(override: str) -> str:
 
 
 def keep_last(overrides: Sequence[str]) -> list[str]:
-    """Of several overrides of one key the last, in the place of the first. A key that was added is added again. One that was
-    taken away first is taken away first again: what is added would be merged with what was there."""
+    """Returns the last of several overrides of one key, in the place of the first. A key that was added is added again. One that
+    was taken away first is taken away first again: what is added would be merged with what was there."""
     chosen: dict[str, list[str]] = {}
     for item in overrides:
         before = chosen.get(override_key(item), [""])
@@ -92,7 +92,7 @@ def keep_last(overrides: Sequence[str]) -> list[str]:
 
 
 def null_groups_left_out(arguments: Sequence[str]) -> list[str]:
-    """`logger=null` as Hydra takes it, `~logger`: no logger, whatever was chosen before."""
+    """Replaces `logger=null` by what Hydra accepts, `~logger`: no logger, whatever was chosen before."""
     last = {override_key(item): item for item in arguments if override_key(item) in _MAY_BE_NULL}
     left_out = sorted(key for key, item in last.items() if item == f"{key}=null")
     nulls = [f"{key}=null" for key in _MAY_BE_NULL]

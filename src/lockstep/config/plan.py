@@ -31,7 +31,7 @@ class TargetNodes:
 
 
 def visible_gpus() -> int:
-    """How many GPUs CUDA_VISIBLE_DEVICES leaves, counted without creating a CUDA context."""
+    """Returns how many GPUs CUDA_VISIBLE_DEVICES leaves, without creating a CUDA context."""
     if not any(Path(file).exists() for file in CUDA_DRIVERS):
         return 0
     import torch
@@ -86,11 +86,11 @@ class Plan:
 
     @property
     def data_parallel_size(self) -> int:
-        """How many processes, or groups of them, have samples of their own."""
+        """Returns how many processes, or groups of them, have samples of their own."""
         return self.world_size // self.tensor_parallel_size
 
     def facts(self) -> dict[str, Any]:
-        """For the record of the run."""
+        """Returns the plan for the record of the run."""
         return {key: value for key, value in asdict(self).items() if key != "device_ids"}
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ class Plan:
 
 
 def cores() -> set[int]:
-    """The cores this process may use."""
+    """Returns the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
@@ -155,7 +155,7 @@ def _devices(
 
 
 def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
-    """1 where there is one process, on which nothing is divided."""
+    """Returns 1 for one process, on which nothing is divided."""
     size = OmegaConf.select(cfg, "trainer.strategy.tensor_parallel_size") or 1
     if world_size == 1:
         return 1
@@ -178,7 +178,9 @@ def _batch_size(cfg: DictConfig, shares: int) -> int | None:
 
 
 def _learning_rate(cfg: DictConfig, global_batch_size: int | None) -> float | None:
-    """Linear: Goyal et al. 2017, arXiv:1706.02677. Square root: Krizhevsky 2014, arXiv:1404.5997."""
+    """Returns the rate, scaled for the batch.
+
+    Linear: Goyal et al. 2017, arXiv:1706.02677. Square root: Krizhevsky 2014, arXiv:1404.5997."""
     key = rate_key(cfg.model)
     if key is None:
         return None

@@ -13,7 +13,7 @@ def is_url(text: object) -> bool:
 
 
 def url_in(path: Path) -> str | None:
-    """What was meant where a URL has been taken for a path, which makes one slash of two and may put a folder before it."""
+    """Returns the URL that was taken for a path, which makes one slash of two and may put a folder before it; or None."""
     parts = path.parts
     at = next((i for i, part in enumerate(parts) if re.fullmatch(r"[a-z][a-z0-9+.-]+:", part)), None)
     return None if at is None else f"{parts[at]}//{'/' if parts[at] == 'file:' else ''}{'/'.join(parts[at + 1 :])}"
@@ -22,5 +22,4 @@ def url_in(path: Path) -> str | None:
 def refuse_url(key: str, path: Path) -> None:
     """Raises ConfigError where a URL is given for what is read on this machine."""
     if (url := url_in(path)) is not None:
-        run = re.sub(r"/checkpoints(/.*)?$", "", url)
-        raise config_error(key, url, f"is read on this machine alone; `python scripts/fetch.py {run}` brings that run here")
+        raise config_error(key, url, "is read on this machine alone; accepted is a path, to which a copy was fetched before")

@@ -187,7 +187,7 @@ def test_a_copy_that_is_damaged_is_found_out_and_the_best_taken_instead(run: Pat
 
 def test_a_url_where_only_a_path_is_read_is_told_how_to_fetch_it() -> None:
     url = "s3://bucket/logs/name/run"
-    how = rf"={url}.*: is read on this machine alone; `python scripts/fetch.py {url}` brings that run here$"
+    how = rf"={url}.*: is read on this machine alone; accepted is a path, to which a copy was fetched before$"
     calls = (
         lambda: saved_config(Path(url).absolute(), []),
         lambda: checkpoint_of(Path(url), None),
