@@ -24,7 +24,7 @@ OF_NCCL = (
 
 def test_each_test_that_is_named_is_there() -> None:
     named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE)
-    assert len(named) > 20
+    assert len(named) > 15
     for file, name in named:
         (path,) = (ROOT / "tests").rglob(file)
         assert re.search(rf"^def {name}\(", path.read_text(), re.MULTILINE), f"{file}::{name}"
