@@ -43,7 +43,7 @@ def test_each_row_has_a_command_and_a_proof_or_says_that_it_is_missing() -> None
         if command.startswith(MISSING):
             assert (code(command), proof) == ([], ""), what
         else:
-            assert what.startswith("["), f"{what}: no page is linked"
+            assert what.startswith("[") or code(what), f"{what}: names no page and no file"
             assert code(command), what
             assert code(proof), what
     for what, _, here, proof in rows(DEFECTS):
