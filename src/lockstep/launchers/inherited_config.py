@@ -31,12 +31,13 @@ def inherited_config(directory: Path, content: str) -> Iterator[None]:
     file = directory / FILE
     file.unlink(missing_ok=True)
     try:
-        if content:
-            with contextlib.suppress(OSError):  # on a full disk they compose their own, too
+        with contextlib.suppress(OSError):  # on a full disk they compose their own, too
+            if content:
                 replace_text(file, content)
         yield
     finally:
-        file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder or the disk may be gone: that is the run's to report
+            file.unlink()
 
 
 def read_inherited_config(arguments: Sequence[str]) -> DictConfig | None:

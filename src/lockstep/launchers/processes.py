@@ -28,7 +28,7 @@ from lockstep.launchers.warm_server import Request
 
 POLL = 0.05  # seconds between two looks
 PATIENCE = 120.0  # seconds that a server gets to answer, the time it takes to import torch included
-EXIT_CODE_GRACE = 5.0  # seconds that it gets to say how a process has ended that has not said so itself
+EXIT_CODE_GRACE = 5.0  # seconds that it gets to send the exit code of a process that has not sent it itself
 _CAN_FORK = all(hasattr(owner, name) for owner, name in ((os, "pidfd_open"), (socket, "send_fds"), (socket, "SOCK_SEQPACKET")))
 # By these OpenMP settles, once, which cores its threads keep to.
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -42,21 +42,12 @@ class Forked:
         self.pid = pid
         self.returncode: int | None = None
         self._pidfd, self._connection = pidfd, connection
-        self._left: int | None = None  # the code that it has said
-        self._is_open = True  # somebody may still say something
-        self._due = float("inf")  # in time.monotonic, for the server to say how it has ended
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            is_gone = bool(select.select([self._pidfd], [], [], 0)[0])
-            self._listen()
-            if is_gone and self.returncode is None:
-                self._due = min(self._due, time.monotonic() + EXIT_CODE_GRACE)
-                if self._left is not None or not self._is_open or time.monotonic() >= self._due:
-                    self.returncode = -signal.SIGKILL if self._left is None else self._left
-            if self.returncode is not None:
-                self._connection.close()
-                os.close(self._pidfd)
+        if self.returncode is None and select.select([self._pidfd], [], [], 0)[0]:
+            self.returncode = self._receive_exit_code()
+            self._connection.close()
+            os.close(self._pidfd)
         return self.returncode
 
     def wait(self, timeout: float = float("inf")) -> int:
@@ -73,18 +64,13 @@ class Forked:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
-    def _listen(self) -> None:
-        while self._is_open and self.returncode is None and select.select([self._connection], [], [], 0)[0]:
-            try:
-                word, _, code = self._connection.recv(64).decode().partition(" ")
-            except ConnectionResetError:
-                word, code = "", ""
-            if word == "left":
-                self._left = int(code)
-            elif word == "ended":
-                self.returncode = int(code)
-            else:
-                self._is_open = False
+    def _receive_exit_code(self) -> int:
+        """The process has sent its own before it ended, unless a signal has killed it: then the server, its parent, sends it."""
+        self._connection.settimeout(EXIT_CODE_GRACE)
+        try:
+            return int(self._connection.recv(64))
+        except (OSError, ValueError):  # nobody sends any more, or in time
+            return -signal.SIGKILL
 
 
 Process = Forked | subprocess.Popen[bytes]

@@ -172,7 +172,7 @@ def _report(pidfd: int, pid: int, connection: socket.socket) -> None:
     os.close(pidfd)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with connection, contextlib.suppress(OSError):  # who asked for it has gone
-        connection.send(b"ended %d" % code)
+        connection.send(b"%d" % code)
 
 
 def _answer(connection: socket.socket, imports: Imports, children: dict[int, tuple[int, socket.socket]], ours: list[int]) -> bool:
@@ -227,7 +227,7 @@ def _become(request: Request, imports: Imports, given: list[int], connection: so
     except BaseException as error:
         show_uncaught(error)
     with contextlib.suppress(OSError):
-        connection.send(b"left %d" % code)
+        connection.send(b"%d" % (code if code == -signal.SIGINT else code & 0xFF))
     if code == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
