@@ -27,7 +27,7 @@ from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED
 from lockstep.sweeps.sweep import sweep_command
 from lockstep.sweeps.table import LiveTable, print_table
-from lockstep.sweeps.view import SweepView, SweepWatcher, as_it_stands
+from lockstep.sweeps.view import SweepView, SweepWatcher, bring_up_to_date
 
 PROGRAM = Path(__file__).resolve().parents[1] / "train.py"
 QUEUE_INTERVAL = 10.0  # seconds at least between two questions to a cluster's queue
@@ -53,7 +53,7 @@ def main() -> None:
     if arguments.what == "status":
         if manifest.recovered:
             console.say(f"{manifest.path} does not know {manifest.recovered} of the jobs: read from their directories")
-        print_table(SweepView(as_it_stands(manifest)))
+        print_table(SweepView(bring_up_to_date(manifest)))
     elif arguments.what == "cancel":
         console.say(f"{sum(launcher.cancel(manifest) for launcher in launchers_with_queue())} job(s) cancelled")
     else:

@@ -42,4 +42,4 @@ class LockstepLauncher(SweepLauncher):
         from lockstep.sweeps.local import LocalExecutor
 
         settings = LocalSettings(**self.settings)
-        return settings, LocalExecutor.of(settings)
+        return settings, LocalExecutor.from_settings(settings)

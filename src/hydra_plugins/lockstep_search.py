@@ -33,4 +33,4 @@ class OptunaSweeper(Sweeper):
         from lockstep.extras.search.search import Search, Settings
 
         assert self.launcher is not None
-        Search(self.config, self.loader, Settings.of(self.settings), self.launcher).run(arguments)
+        Search(self.config, self.loader, Settings.from_config(self.settings), self.launcher).run(arguments)

@@ -15,7 +15,7 @@ class SlurmLauncher(SweepLauncher):
         from lockstep.extras.slurm_queue.launcher import SlurmExecutor
         from lockstep.extras.slurm_queue.settings import SlurmSettings
 
-        settings = SlurmSettings.of(config.hydra.launcher)
+        settings = SlurmSettings.from_config(config.hydra.launcher)
         return settings, SlurmExecutor(Path(str(config.hydra.sweep.dir)).absolute(), settings)
 
     @staticmethod

@@ -52,8 +52,8 @@ class Job:
     inherited_config: str = field(default="", compare=False)
 
 
-def config_of(cfg: DictConfig) -> dict[str, Any]:
-    """The composed config less the paths, copies, what is trusted, and how processes are started: none of it is computed."""
+def computed_config(cfg: DictConfig) -> dict[str, Any]:
+    """Returns the composed config less what does not change a result: paths, what is trusted, how processes are started."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
     for key in ("run_dir", "events", "fresh_processes", "allow", *Subscribers.of(cfg).settings):
         content.pop(key, None)
@@ -62,8 +62,8 @@ def config_of(cfg: DictConfig) -> dict[str, Any]:
 
 
 def identity(cfg: DictConfig) -> str:
-    """A hash of `config_of` a job."""
-    return _hash(config_of(cfg))
+    """Returns a hash of a job's `computed_config`."""
+    return _hash(computed_config(cfg))
 
 
 def _hash(content: dict[str, Any]) -> str:
@@ -71,11 +71,11 @@ def _hash(content: dict[str, Any]) -> str:
 
 
 def flat(config: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """Dotted keys and what they are set to."""
-    found: dict[str, Any] = {}
+    """Returns what each dotted key is set to."""
+    values: dict[str, Any] = {}
     for name, value in config.items():
-        found |= flat(value, f"{above}{name}.") if isinstance(value, dict) and value else {f"{above}{name}": value}
-    return found
+        values |= flat(value, f"{above}{name}.") if isinstance(value, dict) and value else {f"{above}{name}": value}
+    return values
 
 
 def repetition(config: dict[str, Any]) -> str:
@@ -100,12 +100,12 @@ def _shortened(value: str, longest: int) -> str:
     return value if len(value) <= longest else f"{value[: longest // 2]}~{value[-(longest // 2) :]}"
 
 
-def pool_of(plan: Plan) -> tuple[str, int]:
-    """GPU jobs take one slot per device; a CPU job takes one slot however many processes it has."""
+def choose_pool(plan: Plan) -> tuple[str, int]:
+    """Returns a job's pool and how many slots of it the job takes: a GPU job one per device, a CPU job one."""
     return ("gpu", plan.devices) if plan.accelerator == "gpu" else ("cpu", 1)
 
 
 def varying(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """The override keys in which the jobs differ, in the order of their first appearance."""
+    """Returns the override keys in which the jobs differ, in the order of their first appearance."""
     values = [{key: value for key, _, value in (o.partition("=") for o in overrides)} for overrides in jobs]
     return [key for key in dict.fromkeys(itertools.chain(*values)) if len({job.get(key) for job in values}) > 1]

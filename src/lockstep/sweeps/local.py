@@ -19,7 +19,7 @@ from lockstep.launchers.processes import PROCESSES, Process
 from lockstep.launchers.supervisor import kill_group, pipe
 from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT
-from lockstep.sweeps.jobs import Job, pool_of
+from lockstep.sweeps.jobs import Job, choose_pool
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import LocalSettings
 from lockstep.sweeps.states import Exit
@@ -98,11 +98,11 @@ class LocalExecutor(Executor):
         self._pools = pools
 
     @classmethod
-    def of(cls, settings: LocalSettings) -> "LocalExecutor":
+    def from_settings(cls, settings: LocalSettings) -> "LocalExecutor":
         return cls({"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())})
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
-        pool, width = pool_of(plan)
+        pool, width = choose_pool(plan)
         if width > len(self._pools[pool].slots):
             raise config_error("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
         return (f"{pool} x {width}",)
@@ -124,7 +124,7 @@ class LocalExecutor(Executor):
     def _start(self, job: Job, pool: Pool, begin: Begin) -> LocalAttempt:
         slots = pool.take(job.width)
         command = begin(job, devices=list(slots))
-        kept = _cores_of(pool, slots)
+        kept = _assign_cores(pool, slots)
         environment = _environment(job, slots, len(kept)) | {JOB_MARK: (mark := uuid.uuid4().hex)}
         lifeline = contextlib.ExitStack()
         lifeline.enter_context(inherited_config(job.directory, job.inherited_config))
@@ -154,7 +154,7 @@ def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str,
     return environment
 
 
-def _cores_of(pool: Pool, slots: Sequence[str]) -> list[int]:
+def _assign_cores(pool: Pool, slots: Sequence[str]) -> list[int]:
     """Jobs at the same time keep to cores of their own: each slot has an equal share. All cores where there are too few."""
     everything = sorted(cores())
     share = len(everything) // len(pool.slots)

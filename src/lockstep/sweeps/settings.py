@@ -19,7 +19,7 @@ class Keys:
     GROUP: ClassVar[str]
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
         """Raises ConfigError for a key that there is not, and for what a rule does not accept."""
         known = [one.name for one in fields(cls)]
         for name in values.keys() - known:

@@ -24,7 +24,7 @@ from lockstep.runs.hparams import hyperparameters
 from lockstep.runs.record import git_commit
 from lockstep.runs.validation import is_searched, validated
 from lockstep.sweeps.executor import Executor
-from lockstep.sweeps.jobs import Job, config_of, directory_name, identity, pool_of
+from lockstep.sweeps.jobs import Job, choose_pool, computed_config, directory_name, identity
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import edits, write_results
 from lockstep.sweeps.runner import Runner
@@ -136,7 +136,7 @@ class Sweep:
         key = self._key(cfg)
         directory = self.manifest.find_directory(key) or self.directory / directory_name(swept or overrides, key)
         command = CommandLine.of(full)
-        pool, width = pool_of(plan)
+        pool, width = choose_pool(plan)
         facts = plan.facts() | {"seed": cfg.seed, "precision": cfg.trainer.precision}
         if is_searched(cfg):  # by the job; its record says what was found
             facts |= {"global_batch_size": None, "lr": None}
@@ -152,7 +152,7 @@ class Sweep:
             command=tuple(command.in_directory(directory)),
             resumption=(Given(allow=_trusted_names(cfg)).override, f"resume={quote(str(directory))}"),
             inherited_config=command.inherited_config(directory),
-            config=config_of(cfg),
+            config=computed_config(cfg),
             hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept or overrides, facts),
             swept=tuple(map(override_key, swept or overrides)),
             tensorboard=_tensorboard_folder(cfg),

@@ -1,4 +1,4 @@
-"""How a sweep stands, for who looks at it again and again, from any process, and changes nothing."""
+"""The state of a sweep for who looks at it, from any process and again and again, and changes nothing."""
 
 import statistics
 import time
@@ -181,12 +181,12 @@ class SweepWatcher:
             raise config_error("SWEEP_DIR", self.directory, "is gone; accepted is the directory of a sweep")
         is_running = is_held(self.directory)
         read = Manifest(self.directory, asks_directories=not is_running)  # who runs it knows of all jobs
-        if read.jobs:  # what can't be read stands as it did
-            self._manifest = as_it_stands(read)
+        if read.jobs:  # what can't be read is as it was
+            self._manifest = bring_up_to_date(read)
         return SweepView(self._manifest, is_running)
 
 
-def as_it_stands(manifest: Manifest) -> Manifest:
+def bring_up_to_date(manifest: Manifest) -> Manifest:
     """For who only looks: jobs that are said to run, in a directory that no sweep holds, have been interrupted, unless a
     cluster has them."""
     if not is_held(manifest.directory):

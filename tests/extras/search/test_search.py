@@ -70,7 +70,7 @@ def search(launcher: Launcher, *arguments: str, launcher_settings: Any = None, m
     config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"pruning": None}, "model": model}
     config |= {"hydra": {"sweep": {"dir": str(launcher.folder)}, "launcher": launcher_settings or {}}}
     loader = SimpleNamespace(load_sweep_config=lambda _, overrides: composed.append(overrides))
-    Search(OmegaConf.create(config), loader, Settings.of(known), launcher).run(arguments or [LR])  # pyright: ignore
+    Search(OmegaConf.create(config), loader, Settings.from_config(known), launcher).run(arguments or [LR])  # pyright: ignore
     return None if launcher_settings else load_study(launcher.folder)
 
 

@@ -18,7 +18,7 @@ from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.results import write_results
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING
 from lockstep.sweeps.table import print_table
-from lockstep.sweeps.view import SweepView, as_it_stands
+from lockstep.sweeps.view import SweepView, bring_up_to_date
 
 STATES = (FINISHED, FINISHED, FAILED, INTERRUPTED, WAITING)
 DAMAGES = ("cut", "emptied", "lost", "flipped 0", "flipped 1")
@@ -62,7 +62,7 @@ def test_any_file_may_be_damaged(
             damage(folder / name, how)
             caplog.clear()
             capsys.readouterr()
-            print_table(SweepView(as_it_stands(Manifest(folder))))
+            print_table(SweepView(bring_up_to_date(Manifest(folder))))
             assert capsys.readouterr().out.count(" finished ") == 2, name
             assert goes_on(folder) == [2, 3, 4], name
             assert len([line for line in caplog.messages if str(name) in line]) <= 1

@@ -13,7 +13,7 @@ from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import edits, write_results
 from lockstep.sweeps.states import FINISHED
 from lockstep.sweeps.table import shorten
-from lockstep.sweeps.view import SweepView, as_it_stands
+from lockstep.sweeps.view import SweepView, bring_up_to_date
 
 LONG = "rank 0: at step 3 the loss is nan, of samples " + ", ".join(map(str, range(64)))
 
@@ -78,10 +78,10 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
     manifest = fake_sweep.sweep(tmp_path, jobs)
     manifest.update(f"{1:012x}", status="running", reason=None)
     before = (tmp_path / "manifest.json").read_bytes()
-    assert [job.status for job in SweepView(as_it_stands(Manifest(tmp_path))).jobs] == ["finished", "interrupted"]
+    assert [job.status for job in SweepView(bring_up_to_date(Manifest(tmp_path))).jobs] == ["finished", "interrupted"]
     assert (tmp_path / "manifest.json").read_bytes() == before  # who only looks changes nothing
     with fake_sweep.held(tmp_path):
-        assert [job.status for job in SweepView(as_it_stands(Manifest(tmp_path))).jobs] == ["finished", "running"]
+        assert [job.status for job in SweepView(bring_up_to_date(Manifest(tmp_path))).jobs] == ["finished", "running"]
 
 
 def test_on_a_terminal_a_job_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from lockstep.sweeps.jobs import REPEATS, flat
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import edits
 from lockstep.sweeps.states import FAILED, FINISHED
-from lockstep.sweeps.view import JobView, SweepView, as_it_stands
+from lockstep.sweeps.view import JobView, SweepView, bring_up_to_date
 
 DIVERGED, MISSING = "diverged", "missing"
 # Keys for which a row has a field; jobs that differ in any other key are not compared with each other.
@@ -95,7 +95,7 @@ class Measurements:
 def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     """Reads the jobs that have the overrides `only` (KEY=VALUE); if several variants are left, the one with the most finished
     jobs. Raises ConfigError if there is none."""
-    manifest = as_it_stands(Manifest(sweep_dir))
+    manifest = bring_up_to_date(Manifest(sweep_dir))
     if not manifest.jobs:
         raise config_error("SWEEP_DIR", sweep_dir, "names no jobs; accepted is the directory of a sweep")
     jobs = [job for job in SweepView(manifest, is_held=False).jobs if job.key in manifest.jobs]

@@ -63,10 +63,10 @@ class SlurmExecutor(Executor):
     def target_nodes(self, config: DictConfig) -> TargetNodes:
         if OmegaConf.select(config, "trainer.accelerator") == "cpu":
             return TargetNodes(gpus=0)
-        return TargetNodes(SlurmSettings.of(config.hydra.launcher).gpus())
+        return TargetNodes(SlurmSettings.from_config(config.hydra.launcher).gpus())
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
-        return SlurmSettings.of(config.hydra.launcher).flags(plan)
+        return SlurmSettings.from_config(config.hydra.launcher).flags(plan)
 
     def check(self, jobs: Sequence[Job]) -> None:
         for flags in dict.fromkeys(job.resources for job in jobs):

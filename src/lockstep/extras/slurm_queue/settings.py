@@ -41,10 +41,10 @@ class SlurmSettings(Settings):
     sbatch: Annotated[Sequence[str], _LINES] = ()
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
         """From hydra.launcher as it is composed."""
         content: Any = OmegaConf.to_container(values, resolve=True)
-        return super().of({name: value for name, value in content.items() if name != "_target_"})
+        return super().from_config({name: value for name, value in content.items() if name != "_target_"})
 
     def gpus(self) -> int:
         """Of a node. Raises ConfigError where nobody has said it: this machine need not be like those."""
