@@ -82,8 +82,8 @@ def _report_to_parent(error: BaseException) -> int | None:
 
 
 def _explain_end(error: BaseException) -> tuple[str | None, int]:
-    """What is said of what has ended this process, and with which code. A run or a sweep that has begun sees itself to being
-    asked to stop."""
+    """Returns the line that says why this process ends, None for a bug, and the exit code. A run or a sweep that has begun
+    explains itself why it was asked to stop."""
     if isinstance(error, Preempted):
         after = f"Continue it in {OWN_DIRECTORY.path}" if OWN_DIRECTORY.has_begun else "The same command starts it"
         return f"Stopped by {signal.Signals(error.number).name}. {after}.", ExitCode.PREEMPTED
@@ -95,12 +95,12 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
 
 
 def _unwritten(error: Exception) -> str | None:
-    """What Hydra could not write, on a full disk say. A run's own errors do not come this far: they are its end."""
+    """Says what Hydra could not write, on a full disk say. A run's own errors do not come this far: the run records them."""
     return f"{error.filename or 'hydra.run.dir'}: {error.strerror or error}" if isinstance(error, OSError) else None
 
 
 class ValidateConfig(Callback):
-    """Called by Hydra before it makes the run's directory or writes into it: what is refused here has changed nothing."""
+    """Hydra calls it before it makes the run's directory or writes into it: a run that it refuses has changed nothing."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         HydraConfig.instance().set_config(config)  # which ${hydra:...} asks

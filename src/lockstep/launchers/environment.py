@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -171,7 +171,7 @@ def dead_ranks() -> list[int]:
     if rank is not None and rank.started_by == "parent":
         notes = {int(path.stem): path.read_text() for path in Path(os.environ[ERROR_DIR]).glob("*" + _NOTE)}
         return sorted(other for other, note in notes.items() if note != _process_key(int(note.split()[0])))
-    alive = {other.global_rank for pid in _siblings() if (other := rank_in(_read_environment(pid))) is not None}
+    alive = {other.global_rank for env in _sibling_environments() if (other := rank_in(env)) is not None}
     if rank is None or rank.num_nodes > 1 or rank.global_rank not in alive:
         return []
     return sorted(set(range(rank.world_size)) - alive)
@@ -193,23 +193,13 @@ def _process_key(pid: int) -> str | None:
     return None if fields[0] in "ZX" else f"{pid} {fields[19]}"
 
 
-def _siblings() -> list[int]:
-    """Returns the processes that this one's parent has started, this one too."""
-    siblings = []
+def _sibling_environments() -> Iterator[dict[str, str]]:
+    """Yields what each process was started with that this one's parent has started, this one included."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended since
             if int(_stat(int(folder.name))[1]) == os.getppid():
-                siblings.append(int(folder.name))
-    return siblings
-
-
-def _read_environment(pid: int) -> dict[str, str]:
-    """Returns what a process was started with; nothing if it has died and was not waited for yet."""
-    try:
-        text = Path(f"/proc/{pid}/environ").read_text(errors="replace")
-    except OSError:
-        return {}
-    return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
+                text = (folder / "environ").read_text(errors="replace")
+                yield dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
 
 
 def rank_log() -> str:
