@@ -27,7 +27,7 @@ from lockstep.models.from_checkpoint import load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.loaders import check_test_data, check_training_data
 from lockstep.models.task import Task
-from lockstep.runs.continuation import check_continuation, trained_with
+from lockstep.runs.continuation import check_continuation, has_own_checkpoint, trained_with
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.epoch_loop import shorten_steps
 from lockstep.trainer.known_warnings import ignore_expected_warnings, ignore_warnings_about_tasks
@@ -149,8 +149,7 @@ def _instances(cfg: DictConfig, group: str, given: Callable[[Factory], dict[str,
 
 def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
     """The same ones of a run that is continued, less what they have logged after its checkpoint, which is of `step`."""
-    is_continued = step is not None and Path(cfg.ckpt_path).is_relative_to(cfg.run_dir)
-    can_purge = (loggers.TensorBoardLogger, CSVLogger) if is_continued else ()
+    can_purge = (loggers.TensorBoardLogger, CSVLogger) if has_own_checkpoint(cfg) else ()
 
     def given(factory: Factory) -> dict[str, Any]:
         callee = factory.callee

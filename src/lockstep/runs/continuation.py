@@ -19,6 +19,11 @@ def trained_with(plan: Plan) -> dict[str, Any]:
     return {"lr": plan.lr, "global_batch_size": plan.global_batch_size}
 
 
+def has_own_checkpoint(cfg: DictConfig) -> bool:
+    """Does cfg.ckpt_path lie in the run's own directory, so that it is the same run that goes on."""
+    return cfg.ckpt_path is not None and Path(cfg.ckpt_path).is_relative_to(cfg.run_dir)
+
+
 def check_continuation(cfg: DictConfig, plan: Plan, checkpoint: Mapping[str, Any]) -> None:
     """Raises ConfigError where cfg.ckpt_path was trained with another rate, optimizer, schedule or, in another run, batch.
 
@@ -30,8 +35,8 @@ def check_continuation(cfg: DictConfig, plan: Plan, checkpoint: Mapping[str, Any
     if isinstance(saved, Mapping) and "optimizer" in saved:
         _check_model(cfg, saved)
     before = checkpoint.get("callbacks", {}).get("SteppedRate", {}).get("trained_with", {})
-    is_own = Path(cfg.ckpt_path).is_relative_to(cfg.run_dir)
-    if not is_own and (batch := before.get("global_batch_size", plan.global_batch_size)) != plan.global_batch_size:
+    batch = before.get("global_batch_size", plan.global_batch_size)
+    if batch != plan.global_batch_size and not has_own_checkpoint(cfg):
         _refuse(cfg, "datamodule.global_batch_size", plan.global_batch_size, batch)
     if (rate := before.get("lr", plan.lr)) != plan.lr:
         key = rate_key(cfg.model)

@@ -144,49 +144,49 @@ def _writing(directory: Path, key: str) -> Iterator[None]:
 
 
 def take_run_directory(config: DictConfig, command: CommandLine, global_batch_size: int | None) -> bool:
-    """The directory of a run that is composed and checked, for the process that has it: not for a rank that another one
-    answers for. Writes what the run is, or makes sure of it where the run goes on: True then, on every rank of torchrun's
-    and srun's.
+    """Takes the directory of a run that is composed and checked, in the process that holds it: a rank whose parent has it takes
+    none. Writes what the run is, and returns whether it goes on with what an earlier start has left there. This is where that is
+    decided, in every rank alike.
 
     Raises ConfigError for a directory that is another run's, unless that is to be set aside.
     """
-    directory, resumed = folder_of(config, "hydra.run.dir"), config.resume is not None
+    directory, is_named = folder_of(config, "hydra.run.dir"), config.resume is not None
     rank = this_rank()
     if rank is not None and rank.started_by == "parent":
-        return False
+        return is_named or restarts() > 0
     if rank is not None and rank.global_rank > 0:
-        return _earlier_life(directory, command, resumed) is not None
-    if resumed and absolute(config.resume) != directory:
+        return _saved_identity(directory, command, is_named) is not None
+    if is_named and absolute(config.resume) != directory:
         raise config_error("resume", config.resume, f"accepted on the command line alone, as resume={config.resume}")
-    key = "resume" if resumed else "hydra.run.dir"
-    if not resumed:
+    key = "resume" if is_named else "hydra.run.dir"
+    if not is_named:
         _check_no_sweep(directory)
     check_files(directory, key)
     OWN_DIRECTORY.take(directory, key)
     takes_global = "global_batch_size" in (config.get("datamodule") or {})
-    ours = Identity.new(command, global_batch_size if takes_global else None)
-    theirs = _earlier_life(directory, command, resumed)
-    if theirs is not None:
-        ours = replace(ours, id=theirs.id)
+    current = Identity.new(command, global_batch_size if takes_global else None)
+    saved = _saved_identity(directory, command, is_named)
+    if saved is not None:
+        current = replace(current, id=saved.id)
     elif any((directory / name).exists() for name in _OF_A_RUN):
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")
     for subscriber in Subscribers.of(config):
-        subscriber.claim(config, directory, ours.id, theirs is None)
+        subscriber.claim(config, directory, current.id, saved is None)
     with _writing(directory, "hydra.run.dir"):
-        ours.write(directory)
-    return theirs is not None
+        current.write(directory)
+    return saved is not None
 
 
-def _earlier_life(directory: Path, command: CommandLine, resumed: bool) -> Identity | None:
-    """What the run in a directory is, where this start goes on with it: because it is told to, or because the same command
-    has begun it, of which the ranks are started again, or meet again under the name of their rendezvous. Each rank looks
-    for itself, before or after rank zero has written what the run is from now on: the answer is the same."""
-    theirs = Identity.read(directory) if resumed or can_resume() else None
-    if theirs is None or resumed:
-        return theirs
+def _saved_identity(directory: Path, command: CommandLine, is_named: bool) -> Identity | None:
+    """Returns the identity of the run in a directory where this start resumes it: because `resume` names it, or because the same
+    command has begun it, whose ranks are started again or meet again at their rendezvous. Each rank reads it for itself, before
+    or after rank zero has written it anew: the answer is the same."""
+    saved = Identity.read(directory) if is_named or can_resume() else None
+    if saved is None or is_named:
+        return saved
     is_over = not restarts() and (read_json(directory / "status.json") or {}).get("status") == "finished"
-    return None if is_over or theirs.overrides != Identity.new(command, None).overrides else theirs
+    return None if is_over or saved.overrides != Identity.new(command, None).overrides else saved
 
 
 def _check_no_sweep(directory: Path) -> None:

@@ -17,6 +17,8 @@ from lockstep.runs.locks import is_held
 
 LOST_RANK, REQUEUES = "has_lost_rank", "requeues"  # in status.json; see lockstep.runs.after_srun
 Status = Literal["running", "finished", "failed", "preempted"]
+RANK_ZERO_WITHIN = 10.0  # seconds, since another rank has ended
+_SPEAKER = ".said-by-rank."  # beside the run's files: which of srun's ranks has said how it ended
 _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 
 
@@ -59,6 +61,32 @@ def write_failure(run_dir: Path, reason: str | None, rank: int | None, has_lost_
     content = read_json(run_dir / "status.json") or {}
     if content.get("status") == "running" or (content.get(LOST_RANK) and not has_lost_rank):
         write_status(run_dir, "failed", reason, rank, **({LOST_RANK: True} if has_lost_rank else {}))
+
+
+def first_to_speak(directory: Path, rank: int) -> bool:
+    """Is it this rank? Rank zero, unless that is stuck or dead; then the one that leaves a note in the run's directory first."""
+    deadline = time.monotonic() + (RANK_ZERO_WITHIN if rank else 0)
+    note = directory / _speaker_file()
+    try:
+        while not note.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        note.open("x").close()
+    except FileExistsError:
+        return False
+    except OSError:  # there is no directory yet, or the disk is full
+        return True
+    return True
+
+
+def forget_speakers(directory: Path) -> None:
+    """Those of the run's earlier lives."""
+    for path in directory.glob(f"{_SPEAKER}*"):
+        if path.name != _speaker_file():
+            path.unlink(missing_ok=True)
+
+
+def _speaker_file() -> str:
+    return f"{_SPEAKER}{job_name()}.{os.environ.get('SLURM_STEP_ID', '0')}.{restarts()}"
 
 
 def environment() -> dict[str, Any]:

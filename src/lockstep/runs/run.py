@@ -31,7 +31,6 @@ from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.events import Subscribers
 from lockstep.runs.identity import run_id_of
-from lockstep.runs.speaker import first_to_speak, forget_speakers
 from lockstep.runs.validation import Prepared
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Run:
         self.rank = this_rank()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
-        self.is_continued = prepared.goes_on or cfg.resume is not None or restarts() > 0
+        self.is_resumed = prepared.is_resumed
         self.result: float | None = None
         self._code: int | None = None  # the exit code, once it is settled
         self._subscribers = Subscribers.of(cfg) if self.is_owner else Subscribers({})
@@ -125,16 +124,16 @@ class Run:
         if self.is_owner:
             try:
                 remove_partial_files(self.directory)
-                forget_speakers(self.directory)
+                record.forget_speakers(self.directory)
                 self._metrics.unlink(missing_ok=True)  # of what is continued
-                record.write_status(self.directory, "running", is_first=not self.is_continued)
+                record.write_status(self.directory, "running", is_first=not self.is_resumed)
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
             self._subscribers.begin(self.cfg, self.directory)
             log.info(str(self.plan))
             OWN_DIRECTORY.has_begun = True
-        if self.is_continued and not self.is_parent:
+        if self.is_resumed and not self.is_parent:
             self._find_checkpoint()
 
     def _append_to_log(self, text: str) -> None:
@@ -267,7 +266,7 @@ class Run:
     def _speaks(self) -> bool:
         """Is it this process that says that the run was preempted, and has it requeued? Of srun's ranks, which may be stuck or
         dead, any may."""
-        return first_to_speak(self.directory, self._global_rank) if self._is_of_srun else self.is_owner
+        return record.first_to_speak(self.directory, self._global_rank) if self._is_of_srun else self.is_owner
 
     def _is_found_again(self) -> bool:
         """Would the same command, started by a requeue, come to the same directory?"""

@@ -25,11 +25,11 @@ from lockstep.runs.events import Subscribers
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a process knows of its run before the run begins. goes_on: with what an earlier start of the same command began."""
+    """What a process knows of its run before the run begins. is_resumed: it goes on with what an earlier start has left."""
 
     plan: Plan
     command: CommandLine = field(default_factory=CommandLine)
-    goes_on: bool = False
+    is_resumed: bool = False
     _by_hydra: ClassVar[Self | None] = None
 
     @classmethod

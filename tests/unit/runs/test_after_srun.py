@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.runs.after_srun import main
-from lockstep.runs.record import write_failure, write_status
-from lockstep.runs.speaker import first_to_speak, forget_speakers
+from lockstep.runs.record import first_to_speak, forget_speakers, write_failure, write_status
 
 RUNNING = {"status": "running", "reason": None}
 LOST = {"status": "failed", "reason": "rank 1 is lost", "has_lost_rank": True}
@@ -111,7 +110,7 @@ def test_a_rank_s_own_words_explain_that_it_was_lost(tmp_path: Path) -> None:
 
 
 def test_one_rank_speaks_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.runs.speaker.RANK_ZERO_WITHIN", 0.2)
+    monkeypatch.setattr("lockstep.runs.record.RANK_ZERO_WITHIN", 0.2)
     assert first_to_speak(tmp_path, rank=0)
     assert not first_to_speak(tmp_path, rank=1)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")

@@ -23,7 +23,7 @@ from lockstep.checkpointing import write_checkpoint
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.launchers import outcome
-from lockstep.launchers.environment import PARENT_PIPE, RESTARTS, SWEPT_KEYS, this_rank
+from lockstep.launchers.environment import PARENT_PIPE, SWEPT_KEYS, this_rank
 from lockstep.launchers.outcome import Outcome, classify_error, original_error
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs import record
@@ -33,8 +33,8 @@ from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared
 
 
-def prepared(cfg: DictConfig) -> Run:
-    return Run(cfg, Prepared(Plan.of(cfg)))
+def prepared(cfg: DictConfig, is_resumed: bool = False) -> Run:
+    return Run(cfg, Prepared(Plan.of(cfg), is_resumed=is_resumed))
 
 
 def test_a_refusal_is_a_run_that_could_not_start_unless_it_has_made_a_step() -> None:
@@ -169,7 +169,7 @@ def test_a_resumption_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path, c
     (tmp_path / "train.log").write_text("epoch 1\n")
     (tmp_path / ".status.json.77.partial").write_text("{")  # of a writer that was killed
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    run = prepared(compose("trainer.accelerator=cpu", f"resume='{tmp_path}'", run_dir=tmp_path))
+    run = prepared(compose("trainer.accelerator=cpu", f"resume='{tmp_path}'", run_dir=tmp_path), is_resumed=True)
     run.__enter__()
     assert record.actual_status(tmp_path) == "running"
     assert {path.name for path in tmp_path.iterdir()} == {"status.json", "train.log", "lock"}
@@ -207,18 +207,15 @@ def test_an_evaluation_that_is_asked_to_stop_is_preempted_without_hydra(
     assert (read_json(tmp_path / "status.json") or {})["status"] == "preempted"
 
 
-def test_a_run_goes_on_from_a_checkpoint_of_its_own_whatever_the_time(
-    tmp_path: Path, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_from_a_checkpoint_of_its_own_whatever_the_time(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
     """The clock of a file server may be hours apart: the run's own is of the past, the other's of the future."""
     own, other = (tmp_path / "checkpoints" / name for name in ("previous.ckpt", "last.ckpt"))
     Identity("this run", [], [], None).write(tmp_path)
     for path, run_id, seconds in ((own, "this run", 0), (other, "another run", 2e9)):
         write_checkpoint({"callbacks": {"LastCheckpoint": {"run_id": run_id}}}, path)
         os.utime(path, (seconds, seconds))
-    monkeypatch.setenv(RESTARTS, "1")
     cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
-    with prepared(cfg):
+    with prepared(cfg, is_resumed=True):
         assert cfg.ckpt_path == str(own)
     assert {path.name for path in own.parent.iterdir()} == {"previous.ckpt", "last.ckpt.foreign"}
 
@@ -228,8 +225,7 @@ def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Calla
     for name in ("last.ckpt", "previous.ckpt"):
         (tmp_path / "checkpoints" / name).write_bytes(b"torn")
     cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
-    run = prepared(cfg)
-    run.is_continued = True
+    run = prepared(cfg, is_resumed=True)
     with pytest.raises(SystemExit) as left:
         run.__enter__()
     assert left.value.code == 2
