@@ -7,7 +7,7 @@ from hydra._internal.core_plugins import basic_launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-from hydra_plugins import lockstep_launcher, lockstep_sweeper, slurm_launcher
+from hydra_plugins import lockstep_launcher, lockstep_sweeper
 
 
 class Loader:
@@ -22,7 +22,7 @@ class Loader:
 # Modules and names: Hydra executes a plugin's module anew whenever it looks for plugins, and its classes are others then.
 @pytest.mark.parametrize(
     ("module", "name", "times"),
-    [(lockstep_launcher, "LockstepLauncher", 0), (slurm_launcher, "SlurmLauncher", 0), (basic_launcher, "BasicLauncher", 1)],
+    [(lockstep_launcher, "LockstepLauncher", 0), (basic_launcher, "BasicLauncher", 1)],
 )
 def test_jobs_are_composed_beforehand_only_where_the_launcher_does_not(module: ModuleType, name: str, times: int) -> None:
     loader: Any = Loader()

@@ -212,7 +212,9 @@ def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPa
 
 def test_what_a_sweep_imports_is_light_and_below_the_command_line() -> None:
     code = "import lockstep.sweeps.hydra_callback, lockstep.sweeps.sweep, sys; assert 'lockstep.cli' not in sys.modules;"
-    code += "import hydra_plugins.lockstep_launcher, hydra_plugins.lockstep_search, lockstep.cli; print(*sys.modules)"
+    code += "import hydra_plugins, importlib, pkgutil, lockstep.cli;"
+    code += "[importlib.import_module(f'hydra_plugins.{one.name}') for one in pkgutil.iter_modules(hydra_plugins.__path__)];"
+    code += "print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "lightning", "sklearn", "numpy", "optuna"} & set(modules)
 
