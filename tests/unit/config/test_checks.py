@@ -102,7 +102,7 @@ def test_devices_that_are_no_number_auto_or_list_of_gpus_are_refused(devices: ob
         ("trainer.deterministic", "warn"),
         ("trainer.gradient_clip_val", 0),
         ("name", "a..b/c"),
-        ("callbacks.step_time.every_n_steps", 2**63 - 1),
+        ("callbacks.pictures.samples", 2**63 - 1),
         ("datamodule.val_fraction", 0.9),
         ("model.optimizer.lr", 0),
         ("datamodule.augment", {"crop": 0, "flip": True}),
