@@ -32,7 +32,7 @@ from lockstep.checkpointing import read_checkpoint
 from lockstep.cli import start
 from lockstep.config.rules import integer
 from lockstep.errors import config_error
-from lockstep.runs.identity import run_id_of
+from lockstep.runs.identity import read_run_id
 
 ROOT = Path(__file__).resolve().parents[1]
 KILLS_PER_RUN = 10
@@ -174,7 +174,7 @@ def _verdict(run: Path, peaceful: Path, world: int) -> tuple[str, int, int]:
 
 def _content(run: Path, name: str) -> Any:
     """A checkpoint less what tells one run from another: the name of its directory, and its id."""
-    return _without(_without(read_checkpoint(name, run / "checkpoints" / name), str(run)), run_id_of(run) or str(run))
+    return _without(_without(read_checkpoint(name, run / "checkpoints" / name), str(run)), read_run_id(run) or str(run))
 
 
 def _without(content: Any, text: str) -> Any:

@@ -19,7 +19,7 @@ from lockstep.config.overrides import quote
 from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import RankZeroFilter, run_id
 from lockstep.runs.run import Run
-from lockstep.runs.saved import checkpoint_of, saved_config
+from lockstep.runs.saved import find_checkpoint, saved_config
 from lockstep.runs.validation import Prepared, validated
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     logging.getLogger().handlers[0].addFilter(RankZeroFilter())
 
     cfg = _evaluation_of(arguments.run_dir.absolute(), arguments.overrides, arguments.allow)
-    checkpoint = checkpoint_of(arguments.run_dir, arguments.checkpoint)
+    checkpoint = find_checkpoint(arguments.run_dir, arguments.checkpoint)
     cfg.init_from = str(checkpoint)
     cfg, plan = validated(cfg)
     with Run(cfg, Prepared(plan)) as run:

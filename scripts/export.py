@@ -26,7 +26,7 @@ from lockstep import console
 from lockstep.atomic_files import replacing, write_json
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.runs.saved import checkpoint_of
+from lockstep.runs.saved import find_checkpoint
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--layout", default="own", help="own, or one that the net knows; default: own")
     parser.add_argument("--to", type=Path, metavar="PATH", help="default: RUN_DIR/export/CHECKPOINT.safetensors or .LAYOUT")
     arguments = parser.parse_args()
-    source = checkpoint_of(arguments.run_dir, arguments.checkpoint)
+    source = find_checkpoint(arguments.run_dir, arguments.checkpoint)
     folder = arguments.run_dir / "export"
     if arguments.layout == "own":
         as_it_is(source, arguments.to or folder / f"{source.stem}.safetensors")

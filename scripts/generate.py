@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from lockstep.cli import start
 from lockstep.config.rules import SEED, Rule, integer, number
 from lockstep.errors import config_error
-from lockstep.runs.saved import checkpoint_of, saved_config
+from lockstep.runs.saved import find_checkpoint, saved_config
 
 ABOVE_ZERO = Rule("accepted is a number above 0 and up to 1", lambda value: 0 < value <= 1)
 ACCEPTED = {"length": integer(1), "temperature": number(0), "top_k": integer(1).or_null(), "top_p": ABOVE_ZERO, "seed": SEED}
@@ -39,7 +39,7 @@ def main() -> None:
         if not accepts.test(value := getattr(arguments, name)):
             raise config_error(f"--{name.replace('_', '-')}", value, accepts.words)
     cfg = saved_config(arguments.run_dir, [])
-    checkpoint = checkpoint_of(arguments.run_dir, arguments.checkpoint)
+    checkpoint = find_checkpoint(arguments.run_dir, arguments.checkpoint)
     tokens = (OmegaConf.select(cfg, f"datamodule.{key}") for key in ("tokenizer", "separator"))
     sys.stdout.write(text(arguments, checkpoint, *tokens) + "\n")
 

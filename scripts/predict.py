@@ -22,7 +22,7 @@ from lockstep.cli import start
 from lockstep.config.plan import Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, ExitCode, config_error
-from lockstep.runs.saved import checkpoint_of, saved_config
+from lockstep.runs.saved import find_checkpoint, saved_config
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     overrides = [item for item in arguments.inputs if "=" in item and not Path(item).exists()]
     paths = list(_images(Path(item) for item in arguments.inputs if item not in overrides))
     cfg = saved_config(arguments.run_dir, overrides)
-    model = _classifier(checkpoint_of(arguments.run_dir, arguments.checkpoint), arguments.allow)
+    model = _classifier(find_checkpoint(arguments.run_dir, arguments.checkpoint), arguments.allow)
     with _opened(arguments.output) as file:
         writer = csv.writer(file)
         writer.writerow(["path", "prediction", "probability"])

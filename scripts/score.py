@@ -19,7 +19,7 @@ from lockstep.cli import start
 from lockstep.config.construct import construct
 from lockstep.config.read import get_trust
 from lockstep.errors import config_error
-from lockstep.runs.saved import checkpoint_of, saved_config
+from lockstep.runs.saved import find_checkpoint, saved_config
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     cfg = saved_config(arguments.run_dir, arguments.overrides, arguments.allow)
     cfg.datamodule.pop("curriculum", None)
     datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True), trust=get_trust(cfg))
-    model = load_model(checkpoint_of(arguments.run_dir, arguments.checkpoint), arguments.allow)
+    model = load_model(find_checkpoint(arguments.run_dir, arguments.checkpoint), arguments.allow)
     for part, kind in ((datamodule, DataModule), (model, Task)):
         if not isinstance(part, kind):
             accepted = f"is a {type(part).__name__}; accepted is a run of a lockstep {kind.__name__}"

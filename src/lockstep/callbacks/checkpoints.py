@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lockstep.errors import NamedFailure
-from lockstep.runs.identity import run_id_of
+from lockstep.runs.identity import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, logged_step_of, set_logged_step
 from lockstep.trainer.steps import begins_step
 
@@ -45,7 +45,7 @@ class LastCheckpoint(Checkpoint):
         self._run_id: str | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._run_id = run_id_of(Path(trainer.default_root_dir))
+        self._run_id = read_run_id(Path(trainer.default_root_dir))
 
     def state_dict(self) -> dict[str, Any]:
         """Of every checkpoint of the run, the best one too: which run it is of."""

@@ -12,7 +12,7 @@ from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.nets.dropout import Dropout
-from lockstep.runs.shares import share_of_batch
+from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm, takes_own_statistics
 from lockstep.trainer.monitor import Monitor
 
@@ -67,7 +67,7 @@ def _of_norms(model: nn.Module) -> Iterator[str]:
 
 
 def _of_noise(trainer: Any, model: nn.Module) -> Iterator[str]:
-    is_whole = share_of_batch(trainer)[1] == trainer.world_size  # else a process may drop from a part of a sample
+    is_whole = dp_rank_and_size(trainer)[1] == trainer.world_size  # else a process may drop from a part of a sample
     is_counted = is_whole and any(isinstance(callback, CounterBasedRandomness) for callback in trainer.callbacks)
     drawing = [
         f"{name} ({type(layer).__name__})"
@@ -91,5 +91,5 @@ def _of_data(trainer: Any, datamodule: Any) -> Iterator[str]:
         order = datamodule.order_facts()
         yield (
             f"datamodule.batch_size={datamodule.batch_size} is of each process: a step has {order['global_batch_size']} samples, "
-            f"on one process {order['global_batch_size'] // share_of_batch(trainer)[1]}; datamodule.global_batch_size is of all"
+            f"on one process {order['global_batch_size'] // dp_rank_and_size(trainer)[1]}; datamodule.global_batch_size is of all"
         )

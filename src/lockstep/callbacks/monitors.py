@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.shares import share_of_batch
+from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.monitor import Monitor
 
 # Of torch's schedules: what they are made with and never change.
@@ -154,7 +154,7 @@ class Throughput(Monitor, Callback):
         self._step_times.append(seconds / (trainer.global_step - self._step))
         measured = {"throughput/step_time": self._step_times[-1]}
         if self._samples:
-            measured |= self.rates(trainer, pl_module, self._samples * share_of_batch(trainer)[1] / seconds)
+            measured |= self.rates(trainer, pl_module, self._samples * dp_rank_and_size(trainer)[1] / seconds)
         log_metrics(trainer, measured)
         self._restart(trainer, pl_module)
 

@@ -23,7 +23,7 @@ from lockstep.datamodules.batches import samples_in
 from lockstep.datamodules.streams import Positioned, is_stateful, is_stream, share_stream
 from lockstep.datamodules.torch_loaders import SharedSampler, shared_loader
 from lockstep.models.task import Task
-from lockstep.runs.shares import share_of_batch
+from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.batchnorm import uncounted
 from lockstep.trainer.lightning_internals import batches_passed, begin_batches_again, log_batch_as
 from lockstep.trainer.reduced_logs import reduce_logs
@@ -97,7 +97,7 @@ class PlainLightning(Callback):
         return shared_out
 
     def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
-        share = share_of_batch(trainer)
+        share = dp_rank_and_size(trainer)
         if is_stream(loader):
             share_stream(loader, share, name)
         elif (shared := shared_loader(loader, share, self.seed, training)) is not None:
@@ -147,7 +147,7 @@ class PlainLightning(Callback):
 
     def _go_to_position(self, trainer: Any) -> bool:
         """Whether the training loaders have gone by themselves to where the checkpoint was written."""
-        (number, shares), positions = share_of_batch(trainer), self._positions
+        (number, shares), positions = dp_rank_and_size(trainer), self._positions
         self._positions = {}
         if not batches_passed(trainer) or len(positions.get("ranks", ())) != shares:
             for loader in self._positioned:
@@ -208,7 +208,7 @@ class PlainLightning(Callback):
         if trainer.world_size > 1:
             ranks = [None] * trainer.world_size
             dist.all_gather_object(ranks, own)
-        shares = ranks[:: len(ranks) // share_of_batch(trainer)[1]]
+        shares = ranks[:: len(ranks) // dp_rank_and_size(trainer)[1]]
         if len(self._positioned) == len(self._samplers) and all(s is not None and _is_plain(s) for rank in shares for s in rank):
             checkpoint["loader_positions"] = {"batches": batches, "ranks": shares}
 

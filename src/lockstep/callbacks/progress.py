@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.runs.results import accountant
-from lockstep.runs.shares import share_of_batch
+from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.monitor import Monitor
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Progress(Monitor, TQDMProgressBar):
     def _record(self, trainer: Trainer) -> None:
         """The epoch that has ended; its history says after how many seconds of training which metrics were reached."""
         seconds = time.monotonic() - self._began
-        samples = getattr(accountant(trainer), "samples_trained", 0) * share_of_batch(trainer)[1]
+        samples = getattr(accountant(trainer), "samples_trained", 0) * dp_rank_and_size(trainer)[1]
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self._history.append({"epoch": trainer.current_epoch, "seconds": self._earlier + seconds, "metrics": metrics})
         self._noted = {

@@ -93,8 +93,8 @@ def run_id_in(checkpoint: dict[str, Any]) -> str | None:
 def _reason(error: Exception) -> str:
     """In one line, and without torch's advice to load it all the same."""
     text = str(error)
-    found = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\.\s|\n|$)|GLOBAL \S+", text)
-    return found.group() if found else " ".join((text.splitlines() or [type(error).__name__])[0].split())
+    match = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\.\s|\n|$)|GLOBAL \S+", text)
+    return match.group() if match else " ".join((text.splitlines() or [type(error).__name__])[0].split())
 
 
 def _copy_name(path: Path, other: Path) -> None:

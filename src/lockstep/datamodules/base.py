@@ -23,7 +23,7 @@ from lockstep.datamodules.splits import Splits, check_part, fold_of, part_of, se
 from lockstep.errors import config_error
 from lockstep.extras.curriculum.curriculum import Curriculum, EasyFirst
 from lockstep.extras.image_cache.on_device import OnDevice
-from lockstep.runs.shares import share_of_batch
+from lockstep.runs.shares import dp_rank_and_size
 
 if TYPE_CHECKING:  # else where it is needed: the import takes a second
     from sklearn.preprocessing import StandardScaler
@@ -248,7 +248,7 @@ class DataModule(LightningDataModule):
     @property
     def _share(self) -> tuple[int, int]:
         """Which part of each global batch this process has, and of how many."""
-        return share_of_batch(self.trainer) if self.trainer else (0, 1)
+        return dp_rank_and_size(self.trainer) if self.trainer else (0, 1)
 
     @property
     def _device(self) -> torch.device:

@@ -23,7 +23,7 @@ from lockstep.models.param_groups import Groups, make_optimizer
 from lockstep.models.preprocess import Preprocess
 from lockstep.models.sample_mean import SampleMean
 from lockstep.models.schedules import TrainingLength
-from lockstep.runs.shares import is_first_of_share, share_of_batch
+from lockstep.runs.shares import dp_rank_and_size, is_first_of_share
 from lockstep.trainer.batchnorm import uncounted
 from lockstep.trainer.lightning_internals import is_attached
 from lockstep.trainer.steps import begins_step, ends_step
@@ -226,7 +226,7 @@ class Task(LightningModule):
         rows = checkpoint.get("train_means")
         if rows is None or not is_attached(self) or self.trainer.state.fn != "fit":
             return
-        rank, number = share_of_batch(self.trainer)
+        rank, number = dp_rank_and_size(self.trainer)
         is_same_world = len(rows["count"]) == number
         for name, state in (("sums", self.train_means.sums), ("count", self.train_means.count)):
             total = rows[name][rank] if is_same_world else rows[name].sum(dim=0) * int(rank == 0)
@@ -235,7 +235,7 @@ class Task(LightningModule):
     def _rows(self, tensor: Tensor) -> Tensor:
         """This tensor of every share of a batch, (shares, ...), on the CPU; a collective."""
         rows = gather_all_tensors(tensor) if self.trainer.world_size > 1 else [tensor]
-        return torch.stack(rows[:: len(rows) // share_of_batch(self.trainer)[1]]).cpu()
+        return torch.stack(rows[:: len(rows) // dp_rank_and_size(self.trainer)[1]]).cpu()
 
 
 def wrong_targets(targets: Tensor, accepted: str) -> ConfigError:

@@ -19,7 +19,7 @@ from lockstep.errors import ExitCode
 from lockstep.launchers.environment import restarts
 from lockstep.launchers.slurm import Unanswered, job_name, requeue, state_of_job
 from lockstep.runs.identity import FILE
-from lockstep.runs.record import LOST_RANK, REQUEUES, of_this_job, write_status
+from lockstep.runs.record import LOST_RANK, REQUEUES, describe_slurm_job, write_status
 from lockstep.runs.resume import directory_of_command
 
 _WARNED = (ExitCode.PREEMPTED, 128 + signal.SIGUSR1)  # before anybody could say so
@@ -28,7 +28,7 @@ _WARNED = (ExitCode.PREEMPTED, 128 + signal.SIGUSR1)  # before anybody could say
 def main(code: int, at_most: int, overrides: Sequence[str]) -> None:
     directory = directory_of_command(overrides)
     said = ({} if directory is None else read_json(directory / "status.json")) or {}
-    is_of_this_life = said.items() >= of_this_job().items()
+    is_of_this_life = said.items() >= describe_slurm_job().items()
     if (name := job_name()) is None or not _has_lost_ranks(code, said if is_of_this_life else {}):
         return
     is_warned = code in _WARNED

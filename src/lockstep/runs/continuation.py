@@ -57,7 +57,7 @@ def _refuse(cfg: DictConfig, key: str, value: Any, before: Any) -> None:
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
-    return found
+        flat |= _flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
+    return flat

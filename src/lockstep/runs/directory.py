@@ -150,7 +150,7 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
 
     Raises ConfigError for a directory that is another run's, unless that is to be set aside.
     """
-    directory, is_named = folder_of(config, "hydra.run.dir"), config.resume is not None
+    directory, is_named = read_folder(config, "hydra.run.dir"), config.resume is not None
     rank = this_rank()
     if rank is not None and rank.started_by == "parent":
         return is_named or restarts() > 0
@@ -197,14 +197,14 @@ def _check_no_sweep(directory: Path) -> None:
 
 def take_sweep_directory(config: DictConfig) -> None:
     """For a sweep, before Hydra's sweeper writes into it. Raises ConfigError for a directory that a run has."""
-    directory = folder_of(config, "hydra.sweep.dir")
+    directory = read_folder(config, "hydra.sweep.dir")
     is_run_s = any((directory / name).exists() for name in _OF_A_RUN) and not (directory / "manifest.json").exists()
     if is_run_s:
         raise config_error("hydra.sweep.dir", directory, "belongs to a run; accepted is another directory")
     OWN_DIRECTORY.take(directory, "hydra.sweep.dir")
 
 
-def folder_of(config: DictConfig, key: str) -> Path:
+def read_folder(config: DictConfig, key: str) -> Path:
     """The absolute path that a key names, as Hydra will spell it. Raises ConfigError where it names none."""
     where = OmegaConf.select(config, key)
     if not isinstance(where, str) or not where:

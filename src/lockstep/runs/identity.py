@@ -56,7 +56,7 @@ class Identity:
         write_json(run_dir / FILE, content | {"sha256": _seal(content)})
 
 
-def run_id_of(run_dir: Path) -> str | None:
+def read_run_id(run_dir: Path) -> str | None:
     """What the checkpoints of the run in a directory carry; None where no run was started there by Lockstep."""
     identity = Identity.read(run_dir)
     return None if identity is None else identity.id

@@ -31,7 +31,7 @@ def write_status(
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     before = {} if is_first else read_json(path) or {}
     content = {"started": before.get("started", now), "status": status, "reason": reason, "rank": rank, "updated": now}
-    content |= {name: before[name] for name in (REQUEUES,) if name in before} | of_this_job() | more
+    content |= {name: before[name] for name in (REQUEUES,) if name in before} | describe_slurm_job() | more
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
 
 
@@ -43,7 +43,7 @@ def write_ranks(run_dir: Path, ranks: Sequence[tuple[str, int]]) -> None:
         write_json(run_dir / "status.json", content | {"ranks": named})
 
 
-def of_this_job() -> dict[str, Any]:
+def describe_slurm_job() -> dict[str, Any]:
     """Which job of SLURM's this is, and in which of its lives: each requeue begins one; nothing outside of a job."""
     return {} if (name := job_name()) is None else {"slurm_job": name, "slurm_restarts": restarts()}
 

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from lockstep.checkpointing import read_checkpoint
 from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.hparams import hyperparameters, swept, write_session
-from lockstep.runs.shares import share_of_batch
+from lockstep.runs.shares import dp_rank_and_size
 
 _SIGNALING = " Signaling Trainer to stop."
 
@@ -33,7 +33,7 @@ def accountant(trainer: Any) -> Any:
     return next((callback for callback in trainer.callbacks if hasattr(callback, "samples_trained")), trainer.lightning_module)
 
 
-def metrics_of(trainer: Trainer) -> dict[str, float]:
+def collect_metrics(trainer: Trainer) -> dict[str, float]:
     """The metrics of the checkpoint to use: training and validation as of when the best one was saved, then the test.
 
     Without a best checkpoint they are the last ones. In float64 where the model keeps them so.
@@ -45,13 +45,13 @@ def metrics_of(trainer: Trainer) -> dict[str, float]:
     return metrics
 
 
-def facts_of(trainer: Trainer) -> dict[str, Any]:
+def collect_facts(trainer: Trainer) -> dict[str, Any]:
     """Sizes, times and devices, and what callbacks have found; called on every rank, for samples are counted over all of them."""
     model: Any = trainer.lightning_module
     datamodule: Any = getattr(trainer, "datamodule", None)
     counted = accountant(trainer)
     samples_of_ranks = int(sum(_of_ranks(trainer, getattr(counted, "samples_trained", 0))))
-    samples_trained = samples_of_ranks * share_of_batch(trainer)[1] // trainer.world_size  # ranks may have the same samples
+    samples_trained = samples_of_ranks * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
     train_time = getattr(counted, "train_time", 0.0)
     is_gpu = model.device.type == "cuda"
     facts = {

@@ -30,7 +30,7 @@ from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.events import Subscribers
-from lockstep.runs.identity import run_id_of
+from lockstep.runs.identity import read_run_id
 from lockstep.runs.validation import Prepared
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Run:
     """A context that turns whatever happens in it into status.json and an exit code.
 
     A run of one process is its own parent. With several, `is_parent` is true in the process that the user started:
-    it only starts and watches the ranks. Under torchrun and srun there is no parent of ours and rank zero writes.
+    it only starts and watches the ranks. Under torchrun and srun there is no such parent and rank zero writes.
     Leaves by SystemExit with an ExitCode. A run that is continued finds its checkpoint in `cfg.ckpt_path`.
     """
 
@@ -144,12 +144,12 @@ class Run:
         """Of a run that is continued its own checkpoint counts: not the one it may have begun with, nor another run's."""
         from lockstep.checkpointing import latest_valid_checkpoint
 
-        found = latest_valid_checkpoint(self.directory / "checkpoints", run_id_of(self.directory))
-        if found is None:
+        checkpoint = latest_valid_checkpoint(self.directory / "checkpoints", read_run_id(self.directory))
+        if checkpoint is None:
             log.info("There is no checkpoint yet: the run starts from the beginning.")
         else:
-            log.info(f"Continuing from {found}")
-            self.cfg.ckpt_path, self.cfg.init_from = str(found), None
+            log.info(f"Continuing from {checkpoint}")
+            self.cfg.ckpt_path, self.cfg.init_from = str(checkpoint), None
 
     def supervise(self, command: list[str]) -> None:
         """In the parent: runs `command` once per rank, then takes rank zero's record as the result. Starts the ranks again,
@@ -174,13 +174,13 @@ class Run:
 
     def finish(self, trainer: "Trainer") -> None:
         """In every rank: writes metrics.json from rank zero, then leaves the process group together."""
-        from lockstep.runs.results import ended_by, facts_of, log_hparams, metrics_of
+        from lockstep.runs.results import collect_facts, collect_metrics, ended_by, log_hparams
 
-        metrics = metrics_of(trainer)
+        metrics = collect_metrics(trainer)
         optimized = self.cfg.optimized_metric
         if optimized not in metrics:
             raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics))}")
-        facts = self.plan.facts() | facts_of(trainer) | {"seed": self.cfg.seed}
+        facts = self.plan.facts() | collect_facts(trainer) | {"seed": self.cfg.seed}
         result = {
             "metrics": metrics,
             "optimized_metric": optimized,
@@ -252,7 +252,7 @@ class Run:
                 self._subscribers.preempted(outcome.reason or "")
                 console.show_preempted(self.directory, outcome.reason or "")
                 if (
-                    line := requeue_when_warned(outcome.signal, self._is_found_again())
+                    line := requeue_when_warned(outcome.signal, self._resumes_when_requeued())
                 ) is not None:  # which may end this process
                     console.say(line)
         else:
@@ -268,7 +268,7 @@ class Run:
         dead, any may."""
         return record.first_to_speak(self.directory, self._global_rank) if self._is_of_srun else self.is_owner
 
-    def _is_found_again(self) -> bool:
+    def _resumes_when_requeued(self) -> bool:
         """Would the same command, started by a requeue, come to the same directory?"""
         return self.command.gives_run_dir or (self.rank is not None and self.rank.started_by == "slurm")
 

@@ -52,14 +52,14 @@ def _read(path: Path, run_dir: Path) -> Any:
     )
 
 
-def checkpoint_of(run_dir: Path, wanted: str | None) -> Path:
+def find_checkpoint(run_dir: Path, wanted: str | None) -> Path:
     """best, last or a path; by default the best, or the last where none was the best."""
     folder = run_dir / "checkpoints"
     refuse_url("RUN_DIR", run_dir)
     if wanted not in (None, "best", "last"):
         return Path(wanted)
     names = [wanted] if wanted else ["best", "last"]
-    found = [folder / f"{name}.ckpt" for name in names if (folder / f"{name}.ckpt").is_file()]
-    if not found:
+    paths = [folder / f"{name}.ckpt" for name in names if (folder / f"{name}.ckpt").is_file()]
+    if not paths:
         raise config_error("RUN_DIR", run_dir, f"has no checkpoint {' or '.join(names)} in {folder}")
-    return found[0]
+    return paths[0]

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def share_of_batch(trainer: Any) -> tuple[int, int]:
+def dp_rank_and_size(trainer: Any) -> tuple[int, int]:
     """Its number, and of how many: the rank and the world size, but that processes which hold the parts of one layer take the
     same samples."""
     share = trainer.distributed_sampler_kwargs
@@ -12,4 +12,4 @@ def share_of_batch(trainer: Any) -> tuple[int, int]:
 
 def is_first_of_share(trainer: Any) -> bool:
     """Of several processes with the same samples one is to count them."""
-    return trainer.global_rank % (trainer.world_size // share_of_batch(trainer)[1]) == 0
+    return trainer.global_rank % (trainer.world_size // dp_rank_and_size(trainer)[1]) == 0

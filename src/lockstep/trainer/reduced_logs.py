@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
 
-from lockstep.runs.shares import share_of_batch
+from lockstep.runs.shares import dp_rank_and_size
 
 
 class Logged(NamedTuple):
@@ -56,7 +56,7 @@ class ReducedLogs(_LoggerConnector):
         pending = {key: metric for key, metric in results.valid_items() if self._is_pending(key, metric)}
         ranks: list[dict[str, Logged]] = [{} for _ in range(dist.get_world_size())]
         dist.all_gather_object(ranks, {key: _logged(results, metric) for key, metric in pending.items()})
-        shares = ranks[:: len(ranks) // share_of_batch(self.trainer)[1]]  # others have the same samples
+        shares = ranks[:: len(ranks) // dp_rank_and_size(self.trainer)[1]]  # others have the same samples
         for key in dict.fromkeys(key for rank in shares for key in rank):
             parts = [rank[key] for rank in shares if key in rank]
             for line in _inexact(parts, len(shares)):

@@ -10,7 +10,7 @@ from lockstep.build import build
 from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
 from lockstep.runs.composition import compose
-from lockstep.runs.results import facts_of
+from lockstep.runs.results import collect_facts
 from lockstep.runs.validation import validated
 
 
@@ -35,4 +35,4 @@ def measured(folder: Path, *overrides: str) -> tuple[dict[str, Any], Steps]:
     datamodule, model, trainer = build(cfg, Plan.of(cfg))
     trainer.callbacks.append(steps := Steps())  # pyright: ignore[reportAttributeAccessIssue]
     trainer.fit(model, datamodule)
-    return facts_of(trainer)["lr_range"], steps
+    return collect_facts(trainer)["lr_range"], steps

@@ -13,11 +13,11 @@ from lockstep.config.urls import is_url, url_in
 from lockstep.errors import ConfigError
 from lockstep.extras.mirror import fetch
 from lockstep.extras.mirror.fetch import bring, directory_for
-from lockstep.extras.mirror.mirror import Mirror, url_of
+from lockstep.extras.mirror.mirror import Mirror, copy_url
 from lockstep.extras.mirror.remote import Remote
 from lockstep.runs import resume
 from lockstep.runs.resume import command_to_continue
-from lockstep.runs.saved import checkpoint_of, saved_config
+from lockstep.runs.saved import find_checkpoint, saved_config
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def run(tmp_path: Path, prefix: str) -> Path:
 
 
 def copy(folder: Path, prefix: str) -> None:
-    mirror = Mirror(url_of(prefix, folder), folder, wait=20)
+    mirror = Mirror(copy_url(prefix, folder), folder, wait=20)
     mirror.start()
     mirror.finish()
 
@@ -63,7 +63,7 @@ def test_a_run_that_is_not_here_any_more_goes_on_from_its_copy(asked: str, run: 
     copied = held.keys() - {"mirror.json", "checkpoints/previous.ckpt"}
     assert {name: (run / name).read_bytes() for name in copied} == {name: held[name] for name in copied}
     assert latest_valid_checkpoint(run / "checkpoints") == run / "checkpoints" / "last.ckpt"
-    assert url_of(prefix, run) == f"{prefix}/logs/name/run"
+    assert copy_url(prefix, run) == f"{prefix}/logs/name/run"
 
 
 @pytest.mark.usefixtures("run")
@@ -71,7 +71,7 @@ def test_elsewhere_than_it_was_it_is_still_copied_to_the_same_place(prefix: str,
     command = command_to_continue([f"resume={prefix}/logs/name/run", f"hydra.run.dir={tmp_path}/other"])
     assert command is not None
     assert command[-1] == f"resume={quote(str(tmp_path / 'other'))}"
-    assert url_of(prefix, tmp_path / "other") == f"{prefix}/logs/name/run"
+    assert copy_url(prefix, tmp_path / "other") == f"{prefix}/logs/name/run"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_run_of_train_sbatch_has_one_directory_and_its_newest_state(tmp_path: 
     """logs/slurm-JOBID, which has gone on elsewhere."""
     run = run_in(tmp_path / "logs" / "slurm-77")
     copy(run, prefix)
-    url, elsewhere = url_of(prefix, run), tmp_path / "elsewhere"
+    url, elsewhere = copy_url(prefix, run), tmp_path / "elsewhere"
     bring(url, elsewhere)
     save(elsewhere, 5)
     copy(elsewhere, prefix)
@@ -190,7 +190,7 @@ def test_a_url_where_only_a_path_is_read_is_told_how_to_fetch_it() -> None:
     how = rf"={url}.*: is read on this machine alone; accepted is a path, to which a copy was fetched before$"
     calls = (
         lambda: saved_config(Path(url).absolute(), []),
-        lambda: checkpoint_of(Path(url), None),
+        lambda: find_checkpoint(Path(url), None),
         lambda: check_checkpoint("checkpoint", Path(f"{url}/checkpoints/best.ckpt")),
     )
     for call in calls:

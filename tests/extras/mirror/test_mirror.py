@@ -17,7 +17,7 @@ from waiting import wait_for
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
-from lockstep.extras.mirror.mirror import Mirror, check_mirror, read_note, url_of
+from lockstep.extras.mirror.mirror import Mirror, check_mirror, copy_url, read_note
 from lockstep.extras.mirror.remote import Remote
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs import record
@@ -176,7 +176,7 @@ def test_the_copy_of_another_run_is_not_written_over(run: Path, tmp_path: Path, 
     prefix = f"planted://{tmp_path}/store"
     check_mirror(prefix, run, "its id", is_new=True)
     assert not [*(tmp_path / "store").rglob("*.*")]
-    copy = Mirror(url_of(prefix, run), run, wait=20)
+    copy = Mirror(copy_url(prefix, run), run, wait=20)
     copy.start()
     copy.finish()
     check_mirror(prefix, run, "its id", is_new=False)
@@ -192,7 +192,7 @@ def test_a_run_that_has_gone_on_elsewhere_is_not_gone_on_with_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     prefix = f"planted://{tmp_path}/store"
-    here, again = (Mirror(url_of(prefix, run), run, wait=20) for _ in range(2))
+    here, again = (Mirror(copy_url(prefix, run), run, wait=20) for _ in range(2))
     here.start()
     here.finish()
     theirs = note(run) | {"starts": [*note(run)["starts"], "elsewhere"], "host": "B"}

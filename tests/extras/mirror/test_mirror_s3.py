@@ -9,7 +9,7 @@ from stores import run_in, save
 from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
 from lockstep.extras.mirror.fetch import bring
-from lockstep.extras.mirror.mirror import Mirror, check_mirror, url_of
+from lockstep.extras.mirror.mirror import Mirror, check_mirror, copy_url
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'lockstep[s3]'")
 server = pytest.importorskip("moto.server", reason="needs moto, which stands in for S3: pip install 'moto[server]'")
@@ -37,7 +37,7 @@ def test_a_run_is_copied_to_a_bucket_and_comes_back(bucket: str, tmp_path: Path,
     monkeypatch.chdir(tmp_path)
     run = run_in(tmp_path / "logs" / "name" / "run")
     check_mirror(bucket, run, "its id", is_new=True)
-    copy = Mirror(url_of(bucket, run), run, wait=60)
+    copy = Mirror(copy_url(bucket, run), run, wait=60)
     copy.start()
     save(run, 2)
     copy.finish()

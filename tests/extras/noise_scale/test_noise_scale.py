@@ -16,7 +16,7 @@ from torch import Tensor
 from unwatched import unwatched
 
 from lockstep.extras.noise_scale.noise_scale import NoiseScale, Smoothed
-from lockstep.runs.results import facts_of
+from lockstep.runs.results import collect_facts
 
 EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1", "callbacks.noise_scale.every_n_steps_alone=1")
 
@@ -95,8 +95,8 @@ def test_training_is_the_same_to_the_bit(options: tuple[str, ...], estimates: in
     plain, _ = trained(tmp_path / "plain", *options, "trainer.max_epochs=2")
     watched, trainer = trained(tmp_path / "watched", *options, *EVERY, "trainer.max_epochs=2")
     assert not differences(plain | nowhere, watched | nowhere)
-    assert facts_of(trainer)["noise_scale_estimates"] == estimates
-    assert facts_of(trainer)["noise_scale"] > 0
+    assert collect_facts(trainer)["noise_scale_estimates"] == estimates
+    assert collect_facts(trainer)["noise_scale"] > 0
 
 
 def test_a_run_continued_goes_on_with_its_estimate(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_run_continued_goes_on_with_its_estimate(tmp_path: Path) -> None:
 def test_a_step_left_out_is_not_looked_at(tmp_path: Path) -> None:
     options = (*EVERY, "guards.nonfinite.action=skip", "trainer.max_epochs=1")
     _, trainer = trained(tmp_path, *options, extra=[Poison(batches=(1,))])
-    facts = facts_of(trainer)
+    facts = collect_facts(trainer)
     assert facts["noise_scale_estimates"] == trainer.global_step - 1
     assert facts["noise_scale"] > 0
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from lockstep.callbacks import Throughput
 from lockstep.datamodules.batches import Batch, samples_in
-from lockstep.runs.results import facts_of
+from lockstep.runs.results import collect_facts
 
 SCHEDULES = sorted(path.stem for path in Path(__file__).parents[3].glob("conf/model/lr_scheduler/*.yaml"))
 
@@ -54,7 +54,7 @@ def test_the_rate_that_is_logged_and_recorded_is_that_of_the_steps(schedule: str
     assert logged == dict(enumerate(rates.seen))
     assert len(rates.seen) == trainer.global_step
     assert len(set(rates.seen)) > 1 or schedule == "constant"
-    facts = facts_of(trainer)
+    facts = collect_facts(trainer)
     assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
 
 

@@ -21,7 +21,7 @@ from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
-from lockstep.runs.results import facts_of
+from lockstep.runs.results import collect_facts
 
 MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
 QUIET = tuple(override for override in SMALL if not override.startswith("datamodule"))
@@ -104,7 +104,7 @@ def test_a_metric_that_is_logged_in_training_or_in_the_test_is_accepted(metric: 
 
 
 def test_the_record_has_what_a_task_counts_and_the_hyperparameters_are_lightning_s(whole: tuple[Path, Any]) -> None:
-    facts = facts_of(whole[1])
+    facts = collect_facts(whole[1])
     assert (facts["samples_trained"], facts["steps"], facts["epochs"]) == (2800, 28, 2)
     assert facts["train_time"] > 0
     best = whole[0] / "run" / "checkpoints" / "best.ckpt"
@@ -147,7 +147,7 @@ def test_two_optimizers_by_hand_with_the_time_of_a_step_measured(tmp_path: Path)
     trainer = fitted(tmp_path, *adversary, *options, "trainer.max_epochs=1")
     assert trainer.global_step == 28  # of two optimizers in 14 batches
     assert {"generator_loss", "critic_loss", "val_realness"} <= trainer.callback_metrics.keys()
-    shares = facts_of(trainer)["step_time"]
+    shares = collect_facts(trainer)["step_time"]
     assert sum(shares.values()) == pytest.approx(1.0)
     assert shares["backward"] > 0
 

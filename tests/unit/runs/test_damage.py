@@ -14,7 +14,7 @@ from lockstep.atomic_files import write_json
 from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint, write_checkpoint
 from lockstep.errors import ConfigError
 from lockstep.runs import resume
-from lockstep.runs.identity import Identity, run_id_of
+from lockstep.runs.identity import Identity, read_run_id
 from lockstep.runs.record import write_status
 from lockstep.runs.resume import command_to_continue
 from lockstep.runs.saved import saved_config
@@ -62,7 +62,7 @@ def goes_on(run: Path) -> str:
     try:
         command = command_to_continue([f"resume={run}"])
         assert command is not None
-        checkpoint = latest_valid_checkpoint(run / "checkpoints", run_id_of(run))
+        checkpoint = latest_valid_checkpoint(run / "checkpoints", read_run_id(run))
     except ConfigError as error:
         return str(error)
     overrides = [override for override in command[2:-2] if override != "++allow=[]"]  # what a directory allows counts for nothing

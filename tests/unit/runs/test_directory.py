@@ -17,7 +17,7 @@ from lockstep.errors import ConfigError
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import RESTARTS, Rank
 from lockstep.runs import directory as directories
-from lockstep.runs.directory import OWN_DIRECTORY, folder_of, take_run_directory, take_sweep_directory
+from lockstep.runs.directory import OWN_DIRECTORY, read_folder, take_run_directory, take_sweep_directory
 from lockstep.runs.identity import Identity, is_resumable
 from lockstep.runs.locks import Lock
 from lockstep.runs.resume import command_to_continue
@@ -242,7 +242,7 @@ def test_what_can_not_be_a_directory_is_one_line_and_leaves_nothing(where: str |
         cfg = config(path)
         cfg.hydra.sweep = {"dir": path}
         with pytest.raises(ConfigError) as refused:
-            OWN_DIRECTORY.take(folder_of(cfg, key), key)
+            OWN_DIRECTORY.take(read_folder(cfg, key), key)
         line = str(refused.value)
         OWN_DIRECTORY.give_back()
         assert line.startswith(f"{key}=")

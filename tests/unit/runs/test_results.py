@@ -16,7 +16,7 @@ from lockstep.callbacks import BestCheckpoint
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.runs.hparams import hyperparameters, swept, write_session
-from lockstep.runs.results import ended_by, log_hparams, metrics_of
+from lockstep.runs.results import collect_metrics, ended_by, log_hparams
 
 
 class OfOnesOwn(LightningModule):
@@ -43,7 +43,7 @@ def test_metrics_are_the_best_checkpoint_s_of_any_model(tmp_path: Path) -> None:
     loader = DataLoader(TensorDataset(torch.ones(4, 1)))
     trainer.fit(OfOnesOwn(), loader, loader)
     assert float(trainer.callback_metrics["val/acc"]) == pytest.approx(0.2)
-    assert metrics_of(trainer)["val/acc"] == pytest.approx(0.9)
+    assert collect_metrics(trainer)["val/acc"] == pytest.approx(0.9)
 
 
 class AsksToStop(Callback):

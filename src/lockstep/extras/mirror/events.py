@@ -13,7 +13,7 @@ from lockstep.config.rules import Rule, number
 from lockstep.config.targets import buildable
 from lockstep.config.urls import is_url
 from lockstep.extras.mirror.fetch import bring, directory_for
-from lockstep.extras.mirror.mirror import Mirror, check_mirror, url_of
+from lockstep.extras.mirror.mirror import Mirror, check_mirror, copy_url
 from lockstep.extras.mirror.storage import shortcomings
 from lockstep.runs.directory import absolute
 from lockstep.runs.events import RunEvents
@@ -44,12 +44,12 @@ class MirrorEvents(RunEvents):
         if is_url(wanted):
             bring(wanted, directory)
         elif not directory.exists() and is_url(values.get("mirror")):
-            bring(url_of(values["mirror"], directory), directory)
+            bring(copy_url(values["mirror"], directory), directory)
 
     def objection(self, key: str, value: Any, where: Path, wanted: str | None) -> str | None:
         if key != "mirror" or value is None or str(value).partition(":")[0] in _STORES:
             return None
-        is_named = wanted is not None and is_url(wanted) and url_of(str(value), where) == wanted.rstrip("/")
+        is_named = wanted is not None and is_url(wanted) and copy_url(str(value), where) == wanted.rstrip("/")
         return None if is_named else "where its files would be copied to"
 
     def check(self, cfg: DictConfig, plan: Plan) -> None:
@@ -61,7 +61,7 @@ class MirrorEvents(RunEvents):
 
     def begin(self, cfg: DictConfig, directory: Path) -> None:
         if cfg.mirror is not None:
-            self._mirror = Mirror(url_of(cfg.mirror, directory), directory, cfg.mirror_wait)
+            self._mirror = Mirror(copy_url(cfg.mirror, directory), directory, cfg.mirror_wait)
             self._mirror.start()
 
     def checkpoint_written(self) -> None:

@@ -12,7 +12,7 @@ from lockstep.extras.mirror.mirror import PATIENCE, Note, is_ahead, note_at, rea
 from lockstep.extras.mirror.remote import Remote, reason, within
 from lockstep.launchers.environment import is_rank_zero
 from lockstep.runs.directory import absolute, aside
-from lockstep.runs.identity import FILE, run_id_of
+from lockstep.runs.identity import FILE, read_run_id
 from lockstep.runs.locks import check_free
 
 _KEY, _LOGS = "resume", "logs"
@@ -33,19 +33,19 @@ def bring(url: str, directory: Path) -> None:
     Raises ConfigError where there is no such copy, or the directory is another run's or in use.
     """
     remote = Remote(_KEY, url)
-    theirs = _answer(url, lambda: note_at(remote))
-    if not theirs:
+    remote_note = _answer(url, lambda: note_at(remote))
+    if not remote_note:
         raise config_error(_KEY, url, "is no copy of a run; accepted is the URL that its mirror.json says")
-    if not _is_newer(theirs, directory):
+    if not _is_newer(remote_note, directory):
         return
     if not is_rank_zero():
-        _wait(theirs, directory)
+        _wait(remote_note, directory)
         return
     names = _answer(url, remote.names)
     if FILE not in names:
         raise config_error(_KEY, url, f"has no {FILE} yet; accepted is the copy of a run that has saved a checkpoint")
     if directory.exists() and any(directory.iterdir()):
-        if run_id_of(directory) != theirs["id"]:
+        if read_run_id(directory) != remote_note["id"]:
             words = f"{directory} is there already and not that run's; accepted is another place for it, hydra.run.dir=DIRECTORY"
             raise config_error(_KEY, url, words)
         check_free(directory, _KEY)
@@ -73,13 +73,13 @@ def _answer(url: str, question: Callable[[], Any]) -> Any:
         raise config_error(_KEY, url, f"can't be read ({reason(error)})") from error
 
 
-def _is_newer(theirs: Note, directory: Path) -> bool:
-    return not (directory / FILE).is_file() or is_ahead(theirs, read_note(directory))
+def _is_newer(remote_note: Note, directory: Path) -> bool:
+    return not (directory / FILE).is_file() or is_ahead(remote_note, read_note(directory))
 
 
-def _wait(theirs: Note, directory: Path) -> None:
+def _wait(remote_note: Note, directory: Path) -> None:
     deadline = time.monotonic() + _FETCHED_WITHIN
-    while _is_newer(theirs, directory):
+    while _is_newer(remote_note, directory):
         if time.monotonic() > deadline:
             raise config_error(_KEY, directory, "rank 0 has not fetched it; the directory must be one that all nodes see")
         time.sleep(0.5)

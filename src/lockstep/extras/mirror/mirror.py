@@ -19,7 +19,7 @@ from lockstep.errors import config_error
 from lockstep.extras.mirror.remote import Remote, reason, within
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.identity import FILE as IDENTITY
-from lockstep.runs.identity import run_id_of
+from lockstep.runs.identity import read_run_id
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _HELD = ".copied"
 Note = dict[str, Any]
 
 
-def url_of(prefix: str, directory: Path) -> str:
+def copy_url(prefix: str, directory: Path) -> str:
     """Where the copy of a run directory is: under the prefix as the directory is under the working directory; or where it has
     been before, were the directory moved."""
     prefix, known = prefix.rstrip("/"), read_note(directory).get("url", "")
@@ -60,10 +60,10 @@ def note_at(remote: Remote) -> Note:
     return {} if content is None else json.loads(content)
 
 
-def is_ahead(theirs: Note, ours: Note) -> bool:
+def is_ahead(remote_note: Note, local_note: Note) -> bool:
     """Has the run been started from its copy since this directory was copied there last? Every start adds its mark."""
-    marks = theirs.get("starts", [])
-    return marks != ours.get("starts", [])[: len(marks)]
+    marks = remote_note.get("starts", [])
+    return marks != local_note.get("starts", [])[: len(marks)]
 
 
 def check_mirror(prefix: str, directory: Path, run_id: str, is_new: bool) -> None:
@@ -71,26 +71,29 @@ def check_mirror(prefix: str, directory: Path, run_id: str, is_new: bool) -> Non
 
     Raises ConfigError where there is the copy of another run, or one that has been continued elsewhere.
     """
-    url = url_of(prefix, directory)
+    url = copy_url(prefix, directory)
     remote = Remote("mirror", url, prefix)
     if remote.is_in(directory):
         raise config_error("mirror", prefix, "is where the run is itself; accepted is another place")
     try:
         if is_new:
             within(PATIENCE, remote.check_writable)
-        theirs = within(PATIENCE, lambda: note_at(remote))
+        remote_note = within(PATIENCE, lambda: note_at(remote))
     except Exception as error:
         if is_new:
             words = f"can't be written to ({reason(error)}); accepted is the URL of a folder, s3://BUCKET/PREFIX say, or null"
             raise config_error("mirror", prefix, words) from error
         log.warning(f"{url}: no answer ({reason(error)}); going on without knowing what is there")
         return
-    ours = read_note(directory)
-    if theirs and theirs["id"] not in (run_id, ours.get("id")):  # a sweep's job that is tried again begins anew in its directory
+    local_note = read_note(directory)
+    if remote_note and remote_note["id"] not in (
+        run_id,
+        local_note.get("id"),
+    ):  # a sweep's job that is tried again begins anew in its directory
         words = f"{url} is the copy of an earlier run; accepted is resume={url} to go on with that, or another hydra.run.dir"
         raise config_error("mirror", prefix, words)
-    if is_ahead(theirs, ours):
-        words = f"the run has gone on since, on {theirs['host']}; accepted is resume={url}, which fetches it"
+    if is_ahead(remote_note, local_note):
+        words = f"the run has gone on since, on {remote_note['host']}; accepted is resume={url}, which fetches it"
         raise config_error("resume", directory, words)
 
 
@@ -104,7 +107,7 @@ class Mirror:
         self._remote = Remote("mirror", url)
         before = read_note(directory)
         marks = [*before.get("starts", []), uuid.uuid4().hex[:8]]
-        self._note: Note = {"url": url, "id": run_id_of(directory), "starts": marks, "host": platform.node()}
+        self._note: Note = {"url": url, "id": read_run_id(directory), "starts": marks, "host": platform.node()}
         self._copied: dict[str, Stamp | None] = {}
         self._left: list[str] = []
         self._reason: str | None = None
@@ -173,10 +176,10 @@ class Mirror:
 
     def _claim(self) -> None:
         """Leaves this start's mark before anything else: what was copied before it is older."""
-        theirs = note_at(self._remote)
-        if is_ahead(theirs, self._note):
-            raise RuntimeError(f"the run has gone on since, on {theirs['host']}")
-        if theirs.get("starts") != self._note["starts"]:
+        remote_note = note_at(self._remote)
+        if is_ahead(remote_note, self._note):
+            raise RuntimeError(f"the run has gone on since, on {remote_note['host']}")
+        if remote_note.get("starts") != self._note["starts"]:
             write_json(self.directory / FILE, self._note)
             self._remote.put(self.directory / FILE, FILE)
 

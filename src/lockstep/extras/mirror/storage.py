@@ -42,8 +42,8 @@ def _keeps_locks_to_itself(folder: Path) -> str | None:
     """The words for a mount that does so, nfs4 (nolock) say."""
     kind, options = _mount_of(folder)
     for pattern, words in _LOCAL_LOCKS.items():
-        if re.fullmatch(pattern, kind) and (found := sorted(words & {*options, ""})):
-            return f"{kind} mount ({found[-1]})" if found[-1] else f"{kind} mount"
+        if re.fullmatch(pattern, kind) and (matches := sorted(words & {*options, ""})):
+            return f"{kind} mount ({matches[-1]})" if matches[-1] else f"{kind} mount"
     return None
 
 
@@ -54,7 +54,7 @@ def _mount_of(folder: Path) -> tuple[str, list[str]]:
         longest = -1
         for line in _MOUNTS.read_text().splitlines():
             before, _, after = line.partition(" - ")
-            point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split()[4])
+            point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split()[4])
             if len(point) >= longest and (place + "/").startswith(point.rstrip("/") + "/"):
                 kind, _, options = after.split(" ", 2)
                 longest, best = len(point), (kind, options.split(","))

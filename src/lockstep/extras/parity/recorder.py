@@ -13,7 +13,7 @@ from lockstep.extras.parity.draws import drawn_between, states
 from lockstep.extras.parity.exchange import Exchange
 from lockstep.extras.parity.interventions import counted_tokens, round_anew
 from lockstep.models.task import Task
-from lockstep.runs.shares import share_of_batch
+from lockstep.runs.shares import dp_rank_and_size
 
 Observed = dict[str, Any]  # by quantity: tensors by name, or the fingerprints of samples
 
@@ -92,7 +92,7 @@ class Recorder(Callback):
         self._in_step, self.facts["steps"] = False, trainer.global_step
         total = trainer.strategy.reduce(sum(self._losses, torch.zeros((), device=pl_module.device)), reduce_op="mean")
         self._observed["loss"] = copied({"": torch.as_tensor(total)})
-        self._observed["samples"] = gathered(self._samples, share_of_batch(trainer)[0])
+        self._observed["samples"] = gathered(self._samples, dp_rank_and_size(trainer)[0])
         self.ends(trainer, pl_module, "step", self._observed)
         self._number += 1
 
@@ -125,7 +125,7 @@ class Recorder(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         what, metrics = _evaluation(trainer), self._logged(trainer, pl_module)
         self.facts["ran"].add(what)
-        samples = gathered(self._samples, share_of_batch(trainer)[0])
+        samples = gathered(self._samples, dp_rank_and_size(trainer)[0])
         self.ends(trainer, pl_module, what, {f"{what} samples": samples, f"{what} metrics": metrics})
         self._known = dict(trainer.callback_metrics)
 

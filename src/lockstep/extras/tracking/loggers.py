@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import is_rank_zero
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.runs.identity import run_id_of
+from lockstep.runs.identity import read_run_id
 
 log = logging.getLogger(__name__)
 RUN, SWEEP, DIRECTORY = "lockstep.run", "lockstep.sweep", "lockstep.directory"  # tags of an MLflow run
@@ -38,7 +38,7 @@ class MLFlowLogger(loggers.MLFlowLogger):
     def __init__(self, *, run_dir: str, tracking_uri: str, experiment_name: str, tags: dict[str, str] | None = None) -> None:
         _check_installed("mlflow")
         run = Path(run_dir)
-        own = {RUN: run_id_of(run), SWEEP: name_of_sweep(run), DIRECTORY: run_dir}
+        own = {RUN: read_run_id(run), SWEEP: name_of_sweep(run), DIRECTORY: run_dir}
         given = {name: value for name, value in own.items() if value is not None}
         for name, value in {"MAX_RETRIES": "2", "TIMEOUT": "10"}.items():  # MLflow's own amount to many minutes
             os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{name}", value)
@@ -122,7 +122,7 @@ class WandbLogger(loggers.WandbLogger):
     def __init__(self, *, run_dir: str, **settings: Any) -> None:
         _check_installed("wandb")
         run = Path(run_dir)
-        own = {"id": run_id_of(run), "name": run.name, "group": name_of_sweep(run), "resume": "allow"}
+        own = {"id": read_run_id(run), "name": run.name, "group": name_of_sweep(run), "resume": "allow"}
         super().__init__(save_dir=run_dir, **(own | settings))
         self._folder = run / "wandb"
 
