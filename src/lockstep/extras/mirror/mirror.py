@@ -86,10 +86,8 @@ def check_mirror(prefix: str, directory: Path, run_id: str, is_new: bool) -> Non
         log.warning(f"{url}: no answer ({reason(error)}); going on without knowing what is there")
         return
     local_note = read_note(directory)
-    if remote_note and remote_note["id"] not in (
-        run_id,
-        local_note.get("id"),
-    ):  # a sweep's job that is tried again begins anew in its directory
+    known = (run_id, local_note.get("id"))  # a sweep's job that is tried again begins anew in its directory
+    if remote_note and remote_note["id"] not in known:
         words = f"{url} is the copy of an earlier run; accepted is resume={url} to go on with that, or another hydra.run.dir"
         raise config_error("mirror", prefix, words)
     if is_ahead(remote_note, local_note):
