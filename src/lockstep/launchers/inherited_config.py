@@ -49,10 +49,10 @@ def read_inherited_config(arguments: Sequence[str]) -> DictConfig | None:
 
 def read_inherited_plan(arguments: Sequence[str]) -> Plan | None:
     """Returns the plan that the parent of this rank has made; None where it has left none."""
-    plan = _read(arguments).get("plan")
-    if not isinstance(plan, dict):
+    plan: dict[str, Any] | None = _read(arguments).get("plan")
+    if plan is None:
         return None
-    return Plan(**plan | {"device_ids": None if plan["device_ids"] is None else tuple(plan["device_ids"])})
+    return Plan(**{key: tuple(value) if isinstance(value, list) else value for key, value in plan.items()})
 
 
 def _read(arguments: Sequence[str]) -> dict[str, Any]:
