@@ -49,10 +49,11 @@ def read_inherited_config(arguments: Sequence[str]) -> DictConfig | None:
 
 def read_inherited_plan(arguments: Sequence[str]) -> Plan | None:
     """Returns the plan that the parent of this rank has made; None where it has left none."""
-    plan: dict[str, Any] | None = _read(arguments).get("plan")
-    if plan is None:
+    content = _read(arguments).get("plan")
+    if not isinstance(content, dict):
         return None
-    return Plan(**{key: tuple(value) if isinstance(value, list) else value for key, value in plan.items()})
+    plan: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    return Plan(**plan)
 
 
 def _read(arguments: Sequence[str]) -> dict[str, Any]:
