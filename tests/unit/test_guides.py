@@ -20,7 +20,8 @@ ROOT = CONF.parent
 PAGE = (ROOT / "docs" / "guides.md").read_text()
 TABLES, DEFECTS = PAGE.split("## What is wrong in them")
 MISSING = ("not yet", "not there")
-LAUNCHER = OmegaConf.load(CONF / "hydra" / "launcher" / "slurm.yaml")
+SLURM = CONF / "hydra" / "launcher" / "slurm.yaml"
+LAUNCHER = OmegaConf.load(SLURM) if SLURM.exists() else {}  # it can be removed, with the commands that name its keys
 CONFIGS = {"parity.py": "parity", "train.py": "train", "train.sbatch": "train"}  # the others take no overrides
 
 
@@ -38,7 +39,7 @@ COMMANDS = [*dict.fromkeys(command for cells in rows(TABLES) for command in code
 
 
 def test_each_row_has_a_command_and_a_proof_or_says_that_it_is_missing() -> None:
-    assert len(rows(TABLES)) > 40
+    assert len(rows(TABLES)) > 30
     for what, command, proof in rows(TABLES):
         if command.startswith(MISSING):
             assert (code(command), proof) == ([], ""), what
