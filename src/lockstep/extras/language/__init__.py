@@ -1,6 +1,7 @@
 """Language models: text as tokens, GPT, Llama, sampling."""
 
 FILES = [
+    "conf/trainer/plan/gpt.yaml",
     "docs/language-models.md",
     "conf/datamodule/text.yaml",
     "conf/model/gpt.yaml",
