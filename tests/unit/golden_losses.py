@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parents[1] / "golden"
 IMAGES = ("datamodule=synthetic_images", "datamodule.shape=[3,8,8]", "datamodule.batch_size=8", "datamodule.length=40")
 TEXT = ("datamodule=text", "datamodule.context=32", "datamodule.batch_size=4", "datamodule.val_fraction=0.0")
-MODELS = {
+CONFIGS = {
     "linear": ("datamodule=random_regression", "trainer.max_steps=5"),
     "mlp": ("model.net.dropout=0.2", "datamodule.drop_last=false", "datamodule.batch_size=500", "trainer.max_steps=5"),
     "cnn": ("model/lr_scheduler=cosine", "datamodule.standardize=true", "trainer.max_steps=5"),
@@ -27,6 +27,7 @@ MODELS = {
     "gpt_nano": (*TEXT, "model/optimizer=muon", "trainer.max_steps=3"),
     "gpt_small": (*TEXT, "model.net.depth=1", "model.net.width=96", "trainer.max_steps=2"),
 }
+MODELS = {model: config for model, config in CONFIGS.items() if (ROOT / "conf" / "model" / f"{model}.yaml").is_file()}
 
 
 class Losses(Callback):

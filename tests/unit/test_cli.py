@@ -22,8 +22,7 @@ from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, this_rank
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs.directory import OWN_DIRECTORY
 
-MODELS = ["airbench", "classifier", "cnn", "gpt", "gpt_nano", "gpt_small", "language_model", "linear", "mlp", "regressor"]
-MODELS += ["resnet18", "resnet50", "vit", "vit_b_16"]
+MODELS = sorted(path.stem for path in (ROOT / "conf" / "model").glob("*.yaml"))
 
 
 def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from capabilities import requires
 from fits import SMALL, KeepAll, composed, last
 from plain_lightning import DigitsData, LitClassifier
 from sklearn.datasets import load_digits
@@ -140,6 +141,7 @@ def test_a_network_among_the_hyperparameters_is_left_out_of_checkpoints(tmp_path
     assert len([record for record in caplog.records if record.message.endswith("not kept in checkpoints: net")]) == 1
 
 
+@requires("profiling")
 def test_two_optimizers_by_hand_with_the_time_of_a_step_measured(tmp_path: Path) -> None:
     options = ("test=false", "optimized_metric=val_realness", "callbacks.step_time.every_n_steps=3")
     options += ("guards.checkpoint.every_n_steps=null",)  # a batch with a checkpoint is not measured

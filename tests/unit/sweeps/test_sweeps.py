@@ -53,7 +53,6 @@ def test_identity_is_what_is_computed_and_not_where_or_in_which_order() -> None:
     one = identity(compose("seed=1", "model.optimizer.lr=0.1"))
     assert one == identity(compose("model.optimizer.lr=0.1", "seed=1"))
     assert one == identity(compose("seed=1", "model.optimizer.lr=0.1", "run_dir=elsewhere"))
-    assert one == identity(compose("seed=1", "model.optimizer.lr=0.1", "mirror=s3://bucket/prefix", "mirror_wait=1"))
     mnist = ("datamodule=mnist", "seed=1")
     assert identity(compose(*mnist, "datamodule.data_dir=a")) == identity(compose(*mnist, "datamodule.data_dir=b"))
     others = [("seed=2", "model.optimizer.lr=0.1"), ("seed=1", "model.optimizer.lr=0.2"), ("seed=1", "trainer.devices=2")]
