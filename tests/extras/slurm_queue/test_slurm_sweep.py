@@ -13,8 +13,6 @@ from commands import ROOT, python, started
 from slurm_cluster import Cluster
 from waiting import wait_for
 
-from lockstep.extras.search.study import load_study
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.slurm,
@@ -99,6 +97,7 @@ def test_twelve_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_pat
 
 
 def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluster: Cluster, tmp_path: Path) -> None:
+    study = pytest.importorskip("lockstep.extras.search.study")
     (tmp_path / "journal").mkdir()
     search = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2", "hydra.sweep.dir=sweep")
     search += ("model.optimizer.lr=tag(log,interval(1e-3,1e-1))", "fresh_processes=True", "trainer=cpu")
@@ -109,10 +108,36 @@ def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluste
         process.kill()
     done = python(*command, cwd=tmp_path, fresh=True, **env)
     assert done.returncode == 0, done.stdout + done.stderr
-    trials = load_study(tmp_path / "sweep").trials
+    trials = study.load_study(tmp_path / "sweep").trials
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 4
     assert finishes(tmp_path) == dict.fromkeys([trial.user_attrs["directory"] for trial in trials], 1)
     assert len(cluster.tasks()) == before + 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ("hydra.launcher.partition=nope", "hydra.launcher.partition=nope: sbatch refuses --partition=nope (invalid partition"),
+        ("hydra.launcher.mem=900G", "hydra.launcher.mem=900G: sbatch refuses --mem=900G ("),
+    ],
+)
+def test_what_slurm_would_refuse_is_refused_before_anything_is_written(
+    asked: str, line: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    before = len(cluster.tasks())
+    done = python(PROGRAM, "-m", *SLURM, *GRID, asked, cwd=tmp_path, **cluster.environment)
+    assert (done.returncode, done.stderr.startswith(line), done.stderr.count("\n")) == (2, True, 1), done.stderr
+    assert (len(cluster.tasks()), [*tmp_path.iterdir()]) == (before, [])
+
+
+def test_a_sweep_larger_than_the_largest_array_is_several_arrays(cluster: Cluster, tmp_path: Path) -> None:
+    asked = ("trainer=cpu", "fresh_processes=True", "hydra.sweep.dir=sweep", f"seed=range({slurm_cluster.MAX_ARRAY_SIZE + 1})")
+    before = {number for number, *_ in cluster.tasks()}
+    done = python(PROGRAM, "-m", *SLURM, *asked, cwd=tmp_path, **cluster.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    arrays = Counter(number for number, *_ in cluster.tasks() if number not in before)
+    assert sum(arrays.values()) == len(results(tmp_path)) == slurm_cluster.MAX_ARRAY_SIZE + 1
+    assert max(arrays.values()) <= slurm_cluster.MAX_ARRAY_SIZE
 
 
 def finishes(folder: Path) -> Counter[str]:

@@ -224,12 +224,14 @@ CALLED = "import os; print(*(open(f'/proc/{pid}/cmdline').read().rstrip(chr(0)) 
 
 @pytest.mark.skipif(find_spec("setproctitle") is None, reason="without setproctitle processes keep their names")
 def test_processes_say_what_they_are(start: Start) -> None:
-    """A fork is its command until it says that it is a rank or a job; /proc/PID/environ is as it was."""
+    """A fork is its command until it says that it is a rank or a job; /proc/PID/environ is as it was, and the name in
+    /proc/PID/stat is one word, as SLURM's proctrack/linuxproc reads it."""
     server, own = end_of(start(CALLED, "a=1", "b c", **{MARK: "one"}))[1].strip().split("|")
     assert (server, own) == ("lockstep import server", f"{sys.executable} script.py a=1 'b c'")
     text = "from lockstep.launchers.process_title import set_title; import os; set_title('lockstep rank 1/4 RUN'); " + CALLED
     text += f"; print('{MARK}=one' in open('/proc/self/environ').read(), 'SPT_NOENV' in os.environ)"
-    assert end_of(start(text, **{MARK: "one"}))[1].endswith("|lockstep rank 1/4 RUN\nTrue False\n")
+    text += "; print(open('/proc/self/stat').read().split()[3] == str(os.getppid()))"
+    assert end_of(start(text, **{MARK: "one"}))[1].endswith("|lockstep rank 1/4 RUN\nTrue False\nTrue\n")
 
 
 def test_few_open_files_are_enough_to_start_what_is_asked_for() -> None:

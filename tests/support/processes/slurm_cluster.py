@@ -16,6 +16,7 @@ from typing import Any
 
 from waiting import wait_for
 
+MAX_ARRAY_SIZE = 4
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "srun", "scancel", "scontrol", "sinfo")
 CONF = """
 ClusterName=lockstep
@@ -24,16 +25,16 @@ SlurmctldPort={ports[0]}
 SlurmUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=3
+AuthInfo=socket={folder}/munge.socket
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdSpoolDir={folder}/%n
 SlurmdPidFile={folder}/%n.pid
 SlurmdLogFile={folder}/%n.log
-SlurmdTimeout=4
+SlurmdTimeout=300
 SlurmdParameters=config_overrides
-KillWait=10
+KillWait=5
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -48,7 +49,7 @@ NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=64 RealM
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=64 RealMemory=1000 Gres=gpu:4
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=n1,n2 MaxTime=10 State=UP
-MaxArraySize=4
+MaxArraySize={largest}
 """
 
 
@@ -76,7 +77,7 @@ class Cluster:
         gpus = [self.folder / f"gpu{number}" for number in range(8)]
         for gpu in gpus:
             subprocess.run(["mknod", gpu, "c", "1", "3"], check=True)  # as /dev/null
-        text = CONF.format(host=socket.gethostname(), folder=self.folder, ports=_free_ports(3))
+        text = CONF.format(host=socket.gethostname(), folder=self.folder, ports=_free_ports(3), largest=MAX_ARRAY_SIZE)
         (self.folder / "slurm.conf").write_text(text)
         lines = [f"NodeName=n{1 + number // 4} Name=gpu File={gpu}" for number, gpu in enumerate(gpus)]
         (self.folder / "gres.conf").write_text("\n".join(lines))
@@ -117,6 +118,15 @@ class Cluster:
     def states(self) -> list[str]:
         return self.ask("sinfo", "--Node", "--partition=main", "--noheader", "--format=%T").split()
 
+    def is_idle(self) -> bool:
+        """Could a job have both nodes? A node is drained where proctrack/linuxproc has not seen a step's processes end in time;
+        it is then given back, as an administrator would."""
+        states = self.states()
+        for number, state in enumerate(states, 1):
+            if state == "drained":
+                self.ask("scontrol", "update", f"nodename=n{number}", "state=resume")
+        return states == ["idle", "idle"]
+
     def tasks(self) -> list[list[str]]:
         """Of each task of each array: number, index, name, state, nodes."""
         lines = self.ask("squeue", "--array", "--states=all", "--noheader", "--format=%F|%K|%j|%T|%N").splitlines()
@@ -133,18 +143,23 @@ class Cluster:
     def processes_of(self, job: str) -> dict[str, int]:
         """The tasks that srun has started in a job, by rank."""
         found = self._processes_with(f"SLURM_JOB_ID={job}", "SLURM_STEP_ID=0")
-        ranks = {_value(variables, "SLURM_PROCID"): pid for pid, variables in reversed(found) if _is_python(pid)}
+        ranks = {_value(variables, "SLURM_PROCID"): pid for pid, variables in reversed(found) if _is_task(pid)}
         return {rank: pid for rank, pid in ranks.items() if rank}
 
     def kill_node(self, name: str) -> None:
         """With all that runs on it, at once and without a word."""
         slurmd = self._processes.pop(name)
-        jobs = self._jobs(name)
-        for pid in [slurmd.pid, *{_parent(pid) for pid in jobs if _command(_parent(pid)).startswith("slurmstepd")}, *jobs]:
-            _kill(pid)
+        slurmd.kill()
+        self._kill_jobs(name)
         slurmd.wait()
         for path in (self.folder / name).glob(f"{name}_*"):  # sockets of what it was doing: a reboot leaves none either
             path.unlink()
+
+    def _kill_jobs(self, node: str) -> None:
+        """The processes of the jobs on a node, after those that watch over them."""
+        jobs = self._jobs(node)
+        for pid in [*{_parent(pid) for pid in jobs if _command(_parent(pid)).startswith("slurmstepd")}, *jobs]:
+            _kill(pid)
 
     def stop(self) -> None:
         """Everything that it has started, jobs first."""
@@ -156,8 +171,8 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for pid in [*self._jobs("n1"), *self._jobs("n2")]:
-            _kill(pid)
+        for node in ("n1", "n2"):
+            self._kill_jobs(node)
         self._processes.clear()
 
 
@@ -196,18 +211,25 @@ def _value(variables: set[str], name: str) -> str:
 
 
 def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-
-
-def _is_python(pid: int) -> bool:
+    """Its command line; empty where it has ended."""
     try:
-        return "python" in _command(pid).partition("\0")[0]
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except OSError:
-        return False
+        return ""
+
+
+def _is_task(pid: int) -> bool:
+    """Python, or what it calls itself when it knows its rank."""
+    program = _command(pid).partition("\0")[0]
+    return program.startswith("lockstep rank") or "python" in program
 
 
 def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    """0 where it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _kill(pid: int) -> None:

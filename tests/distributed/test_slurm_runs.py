@@ -1,0 +1,162 @@
+"""Runs by scripts/train.sbatch on a real SLURM, which is set up and taken down here: two nodes, and how they can come to lose
+a run. Each run is requeued, and continues to the bits of an undisturbed one."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import slurm_cluster
+from bitwise import differences
+from commands import ROOT, environment, train
+from slurm_cluster import Cluster
+from waiting import wait_for
+
+from lockstep.checkpointing import read_checkpoint
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.slurm,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(slurm_cluster.why_not() is not None, reason=slurm_cluster.why_not() or ""),
+]
+OPTIONS = ("trainer.max_epochs=1", "datamodule.batch_size=80", "model=mlp", "datamodule.augment=null", "test=false")
+OPTIONS += ("callbacks.pictures=null", "logger=csv", "guards.checkpoint.every_n_steps=2", "callbacks.throughput=null")
+SECONDS = 180
+FIRST_PORT = 15000  # of a job: this and the last four digits of its number
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with slurm_cluster.cluster() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a run of two ranks that nobody disturbs has saved last."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = train("trainer.devices=2", *OPTIONS, "hydra.run.dir=run", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return state(folder / "run")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """As train.sbatch wants it."""
+    for name in ("conf", "train.py"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").write_text(f"export PATH={Path(sys.executable).parent}:$PATH\n")
+    (tmp_path / "logs").mkdir()
+    script = (ROOT / "scripts" / "train.sbatch").read_text()
+    assert "--wait=60" in script
+    (tmp_path / "train.sbatch").write_text(script.replace("--wait=60", "--wait=5"))  # for ranks that are dead or stuck
+    return tmp_path
+
+
+def test_a_dead_node_is_a_requeue(cluster: Cluster, checkout: Path, undisturbed: dict[str, Any]) -> None:
+    """Killed with all that runs on it, in the middle of the training: the rank on the other node notices first."""
+    job, run = submit(cluster, checkout, fault(1, batch=5))
+    wait_for((run / "fault of rank 1").exists, SECONDS)
+    cluster.kill_node("n2")
+    wait_for(lambda: is_requeued(cluster, job), SECONDS)
+    assert is_named(run), output(run)
+    cluster.start_node("n2")
+    assert not differences(undisturbed, continued(cluster, job, run))
+    assert f"Continuing from {run}/checkpoints/last.ckpt" in output(run) + (run / "train.log").read_text()
+
+
+def test_a_job_that_is_launched_on_a_dead_node_is_requeued(cluster: Cluster, checkout: Path, undisturbed: dict[str, Any]) -> None:
+    cluster.kill_node("n2")
+    job, run = submit(cluster, checkout)
+    wait_for(lambda: is_requeued(cluster, job), SECONDS)
+    assert is_named(run), output(run)
+    cluster.start_node("n2")
+    assert not differences(undisturbed, continued(cluster, job, run))
+
+
+@pytest.mark.parametrize("moment", ["import", "process group", "first batch"])
+def test_a_warning_before_the_first_step_is_a_requeue(
+    moment: str, cluster: Cluster, checkout: Path, undisturbed: dict[str, Any]
+) -> None:
+    """One rank is stuck there and hears nothing; another leaves with 75."""
+    stuck = 1 if moment == "process group" else 0  # then rank zero waits for it in there
+    job, run = submit(cluster, checkout, *([fault(stuck, batch=0)] if moment == "first batch" else []))
+    if moment == "first batch":
+        wait_for((run / f"fault of rank {stuck}").exists, SECONDS)
+    wait_for(lambda: len(cluster.processes_of(job)) == 2, SECONDS)
+    os.kill(cluster.processes_of(job)[str(stuck)], signal.SIGSTOP)
+    if moment == "process group":
+        wait_for(lambda: is_listening(FIRST_PORT + int(job)), SECONDS)
+    if moment == "import":
+        wait_for(lambda: has_a_title(cluster.processes_of(job)["1"]), SECONDS)
+    cluster.ask("scancel", "--signal=USR1", job)  # as SLURM does before a time limit
+    wait_for(lambda: is_requeued(cluster, job), SECONDS)
+    assert is_named(run), output(run)
+    assert not differences(undisturbed, continued(cluster, job, run))
+
+
+def submit(cluster: Cluster, checkout: Path, *overrides: str) -> tuple[str, Path]:
+    """A run of one process on each node: its job's number and its directory. Nodes' names lead nowhere here."""
+    flags = ["--parsable", "--ntasks-per-node=1", "--gres=none", "--cpus-per-task=1", "--time=10"]
+    command = [*flags, "train.sbatch", "trainer.accelerator=cpu", *OPTIONS, *overrides]
+    variables = environment(MASTER_ADDR="127.0.0.1")
+    job = cluster.ask("sbatch", *command, cwd=checkout, **variables).strip()
+    assert job
+    return job, checkout / "logs" / f"slurm-{job}"
+
+
+def fault(rank: int, batch: int) -> str:
+    return f"+callbacks.fault={{_target_:faults.Fault,rank:{rank},how:hang,batch:{batch},once:true}}"
+
+
+def has_a_title(pid: int) -> bool:
+    """Is it so far that it knows its rank, and its run?"""
+    return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").startswith("lockstep rank")
+
+
+def is_listening(port: int) -> bool:
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return any(fields[1].endswith(f":{port:04X}") and fields[3] == "0A" for fields in lines)
+
+
+def is_requeued(cluster: Cluster, job: str) -> bool:
+    """It may not have ended yet, where a node is dead."""
+    said = cluster.ask("scontrol", "show", "job", job)
+    return bool(said) and "Restarts=0" not in said
+
+
+def is_named(run: Path) -> bool:
+    """Does a run that waits for its next start say so?"""
+    said = status(run)
+    return said.get("status") in (None, "preempted") or "has_lost_rank" in said
+
+
+def continued(cluster: Cluster, job: str, run: Path) -> dict[str, Any]:
+    """What the requeued job has saved last, when it has ended. SLURM would let it wait for two minutes."""
+    wait_for(lambda: "JobState=PENDING" in cluster.ask("scontrol", "show", "job", job), SECONDS)
+    wait_for(cluster.is_idle, SECONDS)
+    cluster.ask("scontrol", "update", f"jobid={job}", "starttime=now")
+    wait_for(lambda: "JobState=PENDING" not in cluster.ask("scontrol", "show", "job", job), SECONDS)
+    wait_for(lambda: "JobState=RUNNING" not in cluster.ask("scontrol", "show", "job", job), SECONDS)
+    assert status(run).get("status") == "finished", output(run)
+    return state(run)
+
+
+def status(run: Path) -> dict[str, Any]:
+    path = run / "status.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def output(run: Path) -> str:
+    return run.with_name(f"{run.name}.out").read_text(errors="replace")
+
+
+def state(run: Path) -> dict[str, Any]:
+    """Less where the best checkpoint is."""
+    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
