@@ -86,7 +86,8 @@ def test_a_warning_before_the_first_step_is_a_requeue(
 ) -> None:
     """One rank is stuck there and hears nothing; another leaves with 75."""
     stuck = 1 if moment == "process group" else 0  # then rank zero waits for it in there
-    job, run = submit(cluster, checkout, *([fault(stuck, batch=0)] if moment == "first batch" else []))
+    in_step = [fault(stuck, batch=0), "guards.preemption.deadline=5"]  # the other rank waits for the stuck one until then
+    job, run = submit(cluster, checkout, *(in_step if moment == "first batch" else []))
     if moment == "first batch":
         wait_for((run / f"fault of rank {stuck}").exists, SECONDS)
     wait_for(lambda: len(cluster.processes_of(job)) == 2, SECONDS)

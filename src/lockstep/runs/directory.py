@@ -15,6 +15,7 @@ from lockstep.atomic_files import read_json
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import can_resume, rendezvous_id, restarts, this_rank
+from lockstep.launchers.slurm import job_name
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.events import Subscribers
 from lockstep.runs.identity import FILE, Identity, check_files
@@ -168,7 +169,7 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     saved = _saved_identity(directory, command, is_named)
     if saved is not None:
         current = replace(current, id=saved.id)
-    elif any((directory / name).exists() for name in _OF_A_RUN):
+    elif _is_of_a_run(directory):
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")
     for subscriber in Subscribers.of(config):
@@ -187,6 +188,15 @@ def _saved_identity(directory: Path, command: CommandLine, is_named: bool) -> Id
         return saved
     is_over = not restarts() and (read_json(directory / "status.json") or {}).get("status") == "finished"
     return None if is_over or saved.overrides != Identity.new(command, None).overrides else saved
+
+
+def _is_of_a_run(directory: Path) -> bool:
+    """Does an earlier run have the directory? A status alone, of this very job of SLURM's, is what a rank has left that was asked
+    to stop while rank zero had not begun."""
+    names = [name for name in _OF_A_RUN if (directory / name).exists()]
+    if names == ["status.json"] and (job := job_name()) is not None:
+        return (read_json(directory / "status.json") or {}).get("slurm_job") != job
+    return bool(names)
 
 
 def _check_no_sweep(directory: Path) -> None:

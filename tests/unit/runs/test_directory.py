@@ -163,6 +163,20 @@ def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: P
     assert Identity.read(run) == before
 
 
+@pytest.mark.parametrize("job", ["77", "78"])
+def test_a_status_alone_is_no_run_of_the_job_that_has_left_it(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank has left it that was asked to stop while rank zero had not begun; the job is requeued and begins anew."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "status.json").write_text(json.dumps({"status": "preempted", "slurm_job": "77"}))
+    for name, value in {"SLURM_JOB_ID": job, RESTARTS: "1"}.items():
+        monkeypatch.setenv(name, value)
+    if job == "77":
+        begin(config(str(tmp_path / "run")), 64)
+        return
+    with pytest.raises(ConfigError, match="belongs to an earlier run"):
+        begin(config(str(tmp_path / "run")), 64)
+
+
 def test_nodes_that_meet_again_go_on_with_a_run_that_is_not_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has come later counts no restarts, and each rank finds the same for itself."""
     run = run_in(tmp_path / "run", "seed=1")
