@@ -3,7 +3,8 @@
     python scripts/score.py RUN_DIR                          # RUN_DIR/scores.pt
     python scripts/score.py RUN_DIR --checkpoint last --to scores.pt
     python train.py datamodule/curriculum=linear \
-      datamodule.curriculum.scores._target_=lockstep.extras.curriculum.curriculum.saved +datamodule.curriculum.scores.path=RUN_DIR
+      datamodule.curriculum.scores._target_=lockstep.extras.curriculum.curriculum.saved \
+      +datamodule.curriculum.scores.path=RUN_DIR
 
 The samples are those of the run's training split, not augmented; another seed splits otherwise.
 """

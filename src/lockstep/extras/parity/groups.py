@@ -26,7 +26,7 @@ from lockstep.launchers.supervisor import SHUTDOWN_GRACE, use_loopback
 
 _JOBS = "lockstep.extras.parity.observe"
 _BEFORE_THE_FIRST_BATCH = 3  # times as long may pass: data has to be read, and rank zero may have to download it
-_LIBRARIES = ("site-packages", f"{os.sep}extras{os.sep}parity{os.sep}", str(Path(os.__file__).parent), "<")
+_LIBRARIES = ("site-packages", str(Path(__file__).parent), str(Path(os.__file__).parent), "<")
 
 
 class SideFailed(RuntimeError):
