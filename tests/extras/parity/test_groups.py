@@ -1,13 +1,16 @@
 """Where a process waits, told by its stack."""
 
+from pathlib import Path
 from traceback import FrameSummary
 
+from lockstep.extras.parity import groups
 from lockstep.extras.parity.groups import innermost
 
 OUTERMOST = FrameSummary("<string>", 1, "<module>")
-TRAINING = FrameSummary("/src/lockstep/extras/parity/observe.py", 50, "train")
+PACKAGE = Path(groups.__file__).parent
+TRAINING = FrameSummary(str(PACKAGE / "observe.py"), 50, "train")
 FIT = FrameSummary("/venv/site-packages/lightning/pytorch/loops/fit_loop.py", 9, "run")
-WRAPPED = FrameSummary("/src/lockstep/extras/parity/interventions.py", 60, "training_step")
+WRAPPED = FrameSummary(str(PACKAGE / "interventions.py"), 60, "training_step")
 MODEL = FrameSummary("/home/me/model.py", 34, "training_step")
 REDUCING = FrameSummary("/venv/site-packages/torch/distributed/distributed_c10d.py", 3, "all_reduce")
 
