@@ -138,8 +138,8 @@ def _loader(overrides: list[str]) -> list[Competitor]:
     return [
         competitor("torchvision's ImageFolder, 2 workers", "torchvision_loader", "--workers", "2", "--epochs", "1"),
         competitor("`datamodule=image_folder`, 2 workers", "our_loader", "--workers", "2", "--epochs", "1"),
-        competitor("with `datamodule.cache=true`, 2 workers", "our_loader", "--workers", "2", *cache),
-        competitor("with `datamodule.cache=true`, no workers", "our_loader", "--workers", "0", *cache),
+        competitor("with `datamodule=cached_image_folder`, 2 workers", "our_loader", "--workers", "2", *cache),
+        competitor("with `datamodule=cached_image_folder`, no workers", "our_loader", "--workers", "0", *cache),
     ]
 
 

@@ -109,8 +109,8 @@ model.optimizer                 ~model.optimizer
 model._target_                  ~model.net
 datamodule.val_fraction         datamodule.val_fraction=0.0001
 datamodule.folds                datamodule.folds=100000
-datamodule.batch_size       datamodule=image_folder datamodule.data_dir=damaged datamodule.batch_size=99 datamodule.cache=true
-datamodule.data_dir             datamodule=image_folder datamodule.data_dir=damaged datamodule.cache=true datamodule.batch_size=2
+datamodule.batch_size       datamodule=cached_image_folder datamodule.data_dir=damaged datamodule.batch_size=99
+datamodule.data_dir             datamodule=cached_image_folder datamodule.data_dir=damaged datamodule.batch_size=2
 datamodule.overlap              model=gpt_nano datamodule=text datamodule.overlap=300 optimized_metric=val/loss optimized_mode=min
 datamodule.num_workers          datamodule.num_workers=17 max_processes_per_core=1
 datamodule.persistent_workers   datamodule.persistent_workers=true
@@ -214,7 +214,7 @@ sweep.py        SWEEP_DIR           resume nowhere
 sweep.py        SWEEP_DIR           status nowhere
 report.py       SWEEP_DIR           nowhere
 pack.py         datamodule          datamodule=digits
-pack.py         damaged/c/7.png     datamodule=image_folder datamodule.data_dir=damaged
+pack.py         damaged/c/7.png     datamodule=cached_image_folder datamodule.data_dir=damaged
 import_llama.py FOLDER              nowhere out.ckpt
 import_llama.py config.json         llama out.ckpt
 """

@@ -1,7 +1,7 @@
-"""Decodes a data set of image files once, ahead of time: what a run with datamodule.cache=true does before it trains.
+"""Decodes a data set of image files once, ahead of time: what a run with datamodule=cached_image_folder does before it trains.
 
-    python scripts/pack.py datamodule=image_folder datamodule.data_dir=PATH [key=value ...]
-    python scripts/pack.py datamodule=image_folder datamodule.data_dir=PATH datamodule.size=224 --workers 8
+    python scripts/pack.py datamodule=cached_image_folder datamodule.data_dir=PATH [key=value ...]
+    python scripts/pack.py datamodule=cached_image_folder datamodule.data_dir=PATH datamodule.size=224 --workers 8
 
 Give what the run will be given of its datamodule: another size is another file. What is there already is not done again. Files
 that can't be read are named, all of them, and the exit code is 2.
@@ -34,7 +34,7 @@ def main() -> None:
     datamodule = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True))
     if not hasattr(datamodule, "pack"):
         name = type(datamodule).__name__
-        raise config_error("datamodule", name, "is not read from image files; accepted is datamodule=image_folder")
+        raise config_error("datamodule", name, "is not read from image files; accepted is datamodule=cached_image_folder")
     from lockstep.extras.image_cache.image_cache import UnreadableImages
 
     try:

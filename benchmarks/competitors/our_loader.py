@@ -3,11 +3,13 @@
 from loading import Loading
 
 from lockstep.datamodules import ImageFolder
+from lockstep.extras.image_cache.image_cache import CachedImageFolder
 
 
 def main() -> None:
     task = Loading.given()
-    datamodule = ImageFolder(
+    kind, cache = (ImageFolder, {}) if task.cache is None else (CachedImageFolder, {"cache_dir": task.cache})
+    datamodule = kind(
         str(task.folder),
         size=task.size,
         batch_size=task.batch_size,
@@ -16,8 +18,7 @@ def main() -> None:
         test_fraction=0.0,
         drop_last=False,
         verify=False,  # which is before training
-        cache=task.cache is not None,
-        cache_dir=task.cache,
+        **cache,
     )
     datamodule.prepare_data()
     loader = datamodule.train_dataloader()

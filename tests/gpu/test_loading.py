@@ -42,7 +42,7 @@ def test_a_step_that_is_slow_to_begin_still_finds_its_own_batch() -> None:
 def test_data_that_lives_on_the_device_gives_the_batches_of_the_cpu() -> None:
     on_device = pytest.importorskip("lockstep.extras.image_cache.on_device")
     augment = CropFlip(crop=4, flip=True, seed=2)
-    there = on_device.OnDevice(InMemory(IMAGES, TARGETS), torch.device("cuda"), augment)
+    there = on_device.BatchesOnDevice(InMemory(IMAGES, TARGETS), torch.device("cuda"), augment)
     for ours, theirs in zip(
         loader_of(there, TrainSampler(1000, 64)),
         loader_of(Batches(InMemory(IMAGES, TARGETS), augment), TrainSampler(1000, 64)),

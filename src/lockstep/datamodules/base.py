@@ -18,17 +18,19 @@ from lockstep.config.memory import check_memory
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batch, Batches
 from lockstep.datamodules.loaders import loader_of
+from lockstep.datamodules.options import DataOption, Order, checked_options
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
 from lockstep.datamodules.splits import Splits, check_part, fold_of, part_of, seeded_split
 from lockstep.errors import config_error
-from lockstep.extras.curriculum.curriculum import Curriculum, EasyFirst
-from lockstep.extras.image_cache.on_device import OnDevice
 from lockstep.runs.shares import dp_rank_and_size
 
 if TYPE_CHECKING:  # else where it is needed: the import takes a second
     from sklearn.preprocessing import StandardScaler
 
 log = logging.getLogger(__name__)
+# Of what a checkpoint says about the order of samples, the keys that set it, and what may be another when a run continues.
+_KEYS = {"seed": "seed", "length": "datamodule"}
+_FREE = ("epoch", "consumed", "samples_per_batch", "world_size")
 
 
 @dataclass(frozen=True)
@@ -61,23 +63,22 @@ class DataModule(LightningDataModule):
         num_workers: int = 0,
         pin_memory: bool = True,
         persistent_workers: bool = False,
-        on_device: bool = False,
         val_fraction: float = 0.1,
         folds: int | None = None,
         fold: int = 0,
         seed: int = 0,
         standardize: bool = False,
         augment: dict[str, Any] | None = None,
-        curriculum: Curriculum | None = None,
+        **options: DataOption | None,
     ) -> None:
         super().__init__()
         self.batch_size, self.global_batch_size = batch_size, global_batch_size
         self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
         self.folds, self.fold = folds, fold
-        self.standardize, self.curriculum = standardize, curriculum
+        self.standardize, self.options = standardize, checked_options(type(self).__name__, options)
         self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
         self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
-        self.pin_memory, self.on_device = pin_memory, on_device
+        self.pin_memory = pin_memory
         self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
@@ -103,7 +104,7 @@ class DataModule(LightningDataModule):
             self.scaler = self._fit_scaler()
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        sampler = self._train_sampler(len(self.splits.train), start=self._start, reorder=self._easy_first)
+        sampler = self._train_sampler(len(self.splits.train), start=self._start, orders=list(self._orders.values()))
         batches = self._limited(len(sampler))
         self.samples_per_epoch = min(batches * self.order_facts()["samples_per_batch"], sampler.samples_per_epoch)
         log.info(f"{self.samples_per_epoch} of {len(self.splits.train)} samples per epoch, in {batches} batches per process")
@@ -135,14 +136,13 @@ class DataModule(LightningDataModule):
             return
         now = self.order_facts()
         if state_dict["consumed"]:
-            keys = {"seed": "seed", "shuffle": "datamodule.shuffle", "length": "datamodule"}
-            keys |= {"global_batch_size": "datamodule.global_batch_size", "curriculum": "datamodule.curriculum"}
-            for name, key in keys.items():
-                if now[name] != state_dict.get(name, now[name]):  # an older checkpoint does not say all of them
+            saved = {"shuffle": now["shuffle"]} | state_dict  # an older checkpoint does not say it
+            for name in [name for name in now | saved if name not in _FREE]:
+                if now.get(name, 0) != saved.get(name, 0):  # of an option that is not there
                     within = f"an epoch of {state_dict['length']} samples, in global batches of {state_dict['global_batch_size']}"
                     drawn = f"seed {state_dict['seed']} and shuffle={bool(state_dict.get('shuffle', 1))}"
                     accepted = f"the checkpoint is from within {within}, with {drawn}; accepted is the same"
-                    raise config_error(key, now[name], accepted)
+                    raise config_error(_KEYS.get(name, f"datamodule.{name}"), now.get(name, 0), accepted)
         if now["world_size"] != state_dict["world_size"]:
             log.info(
                 f"continuing on {now['world_size']} process(es) what {state_dict['world_size']} began: the same global batches, "
@@ -158,16 +158,16 @@ class DataModule(LightningDataModule):
         return {
             "seed": self.seed,
             "shuffle": int(self.shuffle),
-            "curriculum": 0 if self._easy_first is None else self._easy_first.identity,
             "length": len(self.splits.train),
             "global_batch_size": samples_per_batch * self._accumulate,
             "samples_per_batch": samples_per_batch,
             "world_size": self._share[1],
-        }
+        } | {name: order.identity for name, order in self._orders.items()}
 
     @cached_property
-    def _easy_first(self) -> EasyFirst | None:
-        return None if self.curriculum is None else self.curriculum(self.splits.train)
+    def _orders(self) -> dict[str, Order]:
+        orders = {name: option.reorder(self.splits.train) for name, option in self.options.items()}
+        return {name: order for name, order in orders.items() if order is not None}
 
     def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
         return [] if self.splits.val is None else self.eval_loader(self.splits.val)
@@ -230,15 +230,12 @@ class DataModule(LightningDataModule):
         return self._loader(dataset, sampler, None)
 
     def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: Augment | None) -> DataLoader[Batch]:
-        if self.on_device:
-            return loader_of(OnDevice(dataset, self._device, augment, self.num_workers), sampler)
-        return loader_of(
-            Batches(dataset, augment),
-            sampler,
-            num_workers=self.num_workers,
-            pin_memory=self.pin_memory and self._device.type == "cuda",
-            persistent_workers=self.persistent_workers,
-        )
+        batches = Batches(dataset, augment)
+        loading: dict[str, Any] = {"num_workers": self.num_workers, "persistent_workers": self.persistent_workers}
+        loading["pin_memory"] = self.pin_memory and self._device.type == "cuda"
+        for option in self.options.values():
+            batches, loading = option.load(batches, self._device, loading)
+        return loader_of(batches, sampler, **loading)
 
     @property
     def _is_trained(self) -> bool:

@@ -9,7 +9,7 @@ from lockstep.config.plan import Plan
 from lockstep.config.rules import SEED, TEXT, YES_NO, Rule, integer, number, one_of, some
 from lockstep.errors import config_error
 
-SWITCHES = ("drop_last", "shuffle", "pin_memory", "persistent_workers", "on_device", "standardize")
+SWITCHES = ("drop_last", "shuffle", "pin_memory", "persistent_workers", "standardize")
 AUGMENT = {"crop": integer(0), "flip": one_of(True, False, "alternating"), "padding": one_of("zeros", "reflect")}
 LENGTHS = {name: integer(1) for name in ("length", "val_length", "test_length")}
 
@@ -32,7 +32,7 @@ RULES = {
         ),
         **{f"augment.{name}": rule for name, rule in AUGMENT.items()},
     },
-    "ImageFolder": {"size": integer(1), "verify": YES_NO, "cache": YES_NO, "cache_dir": TEXT.or_null()},
+    "ImageFolder": {"size": integer(1), "verify": YES_NO},
     "RandomRegression": {
         **LENGTHS,
         "in_features": integer(1),

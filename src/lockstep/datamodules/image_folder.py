@@ -13,7 +13,6 @@ from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.images import WORKERS, damage, decode
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import config_error
-from lockstep.extras.image_cache.image_cache import Mapped, UnreadableImages, cached
 
 log = logging.getLogger(__name__)
 
@@ -52,18 +51,12 @@ class ImageFolder(DataModule):
         size: int = 64,
         test_fraction: float = 0.1,
         verify: bool = True,
-        cache: bool = False,
-        cache_dir: str | None = None,
         num_workers: int | None = None,
         **loading: Any,
     ) -> None:
-        if num_workers is None:
-            num_workers = 0 if cache else WORKERS
+        num_workers = WORKERS if num_workers is None else num_workers
         super().__init__(num_workers=num_workers, **loading)
         self.data_dir, self.size, self.test_fraction, self.verify = Path(data_dir), size, test_fraction, verify
-        self.cache = cache
-        beside = self.data_dir.absolute()
-        self.cache_dir = beside.with_name(f"{beside.name}.cache") if cache_dir is None else Path(cache_dir)
         self.is_split = (self.data_dir / "train").is_dir()
         self.has_test = (self.data_dir / "test").is_dir() if self.is_split else test_fraction > 0
         if self.is_split and (self.data_dir / "val").is_dir():
@@ -83,32 +76,20 @@ class ImageFolder(DataModule):
     def prepare_data(self) -> None:
         """Raises ConfigError where the images are too few, before any is decoded."""
         numbers = {name: range(len(images)) for name, images in self.folders.items()}
-        self.check_length(len(self._splits_of(numbers).train))
-        if self.cache:
-            self.pack()
-            return
+        self.check_length(len(self.draw_splits(numbers).train))
+        self.check_images()
+
+    def check_images(self) -> None:
+        """Reads every image's header, before training."""
         for images in self.folders.values():
             for path, _ in images.samples if self.verify else []:
                 if problem := damage(path):
                     raise config_error("datamodule.data_dir", path, f"not a readable image ({problem})")
 
-    def pack(self, workers: int | None = None) -> dict[str, Mapped]:
-        """The folders' images from the cache, decoded where that has not been done yet by `workers` processes, or one a core.
-        Raises UnreadableImages for all that can't be."""
-        packed, problems = dict[str, Mapped](), list[str]()
-        for name, images in self.folders.items():
-            try:
-                packed[name] = cached(images.root, images.samples, self.spec.input_shape, self.cache_dir, workers)
-            except UnreadableImages as error:
-                problems += error.problems
-        if problems:
-            raise UnreadableImages(self.data_dir, problems)
-        return packed
-
     def load(self) -> Splits:
-        return self._splits_of(self.pack() if self.cache else self.folders)
+        return self.draw_splits(self.folders)
 
-    def _splits_of(self, datasets: Any) -> Splits:
+    def draw_splits(self, datasets: Any) -> Splits:
         return self.drawn(**datasets) if self.is_split else self.drawn(datasets["all"], test_fraction=self.test_fraction)
 
 

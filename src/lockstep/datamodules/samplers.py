@@ -6,7 +6,7 @@ batches (one `BatchIndices` each), for a DataLoader with `batch_size=None`: batc
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -45,7 +45,7 @@ class TrainSampler(_BatchSampler):
     With drop_last the epoch ends with the last whole global batch; else with a smaller one, its samples weighted so
     that the step is the mean over them although ranks hold unequal numbers.
     `start` is for a run that continues within an epoch: (epoch, how many samples of its global order are consumed).
-    `reorder` makes another global order of as many samples from the one of an epoch, and the epoch.
+    `orders` each make another global order of as many samples from the one of an epoch, and the epoch.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class TrainSampler(_BatchSampler):
         seed: int = 0,
         drop_last: bool = True,
         start: tuple[int, int] = (0, 0),
-        reorder: Callable[[Tensor, int], Tensor] | None = None,
+        orders: Sequence[Callable[[Tensor, int], Tensor]] = (),
     ) -> None:
         super().__init__(length, batch_size, rank, world_size, shuffle, seed)
-        self.start, self.reorder = start, reorder
+        self.start, self.orders = start, orders
         self.set_epoch(start[0])  # data workers may draw before Lightning says which epoch it is (Lightning issue 21938)
         self.accumulate = accumulate
         self.global_batch_size = batch_size * world_size * accumulate
@@ -87,8 +87,8 @@ class TrainSampler(_BatchSampler):
 
     def __iter__(self) -> Iterator[BatchIndices]:
         order = shuffled(self.length, seed_of(self.seed, self.epoch)) if self.shuffle else torch.arange(self.length)
-        if self.reorder is not None:
-            order = self.reorder(order, self.epoch)
+        for reorder in self.orders:
+            order = reorder(order, self.epoch)
         # Lightning divides by `accumulate`, DDP by the world size: both are multiplied back.
         multiplier = self.num_replicas * self.accumulate
         epoch, consumed = self.start

@@ -30,12 +30,13 @@ def data(length: int = LENGTH) -> InMemory:
 
 
 def of(pacing: Any = WIDENING, epochs: float = 2, scores: Tensor = HARDNESS) -> Any:
-    return Curriculum(lambda _: scores, pacing, epochs)(data())
+    return Curriculum(lambda _: scores, pacing, epochs).reorder(data())
 
 
 def order(epoch: int, reorder: Any, ranks: int = 1, batch_size: int = 8, **options: Any) -> list[int]:
     """The global order of an epoch, put together from the batches of all ranks."""
-    samplers = [TrainSampler(LENGTH, batch_size // ranks, rank, ranks, reorder=reorder, **options) for rank in range(ranks)]
+    orders = [] if reorder is None else [reorder]
+    samplers = [TrainSampler(LENGTH, batch_size // ranks, rank, ranks, orders=orders, **options) for rank in range(ranks)]
     for sampler in samplers:
         sampler.set_epoch(epoch)
     together: list[int] = []
@@ -109,6 +110,7 @@ def test_a_datamodule_trains_by_it_and_is_not_continued_by_another() -> None:
             accumulate_grad_batches=1,
             limit_train_batches=1.0,
             state=SimpleNamespace(fn="fit"),
+            strategy=SimpleNamespace(root_device=torch.device("cpu")),
         )
         return datamodule
 

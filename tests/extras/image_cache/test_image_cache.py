@@ -18,13 +18,13 @@ from torch import Tensor
 from lockstep.datamodules import Batch, ImageFolder
 from lockstep.datamodules import images as decoding
 from lockstep.errors import ConfigError
-from lockstep.extras.image_cache.image_cache import CHUNK, Mapped, UnreadableImages
+from lockstep.extras.image_cache.image_cache import CHUNK, CachedImageFolder, Mapped, UnreadableImages
 
 COUNT = 2 * CHUNK + 6  # three chunks
 
 
-def cached(folder: Path, **options: Any) -> ImageFolder:
-    return ImageFolder(str(folder), **{"size": 8, "cache": True, "num_workers": 0, **options})
+def cached(folder: Path, **options: Any) -> CachedImageFolder:
+    return CachedImageFolder(str(folder), **{"size": 8, **options})
 
 
 def files_of(folder: Path) -> list[str]:
@@ -59,7 +59,7 @@ def test_every_batch_is_the_uncached_one_bit_for_bit(layout: str, augment: Any, 
     for number, folder in enumerate(folders):
         write_noise(folder, 20 + number)
     options = {"size": 8, "batch_size": 6, "augment": augment, "drop_last": False, "num_workers": 0}
-    ours = batches(ImageFolder(str(tmp_path / "photos"), cache=True, **options))
+    ours = batches(CachedImageFolder(str(tmp_path / "photos"), **options))
     theirs = batches(ImageFolder(str(tmp_path / "photos"), **options))
     assert len(ours) == len(theirs) > 4
     for a, b in zip(ours, theirs, strict=True):
@@ -78,11 +78,11 @@ def test_images_are_decoded_by_several_processes_into_their_places(photos: Path,
 
 
 def test_workers_are_started_where_there_is_something_to_decode(photos: Path) -> None:
-    def workers(**options: Any) -> int:
-        return ImageFolder(str(photos), size=8, **options).num_workers
+    def workers(kind: type[ImageFolder], **options: Any) -> int:
+        return kind(str(photos), size=8, **options).num_workers
 
-    assert [workers(), workers(num_workers=0)] == [2, 0]
-    assert [workers(cache=True), workers(cache=True, num_workers=2)] == [0, 2]
+    assert [workers(ImageFolder), workers(ImageFolder, num_workers=0)] == [2, 0]
+    assert [workers(CachedImageFolder), workers(CachedImageFolder, num_workers=2)] == [0, 2]
 
 
 def write_another(photos: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_folder_that_can_not_be_written_to_is_refused_by_its_key(photos: Path,
         cached(photos, cache_dir=str(tmp_path / "file" / "cache")).prepare_data()
     assert str(refused.value) == (
         f"datamodule.cache_dir={tmp_path}/file/cache: can't be written (Not a directory); accepted is a folder with room for all "
-        "images as bytes, or datamodule.cache=false"
+        "images as bytes, or datamodule=image_folder"
     )
 
 

@@ -11,7 +11,8 @@ from made_up import images, regression
 
 from lockstep.datamodules import Batch, DataModule, Digits, ImageFolder
 from lockstep.errors import ConfigError
-from lockstep.extras.image_cache.on_device import OnDevice
+from lockstep.extras.image_cache.image_cache import CachedImageFolder
+from lockstep.extras.image_cache.on_device import BatchesOnDevice, OnDevice
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ KINDS: dict[str, Callable[..., DataModule]] = {
     "vectors": lambda _, **options: regression(**options),
     "image files": lambda photos, **options: folder(photos, augment={"crop": 1, "flip": False}, **options),
     "image files, by workers": lambda photos, **options: folder(photos, num_workers=2, **options),
-    "cached": lambda photos, **options: folder(photos, cache=True, augment={"crop": 1, "flip": True}, **options),
+    "cached": lambda photos, **options: CachedImageFolder(str(photos), size=8, augment={"crop": 1, "flip": True}, **options),
 }
 
 
@@ -47,7 +48,7 @@ def epochs(datamodule: DataModule) -> list[Batch]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_batch_is_that_of_the_other_loaders_bit_for_bit(kind: str, photos: Path) -> None:
     options = {"batch_size": 16, "drop_last": False, "seed": 5}
-    ours, theirs = (epochs(KINDS[kind](photos, on_device=on_device, **options)) for on_device in (True, False))
+    ours, theirs = (epochs(KINDS[kind](photos, loading=loading, **options)) for loading in (OnDevice(), None))
     assert len(ours) == len(theirs) >= 6
     for a, b in zip(ours, theirs, strict=True):
         assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(a[:3], b[:3], strict=True))
@@ -55,7 +56,7 @@ def test_every_batch_is_that_of_the_other_loaders_bit_for_bit(kind: str, photos:
 
 
 def test_nothing_is_read_once_it_is_there(photos: Path) -> None:
-    datamodule = folder(photos, on_device=True, batch_size=8)
+    datamodule = folder(photos, loading=OnDevice(), batch_size=8)
     loader: Any = datamodule.train_dataloader()
     for path in photos.rglob("*.jpg"):
         path.unlink()
@@ -68,5 +69,5 @@ def test_data_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("lockstep.extras.image_cache.on_device._brought", brought)
-    with pytest.raises(ConfigError, match=r"^datamodule.on_device=true: 7 samples do not fit on cuda:0; accepted is false$"):
-        OnDevice(range(7), torch.device("cuda", 0))
+    with pytest.raises(ConfigError, match=r"^datamodule.loading=on_device: 7 samples do not fit on cuda:0; accepted is null$"):
+        BatchesOnDevice(range(7), torch.device("cuda", 0))

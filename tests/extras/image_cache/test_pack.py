@@ -7,8 +7,9 @@ import pack
 import pytest
 from image_files import write_noise
 
-from lockstep.datamodules import ImageFolder, images
+from lockstep.datamodules import images
 from lockstep.errors import ConfigError
+from lockstep.extras.image_cache.image_cache import CachedImageFolder
 
 
 def packed(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -21,12 +22,12 @@ def test_what_is_packed_is_what_a_run_reads(
 ) -> None:
     write_noise(tmp_path / "photos", 40)
     folder = f"datamodule.data_dir={tmp_path}/photos"
-    packed(monkeypatch, "datamodule=image_folder", folder, "datamodule.size=8", "--workers", "2")
+    packed(monkeypatch, "datamodule=cached_image_folder", folder, "datamodule.size=8", "--workers", "2")
     row = capsys.readouterr().out.splitlines()[-1].split("  ")
     assert row[1:] == ["40 images", "0.0 MiB"]
     assert Path(row[0]).stat().st_size == 40 * 3 * 8 * 8
     monkeypatch.setattr(images, "decode", None)
-    assert ImageFolder(f"{tmp_path}/photos", size=8, cache=True).describe() == {"train": 32, "val": 4, "test": 4}
+    assert CachedImageFolder(f"{tmp_path}/photos", size=8).describe() == {"train": 32, "val": 4, "test": 4}
 
 
 def test_every_file_that_can_not_be_read_has_a_line(
@@ -36,7 +37,7 @@ def test_every_file_that_can_not_be_read_has_a_line(
     for path in damaged:
         path.write_bytes(b"not an image")
     with pytest.raises(SystemExit) as left:
-        packed(monkeypatch, "datamodule=image_folder", f"datamodule.data_dir={tmp_path}/photos")
+        packed(monkeypatch, "datamodule=cached_image_folder", f"datamodule.data_dir={tmp_path}/photos")
     assert left.value.code == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(": not a readable image (")[0] for line in lines] == [*map(str, damaged)]
@@ -45,10 +46,10 @@ def test_every_file_that_can_not_be_read_has_a_line(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ((), "datamodule=Digits: is not read from image files; accepted is datamodule=image_folder"),
+        ((), "datamodule=Digits: is not read from image files; accepted is datamodule=cached_image_folder"),
         (("--workers", "0"), "--workers=0: accepted is a number of at least 1"),
-        (("datamodule=image_folder",), "datamodule.data_dir=???: a value is required"),
-        (("datamodule=image_folder", "datamodule.data_dir=."), "datamodule.data_dir=.: accepted is a folder with one"),
+        (("datamodule=cached_image_folder",), "datamodule.data_dir=???: a value is required"),
+        (("datamodule=cached_image_folder", "datamodule.data_dir=."), "datamodule.data_dir=.: accepted is a folder with one"),
     ],
 )
 def test_what_can_not_be_packed_is_refused(

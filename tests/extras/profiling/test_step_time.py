@@ -15,7 +15,6 @@ from torch.utils.data import Subset, TensorDataset
 
 from lockstep.datamodules import Batches, InMemory
 from lockstep.datamodules.images import ImageFiles
-from lockstep.extras.image_cache.on_device import OnDevice
 from lockstep.extras.profiling import step_time
 from lockstep.extras.profiling.step_time import PARTS, StepTime
 from lockstep.trainer.epoch_loop import EpochLoop
@@ -150,8 +149,8 @@ def test_what_is_off_is_one_line(ranks: list[dict[str, float]], step: float, lin
         (Batches(MEMORY), "cpu", 0, None),
         (Batches(Subset(MEMORY, [1])), "cpu", 2, "it is in memory, with datamodule.num_workers=2 try 0"),
         (TensorDataset(MEMORY.inputs), "cpu", 0, None),
-        (Batches(MEMORY), "cuda", 0, "it is in memory, try datamodule.on_device=true"),
-        (OnDevice(MEMORY, torch.device("cpu")), "cuda", 0, None),
+        (Batches(MEMORY), "cuda", 0, "it is in memory, which may be the device's: see docs/your-model-and-data.md"),
+        (Batches(InMemory(MEMORY.inputs.to("meta"), MEMORY.targets)), "cuda", 0, None),
     ],
 )
 def test_more_workers_are_for_data_that_has_to_be_read(dataset: Any, device: str, workers: int, advice: str | None) -> None:

@@ -34,6 +34,7 @@ COMPANIONS = {
     "model=linear": ["optimized_metric=val/loss", "optimized_mode=min"],
     "datamodule=hf_dataset": ["datamodule.data_dir=.", "datamodule.inputs=x"],
     "datamodule=image_folder": ["datamodule.data_dir=."],
+    "datamodule=cached_image_folder": ["datamodule.data_dir=."],
 }
 
 

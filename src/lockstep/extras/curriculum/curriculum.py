@@ -18,6 +18,7 @@ from lockstep.atomic_files import replacing
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.targets import buildable
 from lockstep.datamodules.batches import Batches
+from lockstep.datamodules.options import DataOption
 from lockstep.datamodules.samplers import BatchIndices
 from lockstep.errors import config_error
 
@@ -29,8 +30,8 @@ _ROUNDING = 1e-6  # by which a power may be another on another processor
 
 
 @buildable
-class Curriculum:
-    """What decides which training samples take part when.
+class Curriculum(DataOption):
+    """Decides which training samples take part when.
 
     Args:
         scores: where two samples have the same one, the earlier is taken for the easier.
@@ -40,7 +41,7 @@ class Curriculum:
     def __init__(self, scores: Scores, pacing: Pacing, epochs: float) -> None:
         self.scores, self.pacing, self.epochs = scores, pacing, epochs
 
-    def __call__(self, train: Any) -> "EasyFirst":
+    def reorder(self, train: Any) -> "EasiestFirst":
         """Raises ConfigError where there is not a score for each sample."""
         scores = torch.as_tensor(self.scores(train))
         accepted = f"accepted are {len(train)} finite numbers, one for each training sample"
@@ -48,13 +49,13 @@ class Curriculum:
             raise config_error(_SCORES, f"numbers of shape {tuple(scores.shape)}", accepted)
         if not scores.isfinite().all():
             raise config_error(_SCORES, f"{scores[~scores.isfinite()][0]}, among others", accepted)
-        order = EasyFirst(scores.argsort(stable=True), self.pacing, self.epochs)
+        order = EasiestFirst(scores.argsort(stable=True), self.pacing, self.epochs)
         first = int(order.taking_part(0)[0])
         log.info(f"curriculum: the easiest {first} of {len(train)} samples at first, all of them after {self.epochs:g} epochs")
         return order
 
 
-class EasyFirst:
+class EasiestFirst:
     """From the order of an epoch to one of the samples that take part.
 
     Each sample is replaced by the one that lies as far up among those that take part as it does among all. So these are taken
@@ -65,6 +66,8 @@ class EasyFirst:
     def __init__(self, easiest: Tensor, pacing: Pacing, epochs: float) -> None:
         self.easiest, self.pacing, self.epochs = easiest, pacing, epochs
         self.rank = torch.empty_like(easiest).scatter(0, easiest, torch.arange(len(easiest)))
+        paces = (pacing(torch.linspace(0, 1, 9, dtype=torch.float64)) / _ROUNDING).round().long()
+        self.identity = zlib.crc32(easiest.numpy().tobytes() + paces.numpy().tobytes() + str(float(epochs)).encode())
 
     def taking_part(self, epoch: int) -> Tensor:
         """How many samples do at each place of the epoch's order."""
@@ -75,12 +78,6 @@ class EasyFirst:
 
     def __call__(self, order: Tensor, epoch: int) -> Tensor:
         return self.easiest[self.rank[order] * self.taking_part(epoch) // len(order)]
-
-    @property
-    def identity(self) -> int:
-        """A number that another ranking or pacing does not have."""
-        paces = (self.pacing(torch.linspace(0, 1, 9, dtype=torch.float64)) / _ROUNDING).round().long()
-        return zlib.crc32(self.easiest.numpy().tobytes() + paces.numpy().tobytes() + str(float(self.epochs)).encode())
 
 
 # Pacing functions

@@ -1,5 +1,5 @@
 """Image folders decoded once, and data that lives on the device."""
 
-FILES = ["scripts/pack.py"]
+FILES = ["conf/datamodule/cached_image_folder.yaml", "conf/datamodule/loading", "scripts/pack.py"]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

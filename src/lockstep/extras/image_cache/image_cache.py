@@ -27,7 +27,9 @@ from lockstep.config.plan import visible_cores
 from lockstep.console import first_of
 from lockstep.datamodules import images as decoding
 from lockstep.datamodules.batches import InMemory
+from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.datamodules.loaders import outlive_requests
+from lockstep.datamodules.splits import Splits
 from lockstep.errors import ConfigError, config_error
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,34 @@ class UnreadableImages(ConfigError):
         count = f"{len(problems)} unreadable image{'s' * (len(problems) > 1)}"
         super().__init__(f"datamodule.data_dir={folder}: has {count}: {first_of(problems)}")
         self.problems = problems
+
+
+class CachedImageFolder(ImageFolder):
+    """An ImageFolder whose images are decoded once, into files in `cache_dir`; null: DATA_DIR.cache, beside the data."""
+
+    def __init__(self, data_dir: str, cache_dir: str | None = None, num_workers: int = 0, **options: Any) -> None:
+        super().__init__(data_dir, num_workers=num_workers, **options)
+        beside = self.data_dir.absolute()
+        self.cache_dir = beside.with_name(f"{beside.name}.cache") if cache_dir is None else Path(cache_dir)
+
+    def check_images(self) -> None:
+        self.pack()
+
+    def load(self) -> Splits:
+        return self.draw_splits(self.pack())
+
+    def pack(self, workers: int | None = None) -> dict[str, "Mapped"]:
+        """Returns the folders' images from the cache, decoded where that has not been done yet by `workers` processes, or one
+        a core. Raises UnreadableImages for all that can't be."""
+        packed, problems = dict[str, Mapped](), list[str]()
+        for name, images in self.folders.items():
+            try:
+                packed[name] = cached(images.root, images.samples, self.spec.input_shape, self.cache_dir, workers)
+            except UnreadableImages as error:
+                problems += error.problems
+        if problems:
+            raise UnreadableImages(self.data_dir, problems)
+        return packed
 
 
 class Mapped(InMemory):
@@ -128,5 +158,5 @@ class _Chunks(Dataset[list[str]]):
 
 
 def _unwritable(folder: Path, error: OSError) -> ConfigError:
-    accepted = "accepted is a folder with room for all images as bytes, or datamodule.cache=false"
+    accepted = "accepted is a folder with room for all images as bytes, or datamodule=image_folder"
     return config_error("datamodule.cache_dir", folder, f"can't be written ({error.strerror or error}); {accepted}")

@@ -6,15 +6,25 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from lockstep.config.targets import buildable
 from lockstep.datamodules.batches import Augment, Batch, Batches, InMemory
 from lockstep.datamodules.loaders import outlive_requests, unchanged
+from lockstep.datamodules.options import DataOption
 from lockstep.datamodules.samplers import BatchIndices
 from lockstep.errors import config_error
 
 CHUNK = 256  # samples that are brought there at a time
 
 
-class OnDevice(Batches):
+@buildable
+class OnDevice(DataOption):
+    """Brings every split to the device once; the workers of the DataModule read what is not in memory."""
+
+    def load(self, batches: Batches, device: torch.device, loading: dict[str, Any]) -> tuple[Batches, dict[str, Any]]:
+        return BatchesOnDevice(batches.dataset, device, batches.augment, loading["num_workers"]), {}
+
+
+class BatchesOnDevice(Batches):
     """Any dataset of (input, target) pairs, brought to the device whole: batches are gathered there, and augmented there by
     the draws of other loaders, which are whole numbers and the same on every device. `workers` read what is not in memory.
 
@@ -26,8 +36,8 @@ class OnDevice(Batches):
         try:
             super().__init__(InMemory(*_brought(dataset, device, workers)), augment)
         except torch.OutOfMemoryError as error:
-            accepted = f"{len(dataset)} samples do not fit on {device}; accepted is false"
-            raise config_error("datamodule.on_device", "true", accepted) from error
+            accepted = f"{len(dataset)} samples do not fit on {device}; accepted is null"
+            raise config_error("datamodule.loading", "on_device", accepted) from error
 
     def __getitem__(self, indices: BatchIndices) -> Batch:
         return super().__getitem__(indices._replace(ids=indices.ids.to(self.device, non_blocking=True)))

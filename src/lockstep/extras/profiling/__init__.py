@@ -1,5 +1,5 @@
 """Where the time of a step goes: profilers, and the parts of a step."""
 
 FILES = ["docs/speed.md", "conf/profiler", "conf/callbacks/step_time.yaml"]
-NEEDS = ["image_cache"]
+NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

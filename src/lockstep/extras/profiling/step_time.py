@@ -15,7 +15,6 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from lockstep.callbacks.monitors import log_metrics
 from lockstep.config.plan import visible_cores
 from lockstep.datamodules import Batches, InMemory
-from lockstep.extras.image_cache.on_device import OnDevice
 from lockstep.trainer.epoch_loop import EpochLoop
 from lockstep.trainer.monitor import together, watched
 from lockstep.trainer.steps import StepParts
@@ -206,7 +205,7 @@ def _for_data(loader: Any, device: torch.device) -> str | None:
     """Rows of tensors in memory are not read sooner by another process, which would have to send them; they may live on the
     device."""
     dataset, workers = getattr(loader, "dataset", None), getattr(loader, "num_workers", 0)
-    if isinstance(dataset, OnDevice):
+    if isinstance(dataset, Batches) and isinstance(dataset.dataset, InMemory) and dataset.dataset.inputs.device.type != "cpu":
         return None
     if isinstance(dataset, Batches) and dataset.augment is None:
         dataset = dataset.dataset
@@ -215,7 +214,7 @@ def _for_data(loader: Any, device: torch.device) -> str | None:
     if not isinstance(dataset, InMemory | TensorDataset):
         return f"with datamodule.num_workers={workers}, try more"
     if isinstance(dataset, InMemory) and device.type != "cpu":
-        return "it is in memory, try datamodule.on_device=true"
+        return "it is in memory, which may be the device's: see docs/your-model-and-data.md"
     return f"it is in memory, with datamodule.num_workers={workers} try 0" if workers else None
 
 

@@ -1,0 +1,39 @@
+"""What a DataModule can be given under a key of its own, datamodule.NAME, beside the arguments that it names."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lockstep.datamodules.batches import Batches
+
+
+class Order(Protocol):
+    """Changes in which order samples are taken. The identity is a number that another order does not have."""
+
+    identity: int
+
+    def __call__(self, order: Tensor, epoch: int) -> Tensor:
+        """Returns sample ids, (length,) as the shuffled ids of the epoch are."""
+        ...
+
+
+class DataOption:
+    """Changes how a DataModule serves its data; a subclass overrides what it changes."""
+
+    def reorder(self, train: Any) -> Order | None:
+        """Returns the order in which samples of the training split are taken; None leaves it as it is."""
+        return None
+
+    def load(self, batches: Batches, device: torch.device, loading: dict[str, Any]) -> tuple[Batches, dict[str, Any]]:
+        """Returns the batches to load in the place of these, and the arguments of the loader: num_workers, pin_memory and
+        persistent_workers."""
+        return batches, loading
+
+
+def checked_options(owner: str, options: dict[str, Any]) -> dict[str, DataOption]:
+    """Returns those that are not null. Raises TypeError, as for any argument that a class does not take."""
+    for name, option in options.items():
+        if not isinstance(option, DataOption | None):
+            raise TypeError(f"{owner}.__init__() got an unexpected keyword argument '{name}'")
+    return {name: option for name, option in options.items() if option is not None}

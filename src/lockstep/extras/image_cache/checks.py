@@ -1,0 +1,5 @@
+"""What the arguments of a cached image folder accept."""
+
+from lockstep.config.rules import TEXT, YES_NO, integer
+
+RULES = {"CachedImageFolder": {"size": integer(1), "verify": YES_NO, "cache_dir": TEXT.or_null()}}
