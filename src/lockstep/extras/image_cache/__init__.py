@@ -1,5 +1,10 @@
 """Image folders decoded once, and data that lives on the device."""
 
-FILES = ["conf/datamodule/cached_image_folder.yaml", "conf/datamodule/loading", "scripts/pack.py"]
+FILES = [
+    "benchmarks/competitors/our_loader.py",
+    "conf/datamodule/cached_image_folder.yaml",
+    "conf/datamodule/loading",
+    "scripts/pack.py",
+]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []
