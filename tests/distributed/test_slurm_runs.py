@@ -27,6 +27,7 @@ pytestmark = [
 OPTIONS = ("trainer.max_epochs=1", "datamodule.batch_size=80", "model=mlp", "datamodule.augment=null", "test=false")
 OPTIONS += ("callbacks.pictures=null", "logger=csv", "guards.checkpoint.every_n_steps=2", "callbacks.throughput=null")
 SECONDS = 180
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 FIRST_PORT = 15000  # of a job: this and the last four digits of its number
 
 
@@ -140,13 +141,18 @@ def is_named(run: Path) -> bool:
 
 def continued(cluster: Cluster, job: str, run: Path) -> dict[str, Any]:
     """What the requeued job has saved last, when it has ended. SLURM would let it wait for two minutes."""
-    wait_for(lambda: "JobState=PENDING" in cluster.ask("scontrol", "show", "job", job), SECONDS)
-    wait_for(cluster.is_idle, SECONDS)
+    wait_for(lambda: state_of_job(cluster, job) == "PENDING", SECONDS)
+    wait_for(lambda: cluster.is_idle() and not cluster.watches_over(job), SECONDS)
     cluster.ask("scontrol", "update", f"jobid={job}", "starttime=now")
-    wait_for(lambda: "JobState=PENDING" not in cluster.ask("scontrol", "show", "job", job), SECONDS)
-    wait_for(lambda: "JobState=RUNNING" not in cluster.ask("scontrol", "show", "job", job), SECONDS)
+    wait_for(lambda: state_of_job(cluster, job) in ENDED, SECONDS)
     assert status(run).get("status") == "finished", output(run)
     return state(run)
+
+
+def state_of_job(cluster: Cluster, job: str) -> str:
+    """In SLURM's words; empty where it does not answer."""
+    words = cluster.ask("scontrol", "show", "job", job).split()
+    return next((word.partition("=")[2] for word in words if word.startswith("JobState=")), "")
 
 
 def status(run: Path) -> dict[str, Any]:

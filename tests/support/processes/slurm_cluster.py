@@ -146,6 +146,12 @@ class Cluster:
         ranks = {_value(variables, "SLURM_PROCID"): pid for pid, variables in reversed(found) if _is_task(pid)}
         return {rank: pid for rank, pid in ranks.items() if rank}
 
+    def watches_over(self, job: str) -> bool:
+        """Is there still a slurmstepd of the job? It reports how the job's script ended, which SLURM takes for the end of the next
+        life where that has begun already; that is why it lets a requeued job wait."""
+        commands = [_command(pid) for pid, _ in self._processes_with()]
+        return any(command.startswith(f"slurmstepd: [{job}.") for command in commands)
+
     def kill_node(self, name: str) -> None:
         """With all that runs on it, at once and without a word."""
         slurmd = self._processes.pop(name)
