@@ -2,7 +2,7 @@
 
 Prints the lines (as `wc -l` counts them) of the core, of what a default run imports, of all of src/, and of the largest room,
 and how many of our files lie between train.py and optimizer.step(): those on the stack when a default run makes its first step.
-Beside each stands its budget. tests/unit/test_house.py holds the first three to what they are today.
+Beside each stands its budget. tests/unit/test_house.py keeps the first three from growing.
 """
 
 import subprocess

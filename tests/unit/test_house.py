@@ -1,0 +1,15 @@
+"""The house does not grow: benchmarks/house.py says what it measures, and how far that is from the budgets."""
+
+from pathlib import Path
+
+import pytest
+from house import sizes
+
+CEILINGS = {"the core": 13_400, "imported by a default run": 12_300, "all of src/": 22_900}  # lines; these only ever go down
+
+
+@pytest.mark.slow
+def test_it_does_not_grow(tmp_path: Path) -> None:
+    measured = sizes(tmp_path)
+    assert {name: measured[name] for name in CEILINGS if measured[name] > CEILINGS[name]} == {}
+    assert measured["files from train.py to optimizer.step()"] <= 10
