@@ -86,6 +86,8 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
             world_size=_integer(env, "SLURM_NTASKS"),
             num_nodes=_integer(env, "SLURM_NNODES", 1, least=1),
         )
+    for name in ("RANK", "LOCAL_RANK"):  # which Lightning reads whoever has set them
+        _integer(env, name, 0)
     return None
 
 
@@ -106,7 +108,7 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None, leas
     try:
         number = int(value)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
-        problem = " is not set" if value is None else f"={value}: is not a number"
+        problem = "=: is not set" if value is None else f"={value}: is not a number"
     else:
         if number >= least:
             return number

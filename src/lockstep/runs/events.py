@@ -17,6 +17,7 @@ from lockstep.atomic_files import Stamp, stamp_of
 from lockstep.config.construct import construct
 from lockstep.config.plan import Plan
 from lockstep.config.read import get_trust
+from lockstep.errors import config_error
 from lockstep.launchers.environment import register_resolvers
 from lockstep.runs.composition import CONF
 
@@ -78,6 +79,9 @@ class Subscribers:
     @classmethod
     def of(cls, cfg: DictConfig) -> Self:
         nodes = OmegaConf.select(cfg, "events") or {}
+        for name, node in nodes.items():
+            if not isinstance(node, DictConfig | None):
+                raise config_error(f"events.{name}", node, "accepted is a group with a _target_, or null")
         trust = get_trust(cfg)
         plain: dict[str, Any] = {name: OmegaConf.to_container(nodes[name]) for name in nodes if nodes[name] is not None}
         return cls({name: construct(f"events.{name}", node, trust=trust) for name, node in plain.items()})

@@ -106,7 +106,9 @@ def test_several_tasks_without_their_number_per_node_are_refused() -> None:
 @pytest.mark.parametrize(
     ("env", "line"),
     [
-        ({"TORCHELASTIC_RUN_ID": "stray"}, "WORLD_SIZE is not set; accepted is the environment of torchrun, all of it"),
+        ({"TORCHELASTIC_RUN_ID": "stray"}, "WORLD_SIZE=: is not set; accepted is the environment of torchrun, all of it"),
+        ({"RANK": "x"}, "RANK=x: is not a number; accepted is the environment of torchrun, all of it"),
+        ({"LOCAL_RANK": "x"}, "LOCAL_RANK=x: is not a number; accepted is the environment of torchrun, all of it"),
         (TORCHRUN | {"RANK": "x"}, "RANK=x: is not a number; accepted is the environment of torchrun"),
         (
             TORCHRUN_TWO_NODES | {"WORLD_SIZE": "5"},

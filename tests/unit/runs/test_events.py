@@ -89,6 +89,11 @@ def test_one_that_refuses_a_config_names_the_key(compose: Callable[..., DictConf
         validated(compose("seed=13", "+events.diary={_target_: test_events.Diary}"))
 
 
+def test_what_is_no_group_is_refused_by_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"^events.diary=5: accepted is a group with a _target_, or null$"):
+        Subscribers.of(OmegaConf.create({"events": {"diary": 5}}))
+
+
 def test_a_config_that_was_saved_before_there_were_events_has_no_subscribers(compose: Callable[..., DictConfig]) -> None:
     cfg: Any = compose()
     OmegaConf.set_struct(cfg, False)
