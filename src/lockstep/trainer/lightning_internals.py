@@ -1,4 +1,5 @@
-"""Every private name of Lightning that this package touches, but for those of epoch_loop.py: what for, and why.
+"""The private names of Lightning that this package touches: what for, and why. Those of the epoch loop, of logged metrics and
+of averaged weights stand in epoch_loop.py, reduced_logs.py and callbacks/averaging.py.
 
 tests/unit/trainer/test_lightning_internals.py fails when one of them is gone or no longer needed.
 """

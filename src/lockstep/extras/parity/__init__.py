@@ -1,7 +1,7 @@
 """Does N equal one, for this model and this data? Two trainings compared step by step, and why where they differ.
 
     sides.py          the two trainings: their configs, and what has been done to them
-    processes.py      the ranks of both, started once for all comparisons, and where one of them hangs
+    groups.py         the ranks of both, started once for all comparisons, and where one of them hangs
     observe.py        inside the ranks: one training of one side, and how far its steps are from the other side's
     recorder.py       what each step did
     differences.py    how far tensors lie apart, and which samples a step has had
