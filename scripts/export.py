@@ -67,11 +67,13 @@ def in_layout(source: Path, target: Path, layout: str) -> None:
 
     net: Any = merge_layers(load_model(source).net)
     package = type(net).__module__.rpartition(".")[0]
-    if not package or find_spec(f"{package}.{layout}") is None:
-        raise config_error(
-            "--layout", layout, f"{source} is of a {type(net).__name__}, which has no such layout; accepted is own"
-        )
-    weights, config = getattr(import_module(f"{package}.{layout}"), f"to_{layout}")(net)
+    name = f"{package}.{layout}"
+    is_module = bool(package) and layout.isidentifier() and find_spec(name) is not None
+    convert = getattr(import_module(name), f"to_{layout}", None) if is_module else None
+    if convert is None:
+        reason = f"{source} is of a {type(net).__name__}, which has no such layout; accepted is own"
+        raise config_error("--layout", layout, reason)
+    weights, config = convert(net)
     target.mkdir(parents=True, exist_ok=True)
     write_json(target / "config.json", config | {"dtype": str(next(net.parameters()).dtype).removeprefix("torch.")})
     write(weights, target / "model.safetensors", {})

@@ -84,9 +84,10 @@ def test_a_classifier_writes_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "argv", ["generate.py", str(other), "x"])
     with pytest.raises(ConfigError, match=r"^RUN_DIR=.*: is of a Classifier; accepted is the run of a model=gpt$"):
         generate.main()
-    monkeypatch.setattr(sys, "argv", ["export.py", str(other), "--layout", "llama"])
-    with pytest.raises(ConfigError, match=r"^--layout=llama: .* is of a MLP, which has no such layout; accepted is own$"):
-        export.main()
+    for layout in ("llama", "mlp", "no.such"):  # there is a module lockstep.nets.mlp, which has no to_mlp
+        monkeypatch.setattr(sys, "argv", ["export.py", str(other), "--layout", layout])
+        with pytest.raises(ConfigError, match=rf"^--layout={layout}: .* is of a MLP, which has no such layout; accepted is own$"):
+            export.main()
 
 
 def test_weights_go_to_llama_s_layout_and_come_back(
