@@ -3,8 +3,9 @@
 import ast
 from pathlib import Path
 
+import remove
+
 import lockstep
-from lockstep import extras
 
 SOURCE = Path(lockstep.__file__).parent
 # From the top to the ground; what stands lower knows nothing of what stands higher. A module of the root is a room too.
@@ -64,19 +65,7 @@ def test_the_core_imports_no_extra() -> None:
 
 def test_an_extra_imports_only_the_extras_that_it_names() -> None:
     between = {(extra(a), extra(b)) for a, b in arrows() if room(a) == room(b) == "extras" and extra(a) != extra(b)}
-    named = {(name, other) for name in names_of_extras() for other in needs(name)}
-    assert between == named
-
-
-def names_of_extras() -> list[str]:
-    return sorted(folder.parent.name for folder in Path(extras.__file__).parent.glob("*/__init__.py"))
-
-
-def needs(name: str) -> list[str]:
-    tree = ast.parse((Path(extras.__file__).parent / name / "__init__.py").read_text())
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
-    values = {ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target): node.value for node in assigned}
-    return ast.literal_eval(values["NEEDS"])
+    assert between == {(one.name, other) for one in remove.extras().values() for other in one.needs}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
