@@ -140,10 +140,11 @@ def is_named(run: Path) -> bool:
 
 
 def continued(cluster: Cluster, job: str, run: Path) -> dict[str, Any]:
-    """What the requeued job has saved last, when it has ended. SLURM would let it wait for two minutes."""
+    """What the requeued job has saved last, when it has ended. SLURM would let it wait for two minutes; a node refuses to launch
+    a job in the second in which it has ended that job's earlier life ("Job credential revoked" in slurmctld.log)."""
     wait_for(lambda: state_of_job(cluster, job) == "PENDING", SECONDS)
     wait_for(lambda: cluster.is_idle() and not cluster.watches_over(job), SECONDS)
-    cluster.ask("scontrol", "update", f"jobid={job}", "starttime=now")
+    cluster.ask("scontrol", "update", f"jobid={job}", "starttime=now+3")
     wait_for(lambda: state_of_job(cluster, job) in ENDED, SECONDS)
     assert status(run).get("status") == "finished", output(run)
     return state(run)
