@@ -30,7 +30,7 @@ from lockstep.trainer.reduced_logs import reduce_logs
 
 log = logging.getLogger(__name__)
 
-_LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
+LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
 _SAME = "Each sample is taken once, gradients are those of the whole batch, and what is logged over an epoch is of all processes."
 NOT_KNOWN = (
     "losses and metrics that are no means over a batch, state between batches, random numbers drawn outside of a training step"
@@ -74,7 +74,7 @@ class PlainLightning(Callback):
         source = trainer.datamodule or pl_module
         if not isinstance(source, DataModule) and source not in self._shared:
             self._shared.append(source)
-            for name in _LOADERS:
+            for name in LOADERS:
                 if is_overridden(name, source):
                     setattr(source, name, self._sharing(trainer, getattr(source, name), name))
         if trainer.world_size > 1 and not isinstance(pl_module, Task):
@@ -82,7 +82,7 @@ class PlainLightning(Callback):
 
     def _sharing(self, trainer: Any, make: Any, name: str) -> Any:
         """The method of a datamodule, or of the module, that makes loaders, with those of this rank's share."""
-        training = name == _LOADERS[0]
+        training = name == LOADERS[0]
 
         @wraps(make)
         def shared_out(*arguments: Any) -> Any:

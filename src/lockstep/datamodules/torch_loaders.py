@@ -85,11 +85,15 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
     if 0 < shared.length < share[1]:
         accepted = f"accepted is at least {share[1]}, one for each process, or fewer processes"
         raise config_error("datamodule", f"{shared.length} sample(s)", accepted)
-    loading = {name: value for name in _LOADING if (value := getattr(loader, name, None)) is not None}
+    loading = loading_arguments(loader)
     if loader.batch_sampler is None:
         return DataLoader(loader.dataset, batch_size=None, sampler=shared, **loading)
     size = batch_size if training else _evaluated_at_once(shared)
     return DataLoader(loader.dataset, batch_size=size, sampler=shared, drop_last=drop_last, **loading)
+
+
+def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
+    return {name: value for name in _LOADING if (value := getattr(loader, name, None)) is not None}
 
 
 def _own_sampler(loader: DataLoader[Any]) -> Any | None:

@@ -39,3 +39,12 @@ def test_what_can_not_be_compared_is_one_line_and_code_2(tmp_path: Path) -> None
         assert done.stderr.startswith(line)
         assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_loaders_that_alone_know_their_batch_size_get_a_verdict(tmp_path: Path) -> None:
+    plain = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]", "trainer=cpu", "trainer.devices=2")
+    own = ("model=own_loaders", "datamodule=null", "optimized_metric=val_loss", "test=false", "parity.steps=2")
+    done = python(ROOT / "scripts" / "parity.py", *plain, *own, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\nEqual up to step 1, in epoch 0; what comes later was not compared.\n")
+    assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@
     differences.py    how far tensors lie apart, and which samples a step has had
     exchange.py       what the sides tell each other
     interventions.py  what is done to a training beyond its config; draws.py: to its random numbers
+    larger_batches.py  one process takes the batches of several, where loaders alone know their size
     comparison.py     both are trained, and what came of it: the table and the tolerances
     causes.py         what may make two sides differ; diagnosis.py: confirmed by switching it off
     verdict.py        what a person is told

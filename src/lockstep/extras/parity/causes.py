@@ -43,7 +43,7 @@ def _is_merged(found: Comparison) -> bool:
 
 
 def _in_parts(found: Comparison, ranks: int) -> Switch:
-    plan, batch_size = found.plan, found.plan.batch_size or 1
+    plan, batch_size = found.plan, found.plan.batch_size or found.facts.get("batch size") or 1
     accumulated = plan.accumulate_grad_batches if _is_merged(found) else 1
     return {"interventions.parts": [batch_size * plan.data_parallel_size, accumulated, ranks]}
 
@@ -166,13 +166,13 @@ CAUSES = (
     ),
     Cause(
         "a sampler that pads",
-        lambda c: bool(c.facts.get("repeated")),
+        lambda c: bool(c.plan.batch_size) and bool(c.facts.get("repeated")),
         "it repeats samples until all processes have as many; take one that does not, as lockstep.datamodules.samplers has",
         _unpadded,
     ),
     Cause(
         "a metric that averages means",
-        lambda c: c.differs("validation metrics", "test metrics") and not c.facts.get("repeated"),
+        lambda c: bool(c.plan.batch_size) and c.differs("validation metrics", "test metrics") and not c.facts.get("repeated"),
         "batches of unequal size count the same; sum over samples and divide once, as lockstep.models.SampleMean does",
         _equal_batches,
     ),

@@ -255,8 +255,8 @@ def repeats(sides: Sides, processes: Groups) -> bool:
 def in_larger_batches(sides: Sides, processes: Groups) -> Sides:
     """Accumulated batches are compared with one larger batch on one process, where nothing makes that another thing: BatchNorm,
     or any state that changes with each batch."""
-    one = sides.reference.trainer
-    if one.accumulate_grad_batches == 1 or processes.groups["control"].world_size > 1:
+    one = Plan.of(sides.reference)
+    if one.accumulate_grad_batches == 1 or one.world_size > 1 or one.global_batch_size is None:
         return sides
     if processes.run({"control": ("counts_batches", for_steps(sides.reference, 1, processes.folder))})["control"]:
         return sides

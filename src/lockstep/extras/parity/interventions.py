@@ -42,6 +42,10 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule) -> Iterato
         constant    {library: True}: draws give one number; torch, numpy, Python
         rates       the reference's learning rates are taken (by the recorder)
 
+    To a reference of one process whose batches have no size in the config:
+
+        larger_batches  the number of processes whose batches its loaders take as one (by larger_batches.py)
+
     To a control, which trains as the reference does but rounds otherwise, each with a number that says how:
 
         permuted    each batch in another order: the rounding of sums changes, nothing else

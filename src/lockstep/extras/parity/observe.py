@@ -17,12 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from lockstep.build import build
-from lockstep.callbacks import LearningRate, NonFinite, Pictures, Preemption, Throughput, Watchdog
+from lockstep.callbacks import LearningRate, NonFinite, Pictures, PlainLightning, Preemption, Throughput, Watchdog
 from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.config.plan import Plan
 from lockstep.extras.parity.differences import Differences, Prints, Tensors, compare_samples, copied, difference, of_all_ranks
 from lockstep.extras.parity.exchange import Exchange
 from lockstep.extras.parity.interventions import applied, time_first
+from lockstep.extras.parity.larger_batches import take_larger_batches
 from lockstep.extras.parity.recorder import Observed, Recorder, divided, state_of
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Role
 from lockstep.trainer.batchnorm import BatchNormCalls, is_batchnorm, takes_own_statistics
@@ -45,6 +46,8 @@ def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], report: Report) -
     roles: Any = {"lead": Leader, "follow": Follower, "finish": Finisher}
     recorder = roles[role](Exchange(*where), cfg.interventions, report)
     trainer.callbacks = [*(callback for callback in trainer.callbacks if not isinstance(callback, _UNWANTED)), recorder]
+    if times := cfg.interventions.get("larger_batches"):
+        take_larger_batches(datamodule or model, times)
     calls = _looked_at(model)
     with applied(cfg.interventions, model):
         trainer.fit(model, datamodule)
@@ -56,6 +59,7 @@ def train(cfg: DictConfig, role: Role, where: tuple[Any, ...], report: Report) -
         "own batchnorm": [name for name, m in model.named_modules() if is_batchnorm(m) and takes_own_statistics(m)],
         "batch_norm": calls.seen,
         "time first": bool(time_first(model)),
+        "batch size": next((c.facts().get("batch_size") for c in trainer.callbacks if isinstance(c, PlainLightning)), None),
         "sgd": all(isinstance(optimizer, torch.optim.SGD) for optimizer in trainer.optimizers),
         "untrained": [name for name, _ in model.named_parameters() if name not in recorder.facts["trained"]],
     }

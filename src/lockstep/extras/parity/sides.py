@@ -112,12 +112,12 @@ class Sides:
 def as_one_process(cfg: DictConfig, parts: int | None = None) -> DictConfig:
     """The same training on one process: the same global batches, accumulated in so many parts, or in as many as they are."""
     plan, one = Plan.of(cfg), deepcopy(cfg)
-    if plan.global_batch_size is None:
-        raise config_error("datamodule.batch_size", "???", "one process is to take the batches of all: accepted is a number")
     parts = parts or plan.accumulate_grad_batches
     one.trainer.accumulate_grad_batches = parts
     one.trainer.devices, one.trainer.num_nodes = list(plan.device_ids[:1]) if plan.device_ids else 1, 1
-    if "global_batch_size" in one.datamodule:
+    if plan.global_batch_size is None:
+        OmegaConf.update(one, "interventions", {"larger_batches": plan.data_parallel_size}, force_add=True)
+    elif "global_batch_size" in one.datamodule:
         one.datamodule.global_batch_size = plan.global_batch_size
     else:
         one.datamodule.batch_size = plan.global_batch_size // parts
@@ -149,7 +149,7 @@ def _to_compare(cfg: DictConfig, precision: Any) -> DictConfig:
     plain: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     if precision is not None:
         plain.trainer.precision = precision
-    plain.ckpt_path, plain.interventions = None, {}
+    plain.ckpt_path, plain.interventions = None, plain.get("interventions") or {}
     # a model may use its loggers: here they write nothing
     nowhere = {"_target_": "lightning.pytorch.loggers.logger.DummyLogger"}
     plain.logger = {name: nowhere for name, entry in (plain.get("logger") or {}).items() if entry is not None}
