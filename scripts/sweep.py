@@ -27,7 +27,7 @@ from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED
 from lockstep.sweeps.sweep import sweep_command
 from lockstep.sweeps.table import LiveTable, print_table
-from lockstep.sweeps.view import SweepView, SweepWatcher, bring_up_to_date
+from lockstep.sweeps.view import SweepView, look_at
 
 PROGRAM = Path(__file__).resolve().parents[1] / "train.py"
 QUEUE_INTERVAL = 10.0  # seconds at least between two questions to a cluster's queue
@@ -47,14 +47,13 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.what == "watch":
         sys.exit(watch(arguments.sweep_dir, arguments.interval, arguments.once))
+    if arguments.what == "status":
+        print_table(view := look_at(arguments.sweep_dir), advice(view))
+        return
     manifest = Manifest(arguments.sweep_dir)
     if not manifest.jobs:
         raise config_error("SWEEP_DIR", arguments.sweep_dir, "names no jobs; accepted is the directory of a sweep")
-    if arguments.what == "status":
-        if manifest.recovered:
-            console.say(f"{manifest.path} does not know {manifest.recovered} of the jobs: read from their directories")
-        print_table(SweepView(bring_up_to_date(manifest)))
-    elif arguments.what == "cancel":
+    if arguments.what == "cancel":
         console.say(f"{sum(launcher.cancel(manifest) for launcher in launchers_with_queue())} job(s) cancelled")
     else:
         sys.exit(resume(manifest, arguments.sweep_dir.absolute(), Given(allow=arguments.allow), arguments.program.absolute()))
@@ -64,9 +63,9 @@ def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
     """Shows the sweep every `interval` seconds until it has ended; returns its exit code, or 0 where it was left before."""
     if not 0.1 <= interval <= 3600:
         raise config_error("--interval", interval, "accepted is a number of seconds from 0.1 to 3600")
-    watcher, table = SweepWatcher(sweep_dir), LiveTable()
+    table = LiveTable()
     try:
-        while not (view := watcher.look()).has_ended and not once:
+        while not (view := look_at(sweep_dir)).has_ended and not once:
             table.show(view, advice(view))
             time.sleep(interval if view.is_held else max(interval, QUEUE_INTERVAL))
     except KeyboardInterrupt:

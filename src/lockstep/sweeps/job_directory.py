@@ -136,9 +136,3 @@ def read_metadata(directory: Path) -> dict[str, Any] | None:
         return is_like(content, _METADATA) and is_here and directory.name.endswith(content["key"])
 
     return read_json(directory / METADATA, fits)
-
-
-def read_all_metadata(sweep_dir: Path) -> dict[str, dict[str, Any]]:
-    """The metadata of all jobs by their identities, in the order of their numbers."""
-    known = [metadata for path in sweep_dir.glob(f"*/{METADATA}") if (metadata := read_metadata(path.parent)) is not None]
-    return {metadata["key"]: metadata for metadata in sorted(known, key=lambda metadata: metadata["number"])}

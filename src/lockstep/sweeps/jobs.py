@@ -23,8 +23,7 @@ class Job:
     """`key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool` it takes.
 
     resumption: what `command` has more where it continues the job.
-    config: the composed config, from which `key` is made; hyperparameters: what TensorBoard shows of it.
-    tensorboard: the folder in `directory` that TensorBoard's logger writes to; None without one.
+    config: the composed config, from which `key` is made.
     swept: the keys of the overrides that are not the same for all jobs.
     fresh: in interpreters of its own, not forked from one that has imported torch.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
@@ -42,8 +41,6 @@ class Job:
     optimized_mode: str
     command: tuple[str, ...]
     config: dict[str, Any] = field(default_factory=dict, compare=False)
-    hyperparameters: dict[str, Any] = field(default_factory=dict, compare=False)
-    tensorboard: str | None = None
     swept: tuple[str, ...] = ()
     fresh: bool = False
     stop_deadline: float = 0.0
@@ -84,19 +81,16 @@ def repetition(config: dict[str, Any]) -> str:
 
 
 def directory_name(overrides: Sequence[str], key: str) -> str:
-    """Readable and unique: the values overridden, and the identity. Long values lose their middle."""
+    """Readable and unique: the values overridden, and the identity. Long values lose their middle, and a long name its end."""
     pairs = [override.partition("=")[::2] for override in overrides]
-    for longest in (60, 30, 15, 7):
-        words = [f"{name.rpartition('.')[2]}={_shortened(value, longest)}" for name, value in pairs]
-        parts = [re.sub(r"[^\w=.+~-]+", "_", word) for word in words]
-        readable = "_".join(filter(None, parts)).strip("_.")
-        if len(readable.encode()) <= _LONGEST_NAME:
-            return f"{readable}_{key}" if readable else key
-    fit = next(n for n in range(len(parts), -1, -1) if len("_".join(parts[:n]).encode()) < _LONGEST_NAME - 12)
-    return "_".join([*parts[:fit], f"+{len(parts) - fit}", key])
+    parts = [re.sub(r"[^\w=.+~-]+", "_", f"{name.rpartition('.')[2]}={_shortened(value)}") for name, value in pairs]
+    readable = "_".join(parts).strip("_.")
+    if len(readable.encode()) > _LONGEST_NAME:
+        readable = readable.encode()[:_LONGEST_NAME].decode(errors="ignore") + "~"
+    return f"{readable}_{key}" if readable else key
 
 
-def _shortened(value: str, longest: int) -> str:
+def _shortened(value: str, longest: int = 40) -> str:
     return value if len(value) <= longest else f"{value[: longest // 2]}~{value[-(longest // 2) :]}"
 
 

@@ -14,71 +14,71 @@ from lockstep.sweeps.job_directory import (
     METADATA,
     NUMBER,
     is_like,
-    read_all_metadata,
     read_metadata,
     read_state,
     write_metadata,
 )
 from lockstep.sweeps.jobs import Job, repetition
-from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, JobState
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, JobState
 
 log = logging.getLogger(__name__)
 
 UNREADABLE = f"its {METADATA} can't be read, and nothing else says which job it is"
-_JOB_NAME = re.compile(r"(^|_)[0-9a-f]{12}(-\d+)?$")  # of a job's directory: it ends with its identity
+_JOB_NAME = re.compile(r"(?:^|_)([0-9a-f]{12}(?:-\d+)?)$")  # of a job's directory: it ends with the job's identity
 _ATTEMPT = {"started": int | float, "ended": NUMBER, "queue?": str}
 _JOB = {"number": int, "directory": str, "devices": int, "optimized_metric": str, "overrides": [str], "attempts": [_ATTEMPT]}
 _JOB |= {"status": STATES, "reason": str | None, "metric": NUMBER}
 _SHAPE = {"calls?": [CALL], "cwd?": str | None, "planned?": int | None, "jobs": {str: _JOB}}
+_UNKNOWN = {"overrides": [], "devices": 0, "optimized_metric": "", "attempts": []}
+_UNKNOWN |= {"status": FAILED, "reason": UNREADABLE, "metric": None}
 
 
 class Manifest:
-    """manifest.json of a sweep directory, replaced atomically whenever a job changes. Where it is damaged or lost, the jobs are
-    known from their directories.
+    """manifest.json of a sweep directory, replaced atomically whenever a job changes. Jobs that it does not name, because it is
+    damaged or lost, are read from their directories.
 
     jobs: by identity: number, overrides, directory (relative), status, reason, metric, command, attempts.
     planned: how many jobs there will be, where a sweeper that hands them out one after the other has said so.
     calls: the distinct {program, flags, overrides} that there have been for this directory, in their order, in `cwd`.
-    recovered: the number of jobs that were known from their directories only.
-    unreadable: directories of jobs of which neither this file nor their own says what they are. None of them is in `jobs`.
     """
 
-    def __init__(self, sweep_dir: Path, asks_directories: bool = True) -> None:
-        """Without `asks_directories`, which takes the longer the more jobs there are, the file alone is read."""
+    def __init__(self, sweep_dir: Path) -> None:
         self.directory = sweep_dir
         self.path = sweep_dir / "manifest.json"
-        content = read_json(self.path, lambda content: is_like(content, _SHAPE)) or {}
+        content = read_json(self.path, _is_manifest) or {}
         self.calls: list[dict[str, Any]] = content.get("calls", [])
         self.cwd: str | None = content.get("cwd")
         self.planned: int | None = content.get("planned")
         self.git_commit: str | None = content.get("git_commit")
         self.jobs: dict[str, dict[str, Any]] = content.get("jobs", {})
-        self.recovered = 0
-        self.unreadable: list[str] = []
-        if asks_directories:
-            self._recover()
+        self._add_unnamed_jobs()
 
-    def _recover(self) -> None:
-        """Adds what the file does not say, or says of another directory than the one whose metadata say so."""
-        known = read_all_metadata(self.directory)
-        lost = {
-            key: metadata for key, metadata in known.items() if self.jobs.get(key, {}).get("directory") != metadata["directory"]
-        }
-        self.recovered = len(lost)
-        folders = {metadata["directory"] for metadata in lost.values()}
-        kept = {key: job for key, job in self.jobs.items() if job["directory"] not in folders}
-        jobs = kept | {key: _entry(metadata, self.directory / metadata["directory"]) for key, metadata in lost.items()}
-        self.jobs = dict(sorted(jobs.items(), key=lambda item: item[1]["number"]))
-        for metadata in lost.values():
-            if (call := metadata.get("call")) is not None and call not in self.calls:
-                self.calls.append(call)
-            self.cwd = self.cwd or metadata["cwd"]
-        self._find_unreadable()
+    def _add_unnamed_jobs(self) -> None:
+        named = {job["directory"] for job in self.jobs.values()}
+        names = [path.name for path in sorted(self.directory.glob("*/")) if path.name not in named]
+        keys = {match[1]: self.directory / name for name in names if (match := _JOB_NAME.search(name)) is not None}
+        metadata = {key: read_metadata(directory) for key, directory in keys.items() if not self._has_directory(key)}
+        for key in sorted(metadata, key=lambda key: metadata[key] is None):
+            self._add_unnamed_job(key, keys[key], metadata[key])
+        if metadata:
+            self.jobs = dict(sorted(self.jobs.items(), key=lambda item: item[1]["number"]))
 
-    def _find_unreadable(self) -> None:
-        known = {job["directory"] for job in self.jobs.values()}
-        folders = {path.name for path in self.directory.glob("*/") if _JOB_NAME.search(path.name)}  # not what is set aside
-        self.unreadable = sorted(folders - known)
+    def _has_directory(self, key: str) -> bool:
+        return key in self.jobs and (self.directory / self.jobs[key]["directory"]).is_dir()
+
+    def _add_unnamed_job(self, key: str, directory: Path, metadata: dict[str, Any] | None) -> None:
+        if metadata is None:
+            self.jobs[key] = {"number": self._next_number(), "directory": directory.name, **_UNKNOWN}
+            return
+        names = ("number", "overrides", "devices", "optimized_metric", "optimized_mode", "command", "directory")
+        entry = {name: metadata[name] for name in names} | {"repetition": repetition(metadata["config"])}
+        self.jobs[key] = entry | _state(directory)
+        self.cwd = self.cwd or metadata["cwd"]
+        if (call := metadata.get("call")) is not None and call not in self.calls:
+            self.calls.append(call)
+
+    def _next_number(self) -> int:
+        return max((job["number"] for job in self.jobs.values()), default=-1) + 1
 
     def save(self) -> None:
         """On a full disk it is tried again at the next change: the jobs' own directories say how they stand."""
@@ -120,7 +120,6 @@ class Manifest:
         """Notes the jobs; returns those that have to run: the new ones, and the ones that have not finished."""
         for job in jobs:
             self._note(job)
-        self._find_unreadable()
         self.save()
         todo = [job for job in jobs if self.jobs[job.key]["status"] != FINISHED]
         for job in jobs:
@@ -130,30 +129,26 @@ class Manifest:
         return todo
 
     def _note(self, job: Job) -> None:
-        """A job that is new, or whose directory is gone, is as its directory says; one that has finished stays as it ran."""
+        """A job that is new, unreadable, or whose directory is gone, is as its directory says; one that has finished stays as it
+        ran."""
         known = self.jobs.get(job.key)
-        if known is None or not job.directory.is_dir():
-            number = max((other["number"] for other in self.jobs.values()), default=-1) + 1
-            known = (known or {"number": number}) | _state(job.directory)
+        if known is None or known["reason"] == UNREADABLE or not job.directory.is_dir():
+            known = {"number": self._next_number() if known is None else known["number"]} | _state(job.directory)
         facts = {"directory": job.directory.name, "repetition": repetition(job.config), **_facts(job)}
         self.jobs[job.key] = facts | known if known["status"] == FINISHED else known | facts
 
     def find_directory(self, key: str) -> Path | None:
         """Returns the directory of a job that is known, however its overrides are spelled this time."""
-        if key in self.jobs:
-            return self.directory / self.jobs[key]["directory"]
-        return next((path for path in self.directory.glob(f"*{key}") if path.is_dir()), None)
+        return self.directory / self.jobs[key]["directory"] if key in self.jobs else None
+
+
+def _is_manifest(content: dict[str, Any]) -> bool:
+    return is_like(content, _SHAPE) and all(job["directory"].endswith(key) for key, job in content["jobs"].items())
 
 
 def _facts(job: Job) -> dict[str, Any]:
     facts = {"optimized_metric": job.optimized_metric, "optimized_mode": job.optimized_mode}
     return facts | {"overrides": list(job.overrides), "devices": job.world_size, "command": list(job.command)}
-
-
-def _entry(metadata: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Returns what the manifest says of a job, from its directory alone."""
-    names = ("number", "overrides", "devices", "optimized_metric", "optimized_mode", "command", "directory")
-    return {name: metadata[name] for name in names} | {"repetition": repetition(metadata["config"])} | _state(directory)
 
 
 def _state(directory: Path) -> dict[str, Any]:

@@ -1,10 +1,8 @@
-"""What came of a sweep: its best jobs on the terminal, results.csv and results.md."""
+"""What came of a sweep: results.csv of all its jobs, and results.md, also with means over seeds and folds."""
 
 import csv
 import io
 import itertools
-import json
-import shlex
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -14,78 +12,44 @@ from rich.console import Console
 
 from lockstep.atomic_files import replace_text
 from lockstep.console import table
-from lockstep.sweeps.job_directory import RECORDED, read_all_metadata
-from lockstep.sweeps.jobs import REPEATS, flat, varying
-from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.table import print_table, shorten
+from lockstep.sweeps.job_directory import RECORDED
+from lockstep.sweeps.jobs import REPEATS, varying
+from lockstep.sweeps.table import shorten
 from lockstep.sweeps.view import JobView, SweepView
 
 
-def write_results(manifest: Manifest, keys: Sequence[str]) -> SweepView:
-    """Shows the jobs `keys` sorted by their metric, failures last; writes results.csv and results.md of all jobs. Returns what it
-    has shown."""
-    directory, ranked = manifest.directory, SweepView(manifest, is_held=False).ranked
-    swept = varying([job["overrides"] for job in manifest.jobs.values()])
-    edited = edits(manifest)
-    results = [_result(job, swept) | edited.get(job.key, {}) for job in ranked]
-    names = [name for name in dict.fromkeys(itertools.chain(*results)) if name != "repetition"]
+def write_results(view: SweepView) -> None:
+    directory = view.manifest.directory
+    swept = varying([job.entry["overrides"] for job in view.jobs])
+    results = [_result(job, swept) for job in view.jobs]
+    names = [*dict.fromkeys(itertools.chain(*results))]
     replace_text(directory / "results.csv", _csv(names, results))
-    differing = dict.fromkeys(itertools.chain(swept, *edited.values()))
-    tables = [_markdown(names[1:], results), *_repeats(results, [name for name in differing if name not in REPEATS])]
+    tables = [_markdown(names[1:], results), *_repeats(view.jobs, results, [name for name in swept if name not in REPEATS])]
     replace_text(directory / "results.md", "\n".join(tables))
-    view = SweepView(manifest, is_held=False, keys=[job.key for job in ranked if job.key in keys])
-    print_table(view)
-    if view.best is not None:
-        print(f"\nbest: {directory / view.best.entry['directory']}")
-    print(f"\n{directory}/results.csv\ntensorboard --logdir {shlex.quote(str(directory))}", flush=True)
-    return view
-
-
-def edits(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """Returns by job the values of config keys in which it differs from a job of the same overrides: a config file was edited
-    between two calls of the sweep."""
-    metadata = {key: content for key, content in read_all_metadata(manifest.directory).items() if key in manifest.jobs}
-    configs = {key: flat(content["config"]) for key, content in metadata.items()}
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for key in configs:
-        overrides = sorted(item for item in manifest.jobs[key]["overrides"] if item.partition("=")[0].lstrip("+") not in REPEATS)
-        groups.setdefault(tuple(overrides), []).append(key)
-    edited: dict[str, dict[str, Any]] = {}
-    for keys in groups.values():
-        names = dict.fromkeys(name for key in keys for name in configs[key] if name not in REPEATS)
-        changed = [name for name in names if len({json.dumps(configs[key].get(name)) for key in keys}) > 1]
-        edited |= {key: {name: configs[key].get(name) for name in changed} for key in keys if changed}
-    return edited
 
 
 def _result(job: JobView, swept: Sequence[str]) -> dict[str, Any]:
-    values = dict(override.lstrip("+").partition("=")[::2] for override in job.entry["overrides"])
-    result = {
-        "key": job.key,
-        "repetition": job.entry.get("repetition"),
-        "directory": job.entry["directory"],
-        "status": job.status,
-    }
-    result |= {name: values.get(name.lstrip("+")) for name in swept} | {"metric": job.entry["metric"]}
+    values = dict(override.partition("=")[::2] for override in job.entry["overrides"])
+    result = {"key": job.key, "directory": job.entry["directory"], "status": job.status}
+    result |= {name: values.get(name) for name in swept} | {"metric": job.entry["metric"]}
     result |= {name: job.record.get(name) for name in RECORDED} | job.record.get("metrics", {})
     return result | {"reason": job.entry["reason"] and shorten(job.entry["reason"])}
 
 
 def _csv(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(results)
     return text.getvalue()
 
 
-def _repeats(results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
+def _repeats(jobs: Sequence[JobView], results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
     """Mean and standard deviation of the metric over seeds or folds, where there are several."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for result in results:
-        if result["metric"] is not None:
-            repetition = result["repetition"] or json.dumps([result.get(name) for name in names])
-            groups.setdefault(repetition, []).append(result)
+    for job, result in zip(jobs, results, strict=True):
+        if job.entry["metric"] is not None:
+            groups.setdefault(job.entry.get("repetition", job.key), []).append(result)
     if all(len(group) < 2 for group in groups.values()):
         return []
     rows = []

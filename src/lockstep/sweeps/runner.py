@@ -1,6 +1,5 @@
 """Runs a batch of jobs to their ends, whichever executor starts them, and notes the state of each."""
 
-import contextlib
 import signal
 import sys
 import time
@@ -10,7 +9,6 @@ from typing import Any
 
 from lockstep.console import command_line
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.runs.hparams import write_session
 from lockstep.runs.identity import is_resumable
 from lockstep.sweeps.executor import Attempt, Executor
 from lockstep.sweeps.job_directory import archive, read_log_tail, state_after
@@ -161,17 +159,8 @@ class Runner:
         tries = self._tries[job.key] = self._tries.get(job.key, 0) + 1
         if (was_preempted and has_advanced) or (state.status == FAILED and tries <= self.settings.retries):
             waiting.append(job)
-        elif state.status == FAILED:
-            _show_in_tensorboard(job)
-            if self.settings.on_failure == "stop" and not self.stopped:
-                self.stopped = f"{job.directory.name} has failed and hydra.launcher.on_failure=stop"
-
-
-def _show_in_tensorboard(job: Job) -> None:
-    """A job that has finished has written its hyperparameters itself; one that failed can't have."""
-    if job.tensorboard is not None:
-        with contextlib.suppress(ImportError, OSError):  # a logger that is not installed, a disk that is full
-            write_session(job.directory / job.tensorboard, job.hyperparameters, is_success=False)
+        elif state.status == FAILED and self.settings.on_failure == "stop" and not self.stopped:
+            self.stopped = f"{job.directory.name} has failed and hydra.launcher.on_failure=stop"
 
 
 def _checkpoint_time(job: Job) -> int | None:

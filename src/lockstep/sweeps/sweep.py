@@ -3,6 +3,7 @@
 import itertools
 import logging
 import math
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,15 +21,17 @@ from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.hparams import hyperparameters
 from lockstep.runs.record import git_commit
-from lockstep.runs.validation import is_searched, validated
+from lockstep.runs.validation import validated
 from lockstep.sweeps.executor import Executor
 from lockstep.sweeps.jobs import Job, choose_pool, computed_config, directory_name, identity
-from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.results import edits, write_results
+from lockstep.sweeps.manifest import UNREADABLE, Manifest
+from lockstep.sweeps.results import write_results
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
+from lockstep.sweeps.states import sweep_exit_code
+from lockstep.sweeps.table import print_table
+from lockstep.sweeps.view import SweepView
 
 log = logging.getLogger(__name__)
 _DATA_DIR = "datamodule.data_dir"
@@ -115,7 +118,6 @@ class Sweep:
             raise
         except OSError as error:
             raise config_error("hydra.sweep.dir", self.directory, f"can't be written ({error.strerror})") from error
-        self._say_edits(batch)
         if len(todo) < len(batch):
             log.info(f"{len(batch) - len(todo)} of {len(batch)} jobs have finished before")
         runner.run(todo)
@@ -137,9 +139,6 @@ class Sweep:
         directory = self.manifest.find_directory(key) or self.directory / directory_name(swept or overrides, key)
         command = CommandLine.of(full)
         pool, width = choose_pool(plan)
-        facts = plan.facts() | {"seed": cfg.seed, "precision": cfg.trainer.precision}
-        if is_searched(cfg):  # by the job; its record says what was found
-            facts |= {"global_batch_size": None, "lr": None}
         self.jobs[key] = Job(
             key=key,
             overrides=tuple(override for override in overrides if override_key(override) != ALLOW),
@@ -153,9 +152,7 @@ class Sweep:
             resumption=(Given(allow=_trusted_names(cfg)).override, f"resume={quote(str(directory))}"),
             inherited_config=command.inherited_config(directory),
             config=computed_config(cfg),
-            hyperparameters=hyperparameters(cfg, full.hydra.runtime.choices, swept or overrides, facts),
             swept=tuple(map(override_key, swept or overrides)),
-            tensorboard=_tensorboard_folder(cfg),
             fresh=cfg.fresh_processes,
             stop_deadline=_stop_deadline(cfg),
             resources=resources,
@@ -186,10 +183,7 @@ class Sweep:
             return self.manifest, self.runner
         OWN_DIRECTORY.take(self.directory, "hydra.sweep.dir")
         OWN_DIRECTORY.keep()  # an earlier sweep may have left something in it
-        manifest = Manifest(self.directory)
-        if manifest.recovered:
-            log.warning(f"{manifest.path} did not know {manifest.recovered} job(s): read from their directories")
-        commit = git_commit()
+        manifest, commit = self.manifest, git_commit()
         if manifest.jobs and manifest.git_commit != commit:
             line = f"the sweep was last run with commit {manifest.git_commit}, this is {commit}"
             if self.settings.same_code:
@@ -200,28 +194,31 @@ class Sweep:
         given = self.config.hydra.overrides
         overrides = [item for item in (*given.task, *given.hydra) if override_key(item) not in _OF_ONE_CALL]
         manifest.add_call(Path(sys.argv[0]).name, config_flags(self.config.hydra), overrides, Path.cwd())
-        self.manifest, self.runner = manifest, Runner(manifest, self.executor, self.settings)
-        return self.manifest, self.runner
-
-    def _say_edits(self, batch: Sequence[Job]) -> None:
-        """A config file that was edited since an earlier call makes other jobs of the same overrides."""
-        edited = edits(self.manifest)
-        for name in dict.fromkeys(name for job in batch for name in edited.get(job.key, {})):
-            values = dict.fromkeys(str(config[name]) for config in edited.values() if name in config)
-            log.warning(f"{name} is {', '.join(values)} in jobs of the same overrides: a config file was edited between them")
+        self.runner = Runner(manifest, self.executor, self.settings)
+        return manifest, self.runner
 
     def _end(self) -> None:
         assert self.runner is not None
         STOP_SIGNALS.leave()
-        view = write_results(self.manifest, [*self.jobs] if self.planned is None else [*self.manifest.jobs])
+        view = SweepView(self.manifest, is_held=False)
+        write_results(view)
+        print_table(view)
+        if view.best is not None:
+            print(f"\nbest: {view.best.directory}")
+        print(f"\n{self.directory}/results.csv\ntensorboard --logdir {shlex.quote(str(self.directory))}", flush=True)
         if self.runner.stopped:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
             if queued := self.manifest.in_queue():
                 take_out = f"Take them out of it: {sweep_command('cancel', self.directory)}"
                 console.say(f"{len(queued)} job(s) stay in the queue. {take_out}")
-        code = ExitCode.PREEMPTED if self.runner.was_interrupted else view.exit_code
+        code = ExitCode.PREEMPTED if self.runner.was_interrupted else sweep_exit_code(self._states())
         if code:
             raise SystemExit(code)
+
+    def _states(self) -> set[str]:
+        """Of the jobs of this call, or of all where a sweeper hands them out over several; and of those that nobody knows."""
+        is_own = self.jobs if self.planned is None else self.manifest.jobs
+        return {job["status"] for key, job in self.manifest.jobs.items() if key in is_own or job["reason"] == UNREADABLE}
 
 
 def _trusted_names(cfg: DictConfig) -> list[str]:
@@ -246,12 +243,6 @@ def _stop_deadline(cfg: DictConfig) -> float:
 def sweep_command(what: str, directory: Path) -> str:
     """What to type, from the working directory, in a shell."""
     return console.command_line("scripts/sweep.py", what, str(directory))
-
-
-def _tensorboard_folder(cfg: DictConfig) -> str | None:
-    """The folder in a run's directory that TensorBoard's logger writes to; None without one."""
-    entries = [entry for entry in (cfg.get("logger") or {}).values() if entry is not None]
-    return next((str(entry.get("name") or "") for entry in entries if str(entry._target_).endswith("TensorBoardLogger")), None)
 
 
 def _job_return(job: Job, metric: float | None) -> JobReturn:

@@ -4,23 +4,23 @@ import re
 import sys
 import textwrap
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from datetime import timedelta
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from lockstep.console import first_of
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, UNKNOWN, WAITING
 from lockstep.sweeps.view import JobView, SweepView
 
-COLUMNS = ("job", "overrides", "devices", "state", "epoch", "step", "done", "metric", "samples/s", "time", "left")
-_DISPENSABLE = ("devices", "step", "samples/s", "time", "epoch", "left", "done")  # the first first, where a terminal is narrow
-_STYLES = {RUNNING: "cyan", FINISHED: "green", FAILED: "bold red", INTERRUPTED: "yellow", WAITING: "dim", UNKNOWN: "yellow"}
-_PRIORITY = (RUNNING, FAILED, INTERRUPTED, FINISHED, WAITING, UNKNOWN)  # where there are more jobs than lines
-_READABLE = 16  # characters of the overrides that a column less is worth
+_COLUMNS = ("job", "overrides", "devices", "state", "epoch", "step", "done", "metric", "samples/s", "time", "left")
+_NARROW = ("job", "overrides", "state", "done", "metric", "left")  # on a terminal of fewer than _WIDE columns
+_WIDE = 120
+_STYLES = {RUNNING: "cyan", FAILED: "bold red", INTERRUPTED: "yellow", FINISHED: "green", WAITING: "dim", UNKNOWN: "yellow"}
+_PRIORITY = [*_STYLES]  # where there are more jobs than lines
 _REASONS = 5  # lines
 _UNLIMITED = 100_000  # columns of what is no terminal
 
@@ -57,19 +57,17 @@ class LiveTable:
         """A line for each begun job whose state or number of attempts is another one; the note comes before the first."""
         states = {key: (job["status"], len(job["attempts"])) for key, job in view.manifest.jobs.items() if job["attempts"]}
         changed = [key for key, state in states.items() if self._known.get(key) != state]
-        if not changed:
-            return
-        if note and not self._known:
+        if changed and note and not self._known:
             print(note, flush=True)
+        ended = sum(status in (FINISHED, FAILED) for key, (status, _) in self._known.items() if key not in changed)
+        for key in changed:
+            job = view.manifest.jobs[key]
+            ended += job["status"] in (FINISHED, FAILED)
+            place = f"{ended} of {view.total}  " if job["status"] in (FINISHED, FAILED) else ""
+            metric = f"  {job['optimized_metric']} {job['metric']:.6g}" if job["status"] == FINISHED else ""
+            why = f"  {shorten(job['reason'])}" if job["reason"] else ""
+            print(f"{place}{job['directory']}: {job['status']}{metric}{why}", flush=True)
         self._known |= states
-        jobs = [job for job in view.jobs if job.key in changed]
-        ended = view.counts[FINISHED] + view.counts[FAILED] - sum(job.status in (FINISHED, FAILED) for job in jobs)
-        for job in jobs:
-            ended += job.status in (FINISHED, FAILED)
-            place = f"{ended} of {view.total}  " if job.status in (FINISHED, FAILED) else ""
-            metric = f"  {job.entry['optimized_metric']} {job.metric:.6g}" if job.status == FINISHED else ""
-            why = f"  {shorten(job.entry['reason'])}" if job.entry["reason"] else ""
-            print(f"{place}{job.entry['directory']}: {job.status}{metric}{why}", flush=True)
 
 
 def print_table(view: SweepView, note: str = "") -> None:
@@ -79,56 +77,33 @@ def print_table(view: SweepView, note: str = "") -> None:
 
 
 def layout(view: SweepView, note: str = "", width: int = 80, height: int | None = None) -> Group:
-    """Table, reasons and summary within so many columns, and lines; the most important of the rows where they are too many."""
-    reasons = _reasons(view.jobs)
-    room = len(view.jobs) if height is None else max(3, height - len(reasons) - 7 - len(note) // width)
-    ranked = sorted(view.jobs, key=lambda job: _PRIORITY.index(job.status))
-    keys = {job.key for job in (ranked[: room - 1] if len(ranked) > room else ranked)}
-    shown = [job for job in view.jobs if job.key in keys]
-    left_out = Counter(job.status for job in view.jobs if job.key not in keys)
-    more = [f"and {', '.join(f'{number} {status}' for status, number in left_out.items())}"] if left_out else []
-    lines = [*more, *reasons, summary(view), *([note] if note else [])]
-    texts = [Text(line, style="dim" if line in more else "", overflow="ellipsis", no_wrap=line in reasons) for line in lines]
-    return Group(*([_table(shown, width)] if shown else []), *texts)
+    """Table, reasons, summary and note. If there are more jobs than lines, the most important ones."""
+    jobs, lines = view.jobs, [*_reasons(view.jobs), summary(view), *filter(None, [note])]
+    room = len(jobs) if height is None else max(3, height - len(lines) - 7)
+    if len(jobs) > room:
+        jobs = sorted(jobs, key=lambda job: _PRIORITY.index(job.status))[:room]
+        lines.insert(0, f"and {len(view.jobs) - room} more jobs")
+    return Group(*([_table(jobs, width)] if jobs else []), *map(Text, lines))
 
 
 def _table(jobs: Sequence[JobView], width: int) -> Table:
-    """The columns that fit, with the overrides as short as they have to be."""
-    rows = [_cells(job, overrides) for job, overrides in zip(jobs, short_overrides(jobs), strict=True)]
-    names = [name for name in COLUMNS if any(row[name] for row in rows) or name in ("job", "overrides", "state")]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
-
-    def room() -> int:
-        """What the other columns, each with a border and two blanks, leave for the overrides."""
-        return width - sum(widths[name] + 3 for name in names if name != "overrides") - 4
-
-    for name in _DISPENSABLE:
-        if room() < min(widths["overrides"], _READABLE) and name in names:
-            names.remove(name)
-    limit = {"overrides": max(4, room())}
-    columns = [
-        Column(
-            name,
-            no_wrap=True,
-            overflow="ellipsis",
-            max_width=limit.get(name),
-            justify="left" if name in ("overrides", "state") else "right",
-        )
-        for name in names
-    ]
-    is_plain = width == _UNLIMITED
-    table = Table(*columns, **({"box": None, "pad_edge": False} if is_plain else {}))
+    rows = [_cells(job) for job in jobs]
+    names = [name for name in (_COLUMNS if width >= _WIDE else _NARROW) if any(row[name] for row in rows)]
+    table = Table(**({"box": None, "pad_edge": False} if width == _UNLIMITED else {}))
+    for name in names:
+        table.add_column(name, no_wrap=name != "overrides", justify="left" if name in ("overrides", "state") else "right")
     for row in rows:
         table.add_row(*(Text(row[name], style=_STYLES[row["state"]] if name == "state" else "") for name in names))
     return table
 
 
-def _cells(job: JobView, overrides: str) -> dict[str, str]:
-    rate = job.record.get("samples_per_second", job.progress.get("samples_per_second"))
-    epoch, epochs, step, share = (job.progress.get(name) for name in ("epoch", "epochs", "step", "share"))
+def _cells(job: JobView) -> dict[str, str]:
+    known = job.progress | job.record
+    epoch, epochs, step, share = (known.get(name) for name in ("epoch", "epochs", "step", "share"))
+    rate, left = known.get("samples_per_second"), known.get("seconds_left")
     return {
         "job": str(job.number),
-        "overrides": overrides,
+        "overrides": job.label,
         "devices": str(job.entry["devices"]),
         "state": job.status,
         "epoch": "" if epoch is None else f"{epoch}/{epochs}" if epochs is not None and epochs > 0 else str(epoch),
@@ -136,15 +111,19 @@ def _cells(job: JobView, overrides: str) -> dict[str, str]:
         "done": "" if share is None or job.status == FINISHED else f"{share:.0%}",
         "metric": "" if job.metric is None else f"{job.metric:.5g}",
         "samples/s": "" if rate is None else f"{rate:,.0f}",
-        "time": format_duration(job.seconds),
-        "left": format_duration(job.left),
+        "time": _format_duration(job.seconds),
+        "left": _format_duration(left) if job.status == RUNNING else "",
     }
+
+
+def _format_duration(seconds: float | None) -> str:
+    return "" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
 def _reasons(jobs: Sequence[JobView]) -> list[str]:
     """Why jobs have failed or were interrupted, and what others wait for; the same reason once."""
     numbers: dict[str, list[int]] = {}
-    for job in sorted(jobs, key=lambda job: _PRIORITY.index(job.status)):
+    for job in sorted(jobs, key=lambda job: (_PRIORITY.index(job.status), job.number)):
         if job.reason is not None and job.status != FINISHED:
             line = f"{'tried again' if job.status == RUNNING else job.status}: {shorten(job.reason)}"
             numbers.setdefault(line, []).append(job.number)
@@ -157,35 +136,12 @@ def shorten(reason: str) -> str:
     return reason if len(reason) <= 60 else textwrap.shorten(re.split(r"[,;]\s", reason)[0], 80, placeholder=" ...")
 
 
-def short_overrides(jobs: Sequence[JobView]) -> list[str]:
-    """The overrides of each job with the last word of their keys, where that tells the keys apart."""
-    parts = [[item.lstrip("+").partition("=") for item in job.overrides] for job in jobs]
-    keys = {key for items in parts for key, _, _ in items}
-    counts = Counter(key.rpartition(".")[2] for key in keys)
-    names: Mapping[str, str] = {key: last if counts[last := key.rpartition(".")[2]] == 1 else key for key in keys}
-    return [" ".join(f"{names[key]}={value}" for key, _, value in items) for items in parts]
-
-
-def format_duration(seconds: float | None) -> str:
-    """In the two largest units."""
-    if seconds is None:
-        return ""
-    whole = round(seconds)
-    for name, size, below, smaller in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            return f"{whole // size} {name} {whole % size // smaller} {below}"
-    return f"{whole} s"
-
-
 def summary(view: SweepView) -> str:
-    """One line: how many jobs are in which state, the best of them, and when the sweep will have ended."""
+    """One line: how many jobs are in which state, and the best of them."""
+    if not view.jobs:
+        return "no jobs yet"
     done = f"{view.counts[FINISHED]} of {view.total} job{'s' * (view.total != 1)} finished"
     states = [f"{view.counts[state]} {state}" for state in (RUNNING, WAITING, FAILED, INTERRUPTED) if view.counts[state]]
-    parts = [", ".join([done, *states]) if view.jobs else "no jobs yet"]
-    if (best := view.best) is not None:
-        parts.append(f"best {best.entry['optimized_metric']} {best.metric:.5g} (job {best.number})")
-    if view.left is not None:
-        clock = "%H:%M" if view.left < 20 * 3600 else "%d %b %H:%M"
-        at = time.strftime(clock, time.localtime(time.time() + view.left))
-        parts.append(f"about {format_duration(view.left)} left, until {at}")
-    return " · ".join(parts)
+    best = view.best
+    words = "" if best is None else f" · best {best.entry['optimized_metric']} {best.metric:.5g} (job {best.number})"
+    return ", ".join([done, *states]) + words

@@ -25,7 +25,7 @@ from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.table import print_table
-from lockstep.sweeps.view import SweepView, bring_up_to_date
+from lockstep.sweeps.view import look_at
 
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts
 PROGRAM = """
@@ -178,7 +178,7 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     (place / "hold").unlink()
     wait_for(lambda: len(starts(tmp_path)) == 2, 10)  # while nobody looks
     wait_for(lambda: "RUNNING" not in "".join(path.read_text() for path in (place / "tasks").iterdir()))
-    assert stand(bring_up_to_date(Manifest(tmp_path))) == dict.fromkeys("ab", ("finished", None))
+    assert stand(look_at(tmp_path).manifest) == dict.fromkeys("ab", ("finished", None))
     assert sweep(tmp_path, [*jobs, job(tmp_path, "c")]) == dict.fromkeys("abc", ("finished", None))
     assert starts(tmp_path) == {"a": 1, "b": 1, "c": 1}
 
@@ -216,7 +216,7 @@ def test_what_slurm_says_of_an_end_is_its_reason(state: str, found: Any, place: 
         (place / "nodes").write_text("n1|down*|Not responding\n")
     reason = "BadConstraints" if state == "FAILED" else "None"
     fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|{reason}|1:00|n1" if state else "")
-    manifest = bring_up_to_date(Manifest(tmp_path))
+    manifest = look_at(tmp_path).manifest
     assert stand(manifest) == {"a": found}
     assert len(manifest.jobs["a"]["attempts"]) == (1 if state else 0)
 
@@ -263,7 +263,7 @@ def test_jobs_are_taken_back_when_one_fails_or_when_they_are_cancelled(place: Pa
     runner, manifest = begin(tmp_path)
     runner.executor.start(manifest.register(jobs), runner.begin)
     assert cancel(Manifest(tmp_path)) == 2
-    assert stand(bring_up_to_date(Manifest(tmp_path))) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
+    assert stand(look_at(tmp_path).manifest) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
 
 
 def test_a_job_that_takes_too_long_is_asked_to_end_and_then_ended(
@@ -352,10 +352,10 @@ def test_who_looks_takes_nothing_back_and_says_what_is_not_known(
     never = "SLURM can never start it: BadConstraints"
     for reason, found in {"JobHeldUser": ("waiting", held), "BadConstraints": ("failed", never)}.items():
         say_pending(place, tmp_path, reason)
-        assert stand(bring_up_to_date(Manifest(tmp_path))) == {"a": found}
+        assert stand(look_at(tmp_path).manifest) == {"a": found}
     assert not (place / "cancelled").exists()
     (place / "down").write_text("Unable to contact slurm controller")
-    looked = bring_up_to_date(Manifest(tmp_path))
-    assert stand(looked) == {"a": ("unknown", "SLURM does not answer")}
-    print_table(view := SweepView(looked))
+    view = look_at(tmp_path)
+    assert stand(view.manifest) == {"a": ("unknown", "SLURM does not answer")}
+    print_table(view)
     assert ("unknown: SLURM does not answer" in capsys.readouterr().out, view.exit_code) == (True, 75)

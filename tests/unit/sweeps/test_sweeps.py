@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import shlex
 import signal
 import subprocess
@@ -33,6 +32,7 @@ from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import LocalSettings, Settings
 from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING
 from lockstep.sweeps.sweep import sweep_command
+from lockstep.sweeps.view import SweepView
 
 # a job that writes its record after `seconds`
 PROGRAM = """
@@ -71,7 +71,7 @@ def test_what_is_given_for_all_jobs_is_known_as_a_sweeper_spells_it() -> None:
     assert [set(job) - constants(given) for job in chunks[0]] == [{"seed=0"}, {"seed=1"}]
 
 
-def test_a_directory_s_name_loses_no_value_silently() -> None:
+def test_a_long_directory_s_name_shows_what_it_has_lost() -> None:
     values = [f"model.net.layer{i}={'q' * i}" for i in range(1, 9)]
     assert all(f"layer{i}={'q' * i}" in directory_name(values, "abc") for i in range(1, 9))
     long = directory_name(["data=/a" + "/b" * 100 + "/end", "seed=3"], "abc")
@@ -81,7 +81,7 @@ def test_a_directory_s_name_loses_no_value_silently() -> None:
     for many in ([f"k{i}={i}" for i in range(100)], [f"{'名' * 40}{i}={'値' * 40}" for i in range(9)]):
         name = directory_name(many, "abc")
         assert len(name.encode()) <= 220
-        assert re.search(r"_\+\d+_abc$", name)  # how many keys more
+        assert name.endswith("~_abc")
 
 
 def test_what_varies_is_told_apart_from_what_does_not() -> None:
@@ -90,15 +90,14 @@ def test_what_varies_is_told_apart_from_what_does_not() -> None:
 
 
 def job(number: int, width: int, folder: Path, seconds: float = 0.0, metric: float = 0.5, pool: str = "gpu") -> Job:
-    directory = folder / f"job{number}"
+    directory = folder / f"job_key{number}"
     command = (sys.executable, "-S", "-c", PROGRAM, str(directory), str(seconds), str(metric))
     return Job(f"key{number}", (f"number={number}",), directory, pool, width, width, "val/acc", "max", command)
 
 
 def broken_job(folder: Path) -> Job:
     command = (sys.executable, "-S", "-c", "raise SystemExit(3)")
-    shown: Any = {"hyperparameters": {"model": "cnn"}, "tensorboard": "tensorboard"}
-    return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", command, **shown)
+    return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", command)
 
 
 def run(jobs: list[Job], slots: int, folder: Path, **settings: Any) -> Manifest:
@@ -155,7 +154,6 @@ def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -
     assert [attempt["code"] for attempt in manifest.jobs["broken"]["attempts"]] == [3, 3, 3]
     assert manifest.jobs["broken"]["reason"] == "ended with code 3"
     assert (tmp_path / "broken" / "attempts" / "2" / "output.log").is_file()
-    assert len(list(tmp_path.rglob("*tfevents*"))) == 1  # TensorBoard shows it, with its hyperparameters
 
 
 def test_on_failure_stop_hands_out_no_more_jobs(tmp_path: Path) -> None:
@@ -176,22 +174,18 @@ def test_jobs_that_ran_when_a_sweep_died_are_judged_by_what_they_left(tmp_path: 
     assert [manifest.jobs[name]["metric"] for name in "ab"] == [0.75, None]
 
 
-def test_the_report_ranks_jobs_and_averages_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_results_rank_jobs_and_average_over_seeds(tmp_path: Path) -> None:
     jobs = [job(i, 1, tmp_path, metric=metric) for i, metric in enumerate([0.5, 0.7, 0.2, 0.4])]
     manifest = run(jobs, 4, tmp_path)
     for i, one in enumerate(jobs):
-        manifest.jobs[one.key]["overrides"] = [f"model.optimizer.lr={i // 2}", f"seed={i % 2}"]
+        manifest.jobs[one.key] |= {"overrides": [f"model.optimizer.lr={i // 2}", f"seed={i % 2}"], "repetition": str(i // 2)}
     manifest.update("key2", status="failed", metric=None, reason="planted")
-    capsys.readouterr()
-    write_results(manifest, list(manifest.jobs))
+    write_results(SweepView(manifest))
     rows = (tmp_path / "results.csv").read_text().splitlines()
-    assert [row.split(",")[1] for row in rows[1:]] == ["job1", "job0", "job3", "job2"]
+    assert [row.split(",")[1] for row in rows[1:]] == ["job_key1", "job_key0", "job_key3", "job_key2"]
     text = (tmp_path / "results.md").read_text()
     means = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[-2:]]
     assert means == [["0", "2", "0.6", "0.141421"], ["1", "1", "0.4", ""]]  # of 0.5 and 0.7 the deviation is 0.1 * sqrt(2)
-    shown = capsys.readouterr().out
-    assert "planted" in shown
-    assert f"tensorboard --logdir {tmp_path}" in shown
 
 
 def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What a sweep has measured: one row per job, also for jobs that have not finished."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +11,9 @@ from typing import Any
 from lockstep.errors import config_error
 from lockstep.sweeps.job_directory import read_metadata
 from lockstep.sweeps.jobs import REPEATS, flat
-from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.results import edits
+from lockstep.sweeps.manifest import UNREADABLE
 from lockstep.sweeps.states import FAILED, FINISHED
-from lockstep.sweeps.view import JobView, SweepView, bring_up_to_date
+from lockstep.sweeps.view import JobView, look_at
 
 DIVERGED, MISSING = "diverged", "missing"
 # Keys for which a row has a field; jobs that differ in any other key are not compared with each other.
@@ -95,19 +95,15 @@ class Measurements:
 def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     """Reads the jobs that have the overrides `only` (KEY=VALUE); if several variants are left, the one with the most finished
     jobs. Raises ConfigError if there is none."""
-    manifest = bring_up_to_date(Manifest(sweep_dir))
-    if not manifest.jobs:
-        raise config_error("SWEEP_DIR", sweep_dir, "names no jobs; accepted is the directory of a sweep")
-    jobs = [job for job in SweepView(manifest, is_held=False).jobs if job.key in manifest.jobs]
+    jobs = [job for job in look_at(sweep_dir).jobs if job.reason != UNREADABLE]
     jobs = [job for job in jobs if {*only} <= {item.lstrip("+") for item in job.entry["overrides"]}]
     if not jobs:
         raise config_error("--only", " ".join(only), "no job has these; accepted are overrides of the sweep's jobs")
-    edited = edits(manifest)
-    rows = [_row(job, read_metadata(manifest.directory / job.entry["directory"]) or {}, edited.get(job.key, {})) for job in jobs]
-    counts = Counter(row.variant for row in rows)
-    finished = Counter(row.variant for row in rows if row.is_finished)
-    variant = max(counts, key=lambda one: (finished[one], counts[one]))
-    kept = sorted((row for row in rows if row.variant == variant), key=_place)
+    rows = [_row(job) for job in jobs]
+    groups = [_group(row) for row in rows]
+    finished = Counter(group for group, row in zip(groups, rows, strict=True) if row.is_finished)
+    largest = max(groups, key=lambda group: (finished[group], groups.count(group)))
+    kept = sorted((row for group, row in zip(groups, rows, strict=True) if group == largest), key=_place)
     is_of_steps = all(row.record.get("seconds_per_step") for row in kept if row.is_finished)
     return Measurements(
         directory=sweep_dir.absolute(),
@@ -115,15 +111,19 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
         metric=jobs[0].entry["optimized_metric"],
         maximize=jobs[0].entry.get("optimized_mode") == "max",
         is_of_steps=is_of_steps,
-        left_out={one: count for one, count in counts.items() if one != variant},
+        left_out=Counter(row.variant for group, row in zip(groups, rows, strict=True) if group != largest),
     )
 
 
-def _row(job: JobView, metadata: dict[str, Any], edited: dict[str, Any]) -> Measurement:
-    config, record = flat(metadata.get("config", {})), dict(job.record)
+def _group(row: Measurement) -> str:
+    """Jobs of one group differ in the axes only. A config file that was edited between two jobs makes two groups."""
+    return json.dumps({key: value for key, value in row.config.items() if key not in _AXES}, sort_keys=True)
+
+
+def _row(job: JobView) -> Measurement:
+    config, record = flat((read_metadata(job.directory) or {}).get("config", {})), dict(job.record)
     lr = config.get("model.optimizer.lr", record.get("lr"))
     swept = {key: value for key, _, value in (item.lstrip("+").partition("=") for item in job.overrides)}
-    variant = swept | edited
     return Measurement(
         job=job.entry["directory"],
         status=_status(job),
@@ -135,7 +135,7 @@ def _row(job: JobView, metadata: dict[str, Any], edited: dict[str, Any]) -> Meas
         seconds=record.get("wall_time") or job.seconds,
         metric=job.entry["metric"],
         history=_history(job),
-        variant=tuple(f"{name}={value}" for name, value in sorted(variant.items()) if name not in _AXES),
+        variant=tuple(f"{name}={value}" for name, value in sorted(swept.items()) if name not in _AXES),
         overrides=tuple(job.entry["overrides"]),
         config=config,
         record=record,
