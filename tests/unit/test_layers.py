@@ -65,7 +65,7 @@ def test_the_core_imports_no_extra() -> None:
 
 def test_an_extra_imports_only_the_extras_that_it_names() -> None:
     between = {(extra(a), extra(b)) for a, b in arrows() if room(a) == room(b) == "extras" and extra(a) != extra(b)}
-    assert between == {(one.name, other) for one in remove.extras().values() for other in one.needs}
+    assert between <= {(one.name, other) for one in remove.extras().values() for other in one.needs}  # a config may need one too
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

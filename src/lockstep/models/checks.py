@@ -6,7 +6,7 @@ from lockstep.config.plan import Plan
 from lockstep.config.rules import TEXT, YES_NO, above, groups, integer, number, one_of, some
 from lockstep.errors import config_error
 
-OPTIMIZER = {"lr": number(0), "weight_decay": number(0), "momentum": number(0, 1), "fused": YES_NO, "ns_steps": integer(1)}
+OPTIMIZER = {"lr": number(0), "weight_decay": number(0), "momentum": number(0, 1), "fused": YES_NO}
 SCHEDULE = {
     **dict.fromkeys(("frequency", "step_size"), integer(1)),
     **dict.fromkeys(("warmup_steps", "warmup_epochs", "patience"), integer(0)),

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 _OF_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 # A model that has one of these steps in its own way.
 _OF_OPTIMIZATION = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping", "lr_scheduler_step")
-_OPTIMIZERS = ("torch.optim.", f"{__name__.partition('.')[0]}.models.")  # that ask for the gradients once a step
+_OPTIMIZERS = ("torch.optim.", f"{__name__.partition('.')[0]}.")  # that ask for the gradients once a step
 _OF_STRATEGY = ("batch_to_device", "on_train_batch_start", "post_training_step")
 _OF_STRATEGY += ("pre_backward", "backward", "post_backward", "optimizer_step")
 _OF_PRECISION = ("pre_backward", "backward", "post_backward", "_after_closure", "_wrap_closure", "optimizer_step")

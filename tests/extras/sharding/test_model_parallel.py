@@ -17,14 +17,10 @@ from faults import Poison
 from fits import become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
-from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
-from torch.distributed.tensor.debug import CommDebugMode
+from torch import Tensor
 
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.models.from_checkpoint import load_model
-from lockstep.models.optimizers import Muon
 from lockstep.trainer.dtensors import local_tensor
 
 pytestmark = pytest.mark.slow
@@ -222,38 +218,3 @@ def test_a_mesh_goes_on_to_the_bit_and_gives_the_result_of_one_process(on_mesh: 
     assert furthest(one["current_model_state"], whole["current_model_state"]) < 1e-10
     assert furthest(one["optimizer_states"][0]["state"], whole["optimizer_states"][0]["state"]) < 1e-10
     assert whole["metrics"] == pytest.approx(one["metrics"], abs=1e-12)
-
-
-DIVIDED = {  # the dimensions of a mesh of four processes, what each divides, and what is divided
-    "rows": ((4,), (Shard(0),), (7, 4)),
-    "columns": ((4,), (Shard(1),), (7, 3)),  # the last process has none
-    "rows twice": ((2, 2), (Shard(0), Shard(0)), (7, 5)),
-    "rows and columns": ((2, 2), (Shard(0), Shard(1)), (7, 5)),
-    "filters": ((4,), (Shard(0),), (6, 2, 3, 3)),
-}
-
-
-def steps_of_muon(_: int, __: int) -> dict[str, tuple[int, Tensor, Tensor]]:
-    """The collectives of a step, and the weights after two, of matrices in parts and of whole ones."""
-    found = {}
-    for name, (sizes, placements, shape) in DIVIDED.items():
-        mesh = init_device_mesh("cpu", sizes)
-        weight, gradient = torch.randn(2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        plain, parts = nn.Parameter(weight.clone()), nn.Parameter(distribute_tensor(weight, mesh, placements))
-        plain.grad, parts.grad = gradient, distribute_tensor(gradient, mesh, placements)
-        ours, theirs = (Muon([parameter], rest=torch.optim.SGD) for parameter in (parts, plain))
-        with CommDebugMode() as counted:
-            ours.step()
-        for optimizer in (ours, theirs, theirs):
-            optimizer.step()
-        found[name] = (counted.get_total_counts(), parts.full_tensor().detach(), plain.detach())
-    return found
-
-
-def test_muon_gathers_a_matrix_once_a_step_for_each_dimension_that_divides_it(tmp_path: Path) -> None:
-    for rank in in_ranks(4, steps_of_muon, tmp_path):
-        assert {name: collectives for name, (collectives, *_) in rank.items()} == {
-            name: len(sizes) for name, (sizes, *_) in DIVIDED.items()
-        }
-        for name, (_, parts, plain) in rank.items():
-            assert torch.equal(parts, plain), name

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from lockstep.errors import ConfigError
-from lockstep.models.optimizers import Muon
 from lockstep.models.param_groups import make_optimizer
 
 SGD = partial(torch.optim.SGD, lr=0.5, weight_decay=0.25)
@@ -57,15 +56,6 @@ def test_layers_from_the_last_to_the_first_have_decaying_rates() -> None:
 def test_decay_is_of_a_list_of_layers(group: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=rf"^model\.param_groups\.layers\.{line}"):
         groups(layers=group)
-
-
-def test_a_group_of_muon_may_have_options_of_either_optimizer() -> None:
-    make = partial(Muon, rest=SGD, lr=0.125)
-    named = {"last": {"match": r"^1\.", "orthogonalize": False, "lr_factor": 2, "dampening": 0.5}}
-    matrix, bias, last = make_optimizer(make, net(), named).param_groups
-    assert [group["lr"] for group in (matrix, bias, last)] == [0.125, 0.5, 1.0]  # a factor is on the rate of its own optimizer
-    assert [group["orthogonalize"] for group in (matrix, bias, last)] == [True, False, False]
-    assert [group.get("dampening") for group in (matrix, bias, last)] == [None, 0, 0.5]
 
 
 @pytest.mark.parametrize(

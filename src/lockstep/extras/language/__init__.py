@@ -13,5 +13,5 @@ FILES = [
     "scripts/generate.py",
     "scripts/import_llama.py",
 ]
-NEEDS: list[str] = []
+NEEDS = ["muon"]  # by an experiment
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -10,7 +10,8 @@ from fits import trained
 from torch import Tensor, nn
 
 from lockstep.errors import ConfigError
-from lockstep.models.optimizers import Muon, orthogonalized
+from lockstep.extras.muon.optimizer import Muon, orthogonalized
+from lockstep.models.param_groups import make_optimizer
 
 SGD = partial(torch.optim.SGD, lr=0.5)
 
@@ -168,6 +169,16 @@ def test_a_run_is_resumed_bit_for_bit(tmp_path: Any) -> None:
         assert torch.equal(again["state_dict"][name], value), name
 
 
+def test_a_group_of_muon_may_have_options_of_either_optimizer() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    make = partial(Muon, rest=SGD, lr=0.125)
+    named = {"last": {"match": r"^1\.", "orthogonalize": False, "lr_factor": 2, "dampening": 0.5}}
+    matrix, bias, last = make_optimizer(make, net, named).param_groups
+    assert [group["lr"] for group in (matrix, bias, last)] == [0.125, 0.5, 1.0]  # a factor is on the rate of its own optimizer
+    assert [group["orthogonalize"] for group in (matrix, bias, last)] == [True, False, False]
+    assert [group.get("dampening") for group in (matrix, bias, last)] == [None, 0, 0.5]
+
+
 def test_without_a_matrix_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model.optimizer._target_=lockstep.models.optimizers.Muon: there is no matrix to"):
+    with pytest.raises(ConfigError, match=r"^model.optimizer._target_=lockstep.extras.muon.optimizer.Muon: there is no matrix"):
         muon([nn.Parameter(torch.zeros(3))])

@@ -1,4 +1,4 @@
-"""Optimizers that torch does not have."""
+"""Muon: momentum, orthogonalised."""
 
 from collections.abc import Callable
 from typing import Any

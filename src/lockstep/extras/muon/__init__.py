@@ -1,0 +1,5 @@
+"""Muon, an optimizer that orthogonalises the momentum of matrices (Jordan et al. 2024)."""
+
+FILES = ["conf/model/optimizer/muon.yaml"]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []
