@@ -10,7 +10,6 @@ from lockstep.config.arguments import shown
 from lockstep.config.checkpoint_file import check_checkpoint
 from lockstep.config.class_checks import rules_in
 from lockstep.config.metrics import check_metric, monitored
-from lockstep.config.plan import AUTO
 from lockstep.config.rules import ROOT, Rule
 from lockstep.errors import config_error
 
@@ -103,9 +102,5 @@ def _check_targets(cfg: DictConfig) -> None:
 
 def _check_pairs(cfg: DictConfig) -> None:
     """Raises ConfigError for one of two keys that do not go together."""
-    given = OmegaConf.select(cfg, "datamodule.global_batch_size")
-    if OmegaConf.select(cfg, "datamodule.batch_size") == AUTO and given is not None:
-        accepted = "says what datamodule.batch_size=auto is to find; accepted is one of the two"
-        raise config_error("datamodule.global_batch_size", given, accepted)
     if (without := OmegaConf.select(cfg, "init_without")) is not None and OmegaConf.select(cfg, "init_from") is None:
         raise config_error("init_without", without, "is of the checkpoint init_from, which is null; accepted then is null")

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.errors import config_error
 from lockstep.imports import CUDA_DRIVERS
 
-AUTO = "auto"  # datamodule.batch_size: to be found before the run begins; trainer.devices and num_nodes: what there is
+AUTO = "auto"  # trainer.devices and num_nodes: what there is
 
 
 def rate_key(model: Mapping[str, Any]) -> str | None:
@@ -167,8 +167,6 @@ def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
 
 def _batch_size(cfg: DictConfig, shares: int) -> int | None:
     wanted, own = (OmegaConf.select(cfg, f"datamodule.{name}") for name in ("global_batch_size", "batch_size"))
-    if own == AUTO:
-        raise config_error("datamodule.batch_size", AUTO, "is found by train.py alone; accepted here is a number")
     if wanted is None:
         return own
     if wanted % shares:

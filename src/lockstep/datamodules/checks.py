@@ -16,7 +16,7 @@ LENGTHS = {name: integer(1) for name in ("length", "val_length", "test_length")}
 RULES = {
     "*": {
         **dict.fromkeys(SWITCHES, YES_NO),
-        "batch_size": integer(1).or_auto(),
+        "batch_size": integer(1),
         "global_batch_size": integer(1).or_null(),
         "num_workers": integer(0).or_null(),
         "val_fraction": number(0, 0.9),

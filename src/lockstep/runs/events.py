@@ -33,6 +33,7 @@ class RunEvents:
     """
 
     settings: ClassVar[Sequence[str]] = ()  # root keys of the config that change nothing of what a run computes
+    unfilled: ClassVar[Mapping[str, tuple[Any, Any]]] = {}  # by key: a value that `fill_in` replaces, and one to plan with
 
     def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
         """Returns the directory of the run that `resume=WANTED` names, None where that is not a name of this subscriber's.
@@ -99,6 +100,14 @@ class Subscribers:
     @property
     def settings(self) -> list[str]:
         return [key for subscriber in self for key in subscriber.settings]
+
+    def unfilled(self, cfg: DictConfig) -> dict[str, Any]:
+        """Returns the keys whose values `fill_in` would replace, and what to plan with before."""
+        pairs = [pair for subscriber in self for pair in subscriber.unfilled.items()]
+        return {key: planned for key, (value, planned) in pairs if OmegaConf.select(cfg, key) == value}
+
+    def fills_in(self, key: str, value: str) -> bool:
+        return any(key in one.unfilled and value == str(one.unfilled[key][0]) for one in self)
 
     def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
         return next((place for one in self if (place := one.locate(wanted, values)) is not None), None)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from lockstep.atomic_files import read_json
 from lockstep.config.overrides import keep_last, override_key, quote, split_flags, unquote
-from lockstep.config.plan import AUTO
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
@@ -42,7 +41,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory")
     subscribers = Subscribers.before_composition()
     run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else _fetched(wanted, overrides, subscribers)
-    new = [item for item in overrides if override_key(item) not in OF_ONE_START and not _asks_for_a_search(item)]
+    new = [item for item in overrides if override_key(item) not in OF_ONE_START and not _is_filled_in(item, subscribers)]
     if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
     check_files(run_dir, "resume")
@@ -90,9 +89,9 @@ def directory_of_command(overrides: Sequence[str]) -> Path | None:
     return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else None
 
 
-def _asks_for_a_search(override: str) -> bool:
-    """A batch size that was found is kept: the run has been trained with it."""
-    return override_key(override) == "datamodule.batch_size" and unquote(override.partition("=")[2]) == AUTO
+def _is_filled_in(override: str, subscribers: Subscribers) -> bool:
+    """What the value was replaced by is kept: the run has been trained with it."""
+    return subscribers.fills_in(override_key(override), unquote(override.partition("=")[2]))
 
 
 def _identity_of(run_dir: Path, wanted: str) -> Identity:

@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -14,7 +14,7 @@ from lockstep import console
 from lockstep.config.checks import check
 from lockstep.config.class_checks import check_classes
 from lockstep.config.hydra_errors import explain
-from lockstep.config.plan import AUTO, Plan, TargetNodes
+from lockstep.config.plan import Plan, TargetNodes
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
@@ -51,29 +51,25 @@ class Prepared:
         return cls._by_hydra
 
 
-def validated(config: DictConfig, searched: bool = False, target_nodes: TargetNodes | None = None) -> tuple[DictConfig, Plan]:
+def validated(config: DictConfig, unfilled: bool = False, target_nodes: TargetNodes | None = None) -> tuple[DictConfig, Plan]:
     """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
 
-    `searched`: datamodule.batch_size may be auto; the plan is then that of one sample.
+    `unfilled`: there may be values that a subscriber replaces when the run begins; the plan is made with others until then.
     `target_nodes`: where it is to run, and will be started, if that is not here.
     """
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    check(cfg, OmegaConf.select(config, "hydra.runtime.choices") or ())
-    is_auto = searched and is_searched(cfg)
-    sized: Any = OmegaConf.merge(cfg, {"datamodule": {"batch_size": 1}}) if is_auto else cfg
+    planned, subscribers = cfg.copy(), Subscribers.of(config)
+    for key, value in subscribers.unfilled(cfg).items() if unfilled else ():
+        OmegaConf.update(planned, key, value)
+    check(planned, OmegaConf.select(config, "hydra.runtime.choices") or ())
     rank = this_rank()
-    plan = Plan.of(sized, None if rank is None else rank.started, target_nodes)
-    check_classes(cfg, plan)
+    plan = Plan.of(planned, None if rank is None else rank.started, target_nodes)
+    check_classes(planned, plan)
     if target_nodes is None:
         _check_launch(plan)
-    for subscriber in Subscribers.of(config):
+    for subscriber in subscribers:
         subscriber.check(cfg, plan)
     return cfg, plan
-
-
-def is_searched(cfg: DictConfig) -> bool:
-    """Is the batch size to be found?"""
-    return OmegaConf.select(cfg, "datamodule.batch_size") == AUTO
 
 
 def _check_launch(plan: Plan) -> None:

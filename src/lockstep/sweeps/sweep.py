@@ -164,7 +164,7 @@ class Sweep:
         full: Any = self.loader.load_sweep_config(self.config, overrides)
         HydraConfig.instance().set_config(full)
         try:
-            cfg, plan = validated(full, searched=True, target_nodes=self.executor.target_nodes(full))
+            cfg, plan = validated(full, unfilled=True, target_nodes=self.executor.target_nodes(full))
         finally:
             HydraConfig.instance().set_config(self.config)
         if plan.device_ids is not None:

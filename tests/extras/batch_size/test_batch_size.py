@@ -161,24 +161,24 @@ def test_another_failure_is_no_want_of_memory(
             ("datamodule.global_batch_size=64",),
             "datamodule.global_batch_size=64: says what datamodule.batch_size=auto is",
         ),
-        (("datamodule.batch_size=most",), "datamodule.batch_size=most: accepted is an integer of at least 1, or auto"),
+        (("datamodule.batch_size=most",), "datamodule.batch_size=most: accepted is an integer of at least 1"),
     ],
 )
 def test_what_can_not_be_searched_for_is_refused(overrides: tuple[str, ...], line: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        validated(compose(*AUTO, *overrides), searched=True)
+        validated(compose(*AUTO, *overrides), unfilled=True)
     assert str(refused.value).startswith(line)
 
 
 def test_other_programs_than_train_py_take_a_number() -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule.batch_size=auto: is found by train.py alone; accepted here is a number"):
-        Plan.of(compose(*AUTO, "memory_per_process=2"))
+    with pytest.raises(ConfigError, match=r"^datamodule.batch_size=auto: accepted is an integer of at least 1"):
+        validated(compose(*AUTO, "memory_per_process=2"))
 
 
 def test_ranks_of_another_launcher_are_not_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_size, "this_rank", lambda: Rank("torchrun", 0, 0, 2, 1))
     with pytest.raises(ConfigError, match=r"^datamodule.batch_size=auto: .* torchrun does not start; accepted"):
-        validated(compose(*AUTO, "memory_per_process=2"), searched=True)
+        validated(compose(*AUTO, "memory_per_process=2"), unfilled=True)
 
 
 @pytest.mark.parametrize(("limit", "part"), [(None, 0.9), (20.0, 0.25), (100.0, 1.0)])

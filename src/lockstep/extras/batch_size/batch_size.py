@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.config.overrides import override_key
-from lockstep.config.plan import AUTO, Plan
+from lockstep.config.plan import Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, EpochTooShort, ExitCode, NamedFailure, config_error
 from lockstep.launchers.environment import is_rank_zero, this_rank
@@ -24,7 +24,7 @@ from lockstep.launchers.supervisor import supervise
 from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared, validated
 
-KEY = "datamodule.batch_size"
+KEY, AUTO = "datamodule.batch_size", "auto"
 _TRY = Path(__file__).with_name("try_batch.py")  # what a rank runs: PROGRAM CONFIG
 FIRST = 16  # samples that are tried first
 STEPS = 3  # optimizer steps of a try: from the second on, the optimizer has its state
@@ -44,7 +44,7 @@ def find_batch_size(config: DictConfig) -> None:
 
     Raises ConfigError where it can't be searched for, SystemExit where a try fails otherwise than for want of memory.
     """
-    cfg, plan = validated(config, searched=True)
+    cfg, plan = validated(config, unfilled=True)
     with tempfile.TemporaryDirectory(prefix="lockstep-batch-") as folder:
         size, too_large = largest_that_fits(lambda size: _tried(cfg, plan, size, Path(folder)))
     if not size:
@@ -60,15 +60,18 @@ def find_batch_size(config: DictConfig) -> None:
         config.hydra.overrides.task = [*kept, f"{KEY}={size}"]
 
 
-def check_search(plan: Plan, limit: float | None) -> None:
-    """Raises ConfigError where the batch size can't be searched for: `limit` is that of memory_per_process."""
+def check_search(cfg: DictConfig, plan: Plan) -> None:
+    """Raises ConfigError where the batch size can't be searched for."""
+    if (given := cfg.datamodule.global_batch_size) is not None:
+        accepted = f"says what {KEY}={AUTO} is to find; accepted is one of the two"
+        raise config_error("datamodule.global_batch_size", given, accepted)
     rank = this_rank()
     if rank is not None:
         why = f"needs fresh processes for every size, which {rank.started_by} does not start; accepted under it is a number"
         raise config_error(KEY, AUTO, why)
     if plan.accelerator == "mps" or (plan.accelerator == "cpu" and not Path("/proc/self/status").is_file()):
         raise config_error(KEY, AUTO, "is for GPUs, and CPUs under Linux; accepted here is a number")
-    if plan.accelerator == "cpu" and limit is None:
+    if plan.accelerator == "cpu" and cfg.memory_per_process is None:
         why = "a CPU has no memory of its own to fill; accepted is a number, or memory_per_process=GIB beside auto"
         raise config_error(KEY, AUTO, why)
 
