@@ -1,0 +1,132 @@
+"""What was trained: the runs below a folder, with their results, and what two of them have not in common.
+
+python scripts/runs.py [LOGS]                                    # all runs, those of sweeps too; LOGS is logs by default
+python scripts/runs.py --where model=cnn seed=1 --sort val/acc   # the best first
+python scripts/runs.py --best --where model=cnn                  # the directory of the best alone, for other commands
+python scripts/runs.py --json                                    # or --csv: all metrics, for notebooks
+python scripts/runs.py diff RUN_DIR RUN_DIR                      # config, code, versions, machine, metrics, where losses part
+
+KEY is a column, a metric, a config group or a key of the config. Exit codes: 0, or 2 where there is no such run or key.
+"""
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lockstep.cli import start
+from lockstep.errors import config_error
+from lockstep.extras.history.diff import differences, first_difference
+from lockstep.extras.history.runs import COLUMNS, RunRecord, best_run, find_runs, sort_runs, where
+from lockstep.runs.identity import FILE
+
+LOSSES = ("train/loss_step", "train/loss", "val/loss")  # the first that both runs have logged
+UNLIMITED = 100_000  # columns of what is no terminal
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["diff"]:
+        print_differences(sys.argv[2:])
+    else:
+        list_runs()
+
+
+def list_runs() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("logs", type=Path, nargs="?", default=Path("logs"), metavar="LOGS")
+    parser.add_argument("--where", nargs="+", default=[], metavar="KEY=VALUE", help="only runs of which each of these is true")
+    parser.add_argument("--sort", default="started", metavar="KEY", help="the best, smallest or earliest first (started)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--best", action="store_true", help="print the directory of the run with the best optimized_metric")
+    form.add_argument("--csv", action="store_true", help="print a table for other programs")
+    form.add_argument("--json", action="store_true", help="print a list of objects")
+    given = parser.parse_args()
+    runs = sort_runs(where(find_runs(given.logs), given.where), given.sort)
+    if given.best:
+        print(best_run(runs).path)
+    elif given.json:
+        json.dump([run.as_dict() for run in runs], sys.stdout, indent=2)
+        print()
+    elif given.csv:
+        print_csv(runs)
+    else:
+        print_runs(runs, given.sort)
+
+
+def print_runs(runs: Sequence[RunRecord], key: str) -> None:
+    """A line for each run; the key by which they are sorted is a column, too."""
+    columns = [*COLUMNS[:2], *([key] if key not in COLUMNS else []), *COLUMNS[2:]]
+    table = Table(*columns, box=None, pad_edge=False)
+    for run in runs:
+        table.add_row(*(cell(run, column) for column in columns))
+    _console().print(table if runs else "no runs")
+
+
+def cell(run: RunRecord, column: str) -> str:
+    value = run.value(column)
+    if value is None:
+        return ""
+    if column == "metric":
+        return f"{run.optimized_metric} {value:.5g}"
+    if column == "duration":
+        return f"{value / 3600:.1f} h" if value >= 3600 else f"{value / 60:.1f} min" if value >= 60 else f"{value:.0f} s"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def print_csv(runs: Sequence[RunRecord]) -> None:
+    """A column for each metric that some run has."""
+    rows = [run.as_dict() for run in runs]
+    rows = [row | row.pop("metrics") | {"overrides": " ".join(row["overrides"])} for row in rows]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def print_differences(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="runs.py diff", description="What two runs have not in common.")
+    parser.add_argument("run_dirs", type=Path, nargs=2, metavar="RUN_DIR")
+    paths: list[Path] = parser.parse_args(arguments).run_dirs
+    if missing := next((path for path in paths if not (path / FILE).is_file()), None):
+        raise config_error("RUN_DIR", missing, f"has no {FILE}; accepted is the directory of a run")
+    console = _console()
+    one, other = (RunRecord(path, str(path)) for path in paths)
+    for section, names in differences(one, other).items():
+        table = Table(section if names else f"{section}: equal", *(["", ""] if names else []), box=None, pad_edge=False)
+        for name, values in names.items():
+            table.add_row(f"  {name}", *(_shown(value) for value in values))
+        console.print(table)
+    console.print(_parting(paths))
+
+
+def _parting(paths: Sequence[Path]) -> str:
+    for name in LOSSES:
+        try:
+            first = first_difference(paths[0], paths[1], name)
+        except LookupError:
+            continue
+        if first is None:
+            return f"{name} is equal at every step that both have logged"
+        return f"{name} is equal before step {first[0]}, where it is {first[1]!r} and {first[2]!r}"
+    return "no loss was logged by both at a common step"
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _console() -> Console:
+    """As wide as the terminal, or as what is printed where there is none."""
+    return (
+        Console(highlight=False, markup=False) if sys.stdout.isatty() else Console(width=UNLIMITED, highlight=False, markup=False)
+    )
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,63 @@
+"""What two runs have not in common, and where their losses part."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lockstep.extras.history.runs import RunRecord
+
+SECTIONS = ("config", "code", "versions", "machine", "metrics")
+_CODE = ("git_commit", "git_dirty")
+_MACHINE = ("host", "platform", "cpu_count", "device_name", "world_size", "num_nodes", "threads", "precision", "python")
+_PATHS = ("run_dir",)  # differ always
+Differences = dict[str, tuple[Any, Any]]
+
+
+def differences(one: RunRecord, other: RunRecord) -> dict[str, Differences]:
+    """Of each section the names whose values differ, with both values; None where a run lacks one."""
+    sides = [
+        {
+            "config": dict(_flat(run.config)) | {f"{group}: option": option for group, option in run.choices.items()},
+            "code": {name: run.result.get(name) for name in _CODE},
+            "versions": run.result.get("versions") or {},
+            "machine": {name: run.result.get(name) for name in _MACHINE},
+            "metrics": run.metrics,
+        }
+        for run in (one, other)
+    ]
+    return {section: _unequal(sides[0][section], sides[1][section]) for section in SECTIONS}
+
+
+def first_difference(one: Path, other: Path, name: str) -> tuple[int, float, float] | None:
+    """The first optimizer step at which a logged curve has two values, and these; None where all common steps agree. Raises
+    LookupError where there is no common step."""
+    curves = read_curve(one, name), read_curve(other, name)
+    common = sorted(curves[0].keys() & curves[1].keys())
+    if not common:
+        raise LookupError(name)
+    return next(((step, curves[0][step], curves[1][step]) for step in common if curves[0][step] != curves[1][step]), None)
+
+
+def read_curve(run_dir: Path, name: str) -> dict[int, float]:
+    """The last value at each step, as TensorBoard's files have it in float32. Empty where they have no such curve."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = run_dir / "tensorboard"
+    if not folder.is_dir():
+        return {}
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return {event.step: event.value for event in events.Scalars(name)} if name in events.Tags()["scalars"] else {}
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif f"{prefix}{key}" not in _PATHS:
+            yield f"{prefix}{key}", value
+
+
+def _unequal(one: Mapping[str, Any], other: Mapping[str, Any]) -> Differences:
+    names = [*one, *(name for name in other if name not in one)]
+    return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}

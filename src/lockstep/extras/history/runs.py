@@ -1,0 +1,189 @@
+"""What the directory of a run says, read as far as it is asked for: a folder may hold thousands of runs."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lockstep.atomic_files import read_json
+from lockstep.errors import config_error
+from lockstep.runs.identity import FILE
+from lockstep.runs.record import actual_status
+
+RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")
+COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # of the table
+_MODE = re.compile(r"^optimized_mode: (min|max)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run by its directory, and the name that the list gives it."""
+
+    path: Path
+    name: str
+
+    @cached_property
+    def status(self) -> dict[str, Any]:
+        return read_json(self.path / "status.json") or {}
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        return read_json(self.path / "metrics.json") or {}
+
+    @cached_property
+    def overrides(self) -> list[str]:
+        overrides = (read_json(self.path / FILE) or {}).get("overrides")
+        return [str(item) for item in overrides] if isinstance(overrides, list) else []
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The composed config; empty where it can't be read. Interpolations are left as they are."""
+        return _read_yaml(self._config_text)
+
+    @cached_property
+    def choices(self) -> dict[str, Any]:
+        """The option of each config group."""
+        block = re.search(r"^    choices:\n((?:      .*\n)*)", _read_text(self.path / ".hydra" / "hydra.yaml"), re.MULTILINE)
+        return _read_yaml(block[1]) if block else {}
+
+    @cached_property
+    def _config_text(self) -> str:
+        return _read_text(self.path / ".hydra" / "config.yaml")
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        metrics = self.result.get("metrics")
+        return metrics if isinstance(metrics, dict) else {}
+
+    @property
+    def optimized_metric(self) -> str | None:
+        return self.result.get("optimized_metric")
+
+    @property
+    def is_better_if_larger(self) -> bool:
+        """By optimized_mode, which stands at the root of the config."""
+        mode = _MODE.search(self._config_text)
+        return mode is not None and mode[1] == "max"
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds: of the run's last start, or from its first to the last word of it where it has not finished."""
+        if isinstance(wall_time := self.result.get("wall_time"), int | float):
+            return float(wall_time)
+        try:
+            begin, end = (datetime.fromisoformat(self.status[key]) for key in ("started", "updated"))
+        except (KeyError, TypeError, ValueError):
+            return None
+        return (end - begin).total_seconds()
+
+    def value(self, key: str) -> Any:
+        """Of a column, a metric, a recorded fact, the option of a config group, or a key of the config; None without any."""
+        if key == "run":
+            return self.name
+        if key == "state":
+            return actual_status(self.path)
+        if key == "metric":
+            return self.metrics.get(self.optimized_metric or "")
+        if key == "duration":
+            return self.duration
+        if key in ("started", "reason"):
+            return self.status.get(key)
+        for values in (self.metrics, {name: self.result.get(name) for name in RECORDED}):
+            if values.get(key) is not None:
+                return values[key]
+        return self.choices[key] if key in self.choices else select(self.config, key)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a notebook or another program wants of it."""
+        own = {"path": str(self.path), "run": self.name, "state": self.value("state"), "reason": self.status.get("reason")}
+        own |= {"started": self.status.get("started"), "duration": self.duration, "optimized_metric": self.optimized_metric}
+        own |= {name: self.result.get(name) for name in RECORDED}
+        return own | {"overrides": self.overrides, "metrics": self.metrics}
+
+
+def find_runs(folder: Path) -> list[RunRecord]:
+    """All runs below the folder, those of sweeps too, the earliest first."""
+    if not folder.is_dir():
+        raise config_error("LOGS", folder, "is not a folder; accepted is one that has runs in it")
+    runs = [RunRecord(path, str(path.relative_to(folder))) for path in _run_directories(folder)]
+    return sorted(runs, key=lambda run: (str(run.status.get("started", "")), run.name))
+
+
+def where(runs: Iterable[RunRecord], conditions: Iterable[str]) -> list[RunRecord]:
+    """The runs for which each KEY=VALUE holds."""
+    pairs = [condition.partition("=") for condition in conditions]
+    if wrong := next((key for key, equals, _ in pairs if not equals or not key), None):
+        raise config_error("--where", wrong, "accepted is KEY=VALUE")
+    return [run for run in runs if all(_is_equal(run.value(key), value) for key, _, value in pairs)]
+
+
+def sort_runs(runs: list[RunRecord], key: str) -> list[RunRecord]:
+    """By a column, a metric or a key; of the metric that runs were chosen by, the best first. Those without a value come last."""
+    if runs and all(run.value(key) is None for run in runs):
+        raise config_error("--sort", key, f"no run has it; accepted are {', '.join(COLUMNS)}, a metric or a key of the config")
+    having = [run for run in runs if run.value(key) is not None]
+    lacking = [run for run in runs if run.value(key) is None]
+    is_number = all(isinstance(run.value(key), int | float) for run in having)
+    descends = any(key in ("metric", run.optimized_metric) and run.is_better_if_larger for run in having)
+    return [
+        *sorted(having, key=lambda run: run.value(key) if is_number else str(run.value(key)), reverse=descends),
+        *lacking,
+    ]
+
+
+def best_run(runs: list[RunRecord]) -> RunRecord:
+    """By the metric that all of them were chosen by. Raises ConfigError where there is none, or there are several."""
+    having = [run for run in runs if isinstance(run.value("metric"), int | float)]
+    kinds = {(run.optimized_metric, run.is_better_if_larger) for run in having}
+    if len(kinds) != 1:
+        names = ", ".join(sorted(str(name) for name, _ in kinds)) or "none"
+        raise config_error("--best", names, "accepted are runs that have recorded one optimized_metric; --where chooses some")
+    return sort_runs(having, "metric")[0]
+
+
+def select(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key; None where there is none."""
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def _run_directories(folder: Path) -> Iterator[Path]:
+    for directory, names, files in os.walk(folder):
+        if FILE in files:
+            names.clear()  # a run's own folders
+            yield Path(directory)
+
+
+def _is_equal(value: Any, text: str) -> bool:
+    """As text, or as numbers: 1e-3 is 0.001."""
+    if value is None or isinstance(value, bool):
+        return text.lower() == {None: "null", True: "true", False: "false"}[value]
+    try:
+        return float(value) == float(text)
+    except (TypeError, ValueError):
+        return str(value) == text
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, ValueError):
+        return ""
+
+
+def _read_yaml(text: str) -> dict[str, Any]:
+    try:
+        content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,132 @@
+"""The runs below a folder, as scripts/runs.py lists, searches and compares them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import ROOT, python, train
+
+from lockstep.errors import ConfigError
+from lockstep.extras.history.diff import differences, first_difference
+from lockstep.extras.history.runs import RunRecord, best_run, find_runs, sort_runs, where
+
+RUNS = ROOT / "scripts" / "runs.py"
+
+
+def make_run(
+    folder: Path,
+    name: str,
+    accuracy: float | None,
+    lr: float = 0.1,
+    model: str = "cnn",
+    state: str = "finished",
+    mode: str = "max",
+) -> Path:
+    """What a run leaves, less all that nobody reads here."""
+    run = folder / name
+    (run / ".hydra").mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps({"overrides": [f"model.optimizer.lr={lr}"]}))
+    (run / "status.json").write_text(json.dumps({"status": state, "reason": "why", "started": f"2026-01-01T00:00:{name[-1]}0"}))
+    (run / ".hydra" / "config.yaml").write_text(f"model:\n  optimizer:\n    lr: {lr}\noptimized_mode: {mode}\nrun_dir: {run}\n")
+    (run / ".hydra" / "hydra.yaml").write_text(
+        f"hydra:\n  runtime:\n    choices:\n      model: {model}\n      trainer: cpu\n  verbose: 1\n"
+    )
+    if accuracy is not None:
+        record = {"optimized_metric": "val/acc", "wall_time": 90.0, "lr": lr, "devices": 2, "metrics": {"val/acc": accuracy}}
+        (run / "metrics.json").write_text(json.dumps(record))
+    return run
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    make_run(tmp_path, "a/0", 0.5, lr=0.1)
+    make_run(tmp_path, "a/sweep/1", 0.9, lr=0.001, model="mlp")
+    make_run(tmp_path, "b/2", None, state="failed")
+    return tmp_path
+
+
+def names(runs: list[RunRecord]) -> list[str]:
+    return [run.name for run in runs]
+
+
+def test_all_runs_the_earliest_first(logs: Path) -> None:
+    assert names(find_runs(logs)) == ["a/0", "a/sweep/1", "b/2"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (["model=mlp"], ["a/sweep/1"]),
+        (["model.optimizer.lr=1e-3"], ["a/sweep/1"]),
+        (["state=failed"], ["b/2"]),
+        (["val/acc=0.5", "devices=2", "trainer=cpu"], ["a/0"]),
+        (["val/acc=null"], ["b/2"]),
+        (["no.such=1"], []),
+    ],
+)
+def test_where(logs: Path, conditions: list[str], expected: list[str]) -> None:
+    assert names(where(find_runs(logs), conditions)) == expected
+
+
+def test_the_best_is_first_and_what_has_no_value_is_last(logs: Path) -> None:
+    runs = find_runs(logs)
+    assert names(sort_runs(runs, "val/acc")) == names(sort_runs(runs, "metric")) == ["a/sweep/1", "a/0", "b/2"]
+    assert names(sort_runs(runs, "lr")) == ["a/sweep/1", "a/0", "b/2"]
+    assert best_run(runs).name == "a/sweep/1"
+
+
+def test_the_best_is_the_smallest_where_less_is_better(tmp_path: Path) -> None:
+    for name, value in (("a/0", 0.5), ("a/1", 0.9)):
+        make_run(tmp_path, name, value, mode="min")
+    assert best_run(find_runs(tmp_path)).name == "a/0"
+
+
+def test_what_is_unknown_is_refused(logs: Path) -> None:
+    with pytest.raises(ConfigError, match="--where=model: accepted is KEY=VALUE"):
+        where(find_runs(logs), ["model"])
+    with pytest.raises(ConfigError, match="--sort=no/such: no run has it"):
+        sort_runs(find_runs(logs), "no/such")
+
+
+def test_one_best_of_runs_with_different_metrics_is_refused(logs: Path) -> None:
+    make_run(logs, "c/3", 0.1, mode="min")
+    with pytest.raises(ConfigError, match="--where"):
+        best_run(find_runs(logs))
+
+
+def test_damaged_files_hide_no_other_run(logs: Path) -> None:
+    for path in (*(logs / "a/0").glob("*.json"), *(logs / "a/0/.hydra").iterdir()):
+        path.write_text("{\x00[")
+    assert names(sort_runs(find_runs(logs), "val/acc")) == ["a/sweep/1", "a/0", "b/2"]
+
+
+def test_what_two_runs_have_not_in_common(logs: Path) -> None:
+    compared = differences(*(RunRecord(logs / name, name) for name in ("a/0", "a/sweep/1")))
+    assert compared == {
+        "config": {"model.optimizer.lr": (0.1, 0.001), "model: option": ("cnn", "mlp")},
+        "code": {},
+        "versions": {},
+        "machine": {},
+        "metrics": {"val/acc": (0.5, 0.9)},
+    }
+
+
+@pytest.mark.slow
+def test_runs_that_part_at_a_step(tmp_path: Path) -> None:
+    """Two runs whose rates differ: their first losses are equal, the next are not."""
+    options = ("model=mlp", "trainer.max_epochs=1", "trainer.log_every_n_steps=1", "callbacks.pictures=null", "test=false")
+    for name, lr in (("one", "1e-3"), ("other", "1e-2")):
+        done = train(*options, f"model.optimizer.lr={lr}", f"hydra.run.dir=logs/{name}", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert first_difference(tmp_path / "logs/one", tmp_path / "logs/one", "train/loss_step") is None
+    listed = python(RUNS, "--where", "model=mlp", "--sort", "val/loss", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert [line.split()[1] for line in listed.stdout.splitlines()[1:]] == ["finished"] * 2
+    compared = python(RUNS, "diff", "logs/one", "logs/other", cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert "model.optimizer.lr  0.001" in compared.stdout
+    assert "train/loss_step is equal before step" in compared.stdout
+    best = python(RUNS, "--best", cwd=tmp_path).stdout.strip()
+    assert (tmp_path / best / "checkpoints" / "best.ckpt").is_file()
+    refused = python(RUNS, "diff", "logs/one", "nowhere", cwd=tmp_path)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
