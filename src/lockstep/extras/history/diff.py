@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lockstep.extras.history.code import FILE, fingerprint, read_code
 from lockstep.extras.history.runs import RunRecord
 
 SECTIONS = ("config", "code", "versions", "machine", "metrics")
@@ -18,7 +19,7 @@ def differences(one: RunRecord, other: RunRecord) -> dict[str, Differences]:
     sides = [
         {
             "config": dict(_flat(run.config)) | {f"{group}: option": option for group, option in run.choices.items()},
-            "code": {name: run.result.get(name) for name in _CODE},
+            "code": {name: run.result.get(name) for name in _CODE} | _kept_code(run.path),
             "versions": run.result.get("versions") or {},
             "machine": {name: run.result.get(name) for name in _MACHINE},
             "metrics": run.metrics,
@@ -48,6 +49,12 @@ def read_curve(run_dir: Path, name: str) -> dict[int, float]:
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
     return {event.step: event.value for event in events.Scalars(name)} if name in events.Tags()["scalars"] else {}
+
+
+def _kept_code(run_dir: Path) -> dict[str, str]:
+    """The fingerprint of commit and changes."""
+    code = read_code(run_dir)
+    return {} if code is None else {FILE: fingerprint(code)}
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

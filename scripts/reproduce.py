@@ -1,0 +1,47 @@
+"""The code of a run, brought back: a worktree of its commit with what the working tree had beside it.
+
+python scripts/reproduce.py RUN_DIR [PATH]
+
+Installs nothing and trains nothing. Prints the one command that runs it again, from the folder in which you are. PATH is where
+the worktree comes to lie; by default it is beside the checkout. `git worktree remove PATH` takes it away.
+
+Exit codes: 0, or 2 where the run has no code.patch or its commit is not in this checkout.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from lockstep.cli import start
+from lockstep.errors import config_error
+from lockstep.extras.history.code import FILE, check_out, read_code
+from lockstep.runs.identity import Identity
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    parser.add_argument("path", type=Path, nargs="?", metavar="PATH")
+    given = parser.parse_args()
+    identity, code = Identity.read(given.run_dir), read_code(given.run_dir)
+    if identity is None or code is None:
+        raise config_error("RUN_DIR", given.run_dir, f"has no {FILE}; accepted is a run that was started in a checkout of git")
+    path: Path = given.path or CHECKOUT.with_name(f"{CHECKOUT.name}-{given.run_dir.resolve().name}")
+    check_out(CHECKOUT, code, path.absolute())
+    print(command(identity, path.absolute()))
+
+
+def command(identity: Identity, path: Path) -> str:
+    """Configs in the checkout are taken from the worktree, and so is the package, whichever is installed."""
+    flags = [
+        str(path / Path(flag).relative_to(CHECKOUT)) if Path(flag).is_relative_to(CHECKOUT) else flag for flag in identity.flags
+    ]
+    words = [sys.executable, str(path / "train.py"), *flags, *identity.overrides]
+    return f"PYTHONPATH={shlex.quote(str(path / 'src'))} {shlex.join(words)}"
+
+
+if __name__ == "__main__":
+    start(main)

@@ -1,0 +1,43 @@
+"""A run keeps the code that it is trained with."""
+
+import logging
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from lockstep.atomic_files import replacing
+from lockstep.config.targets import buildable
+from lockstep.extras.history.code import FILE, LEFT_OUT, describe_code, encode
+from lockstep.runs.events import RunEvents
+
+log = logging.getLogger(__name__)
+
+
+@buildable
+class KeepCode(RunEvents):
+    """Writes code.patch when a run begins: the commit of the program's checkout, and what the working tree has beside it.
+
+    A run that is continued with other code has another file for each start whose code differs from all before: code.2.patch.
+
+    max_kib: of a file that is not tracked; a larger one is named there and left out.
+    """
+
+    def __init__(self, max_kib: int = 1024) -> None:
+        self.max_kib = max_kib
+
+    def begin(self, cfg: DictConfig, directory: Path) -> None:
+        code = describe_code(Path(sys.argv[0]).resolve().parent, self.max_kib)
+        if code is None:
+            return
+        content = encode(code)
+        before = sorted(directory.glob("code*.patch"))
+        if any(path.read_bytes() == content for path in before):
+            return
+        path = directory / (f"code.{len(before) + 1}.patch" if before else FILE)
+        with replacing(path, "wb") as file:
+            file.write(content)
+        if before:
+            log.warning(f"the code is another than that with which this run began; {path.name} has it")
+        if left_out := [line for line in code.splitlines() if line.startswith(LEFT_OUT)]:
+            log.warning(f"{FILE} lacks {len(left_out)} untracked file(s) of over {self.max_kib} KiB, which it names")
