@@ -18,8 +18,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from lockstep.cli import start
-from lockstep.errors import config_error
-from lockstep.extras.report.analysis import NODE, NODE_BANDWIDTH, Assumptions, read_all_reduce
+from lockstep.extras.report.analysis import read_all_reduce
 from lockstep.extras.report.page import write_report
 from lockstep.runs.composition import CONF
 
@@ -30,17 +29,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="KEY=VALUE", help="jobs with these overrides")
     parser.add_argument("--target", type=float, help="the metric to which time is measured; else what every count reached")
     parser.add_argument("--all-reduce", type=Path, metavar="FILE", help="what scripts/allreduce.py --json wrote")
-    parser.add_argument("--node", type=int, default=NODE, metavar="DEVICES", help="of a node, for predictions (%(default)s)")
-    help_text = "GB/s between nodes, for predictions (%(default)s)"
-    parser.add_argument("--node-bandwidth", type=float, default=NODE_BANDWIDTH / 1e9, metavar="GB/S", help=help_text)
     given = parser.parse_args()
-    for name, value in {"--node": given.node, "--node-bandwidth": given.node_bandwidth}.items():
-        if value <= 0:
-            raise config_error(name, value, "accepted is more than 0")
-    measured = read_all_reduce(given.all_reduce) if given.all_reduce else {}
-    assumed = Assumptions(given.target, measured, given.node, given.node_bandwidth * 1e9)
+    known = {"target": given.target, "all_reduce": read_all_reduce(given.all_reduce) if given.all_reduce else {}}
     contents = OmegaConf.load(CONF / "report.yaml")
-    answer, page = write_report(given.sweep_dir, contents.sections, contents.pages, given.only, assumed)
+    answer, page = write_report(given.sweep_dir, contents.sections, contents.pages, given.only, **known)
     print(f"{answer}\n\n{page}", flush=True)
 
 

@@ -18,7 +18,7 @@ def test_a_finished_job_is_a_row_of_what_it_recorded(tmp_path: Path) -> None:
     assert (row.devices, row.lr, row.seed, row.global_batch, row.batch_per_device) == (4, 0.003, 2, 128, 32)
     assert (row.step_seconds, row.samples_per_second, row.metric) == (pytest.approx(0.02), pytest.approx(6400), 0.7)
     assert (row.seconds, row.device_hours, row.history) == (36.0, pytest.approx(0.04), ((2.0, 0.5),))
-    assert (read_back.metric, read_back.maximize, read_back.is_of_steps) == ("val/acc", True, False)
+    assert (read_back.metric, read_back.maximize) == ("val/acc", True)
 
 
 def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) -> None:
@@ -42,15 +42,18 @@ def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) 
     assert all(row.samples_per_second is None for row in rows)
 
 
-def test_times_of_steps_are_taken_where_every_job_has_recorded_them(tmp_path: Path) -> None:
-    """Those of whole trainings are slower: the two are not mixed."""
-    cells = [cell(1, step=0.02, seconds_per_step=0.01), cell(2, step=0.02, seconds_per_step=0.012)]
-    of_steps = read(measured.sweep(tmp_path / "a", cells))
-    assert of_steps.is_of_steps
-    assert [row.step_seconds for row in of_steps.rows] == [0.01, 0.012]
-    mixed = read(measured.sweep(tmp_path / "b", [*cells, cell(4, step=0.02)]))
-    assert not mixed.is_of_steps
-    assert [row.step_seconds for row in mixed.rows] == [pytest.approx(0.02)] * 3
+def test_times_of_steps_are_taken_where_they_are_recorded(tmp_path: Path) -> None:
+    """Those of whole trainings are slower."""
+    rows = read(measured.sweep(tmp_path, [cell(1, step=0.02, seconds_per_step=0.01), cell(2, step=0.02)])).rows
+    assert [row.step_seconds for row in rows] == [0.01, pytest.approx(0.02)]
+
+
+def test_jobs_of_an_edited_config_file_are_not_compared(tmp_path: Path) -> None:
+    sweep = measured.sweep(tmp_path, [cell(1), cell(2), cell(4)])
+    (path,) = sweep.glob("devices=4*/job.json")
+    path.write_text(path.read_text().replace('"trainer": {', '"trainer": {"max_epochs": 9,'))
+    rows = read(sweep)
+    assert ([row.devices for row in rows.rows], rows.left_out) == ([1, 2], {(): 1})
 
 
 def test_jobs_that_differ_in_other_keys_are_kept_apart(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 from measured import cell
 from scipy import stats
 
-from lockstep.extras.report import estimates, rates
+from lockstep.extras.report import estimates
 from lockstep.extras.report.measurements import Measurements, read
-from lockstep.extras.report.series import MIXED, SINGLE, STRONG, WEAK, common_target, find_arrivals, find_series
+from lockstep.extras.report.series import MIXED, SINGLE, STRONG, WEAK, common_target, find_series, first_time
 
 STEPS = {1: 0.010, 2: 0.0125, 4: 0.016}  # seconds of a step
 
@@ -30,7 +30,7 @@ def test_an_interval_is_student_s() -> None:
     one = estimates.estimate([1.0, 2.0, 3.0])
     half = stats.t.ppf(0.975, 2) / math.sqrt(3)
     assert (one.mean, one.interval, one.runs) == (2.0, pytest.approx((2 - half, 2 + half)), 3)
-    whole, cut = (function([1.0, 3.0]).interval or (0.0, 0.0) for function in (estimates.estimate, estimates.estimate_positive))
+    whole, cut = (estimates.estimate([1.0, 3.0], low).interval or (0.0, 0.0) for low in (-math.inf, 0.0))
     assert (whole[0] < 0, cut) == (True, (0.0, whole[1]))
     assert estimates.estimate([2.0]) == estimates.Estimate(2.0)
     welch = stats.ttest_ind([1.0, 2.0, 3.0], [5.0, 5.5], equal_var=False).confidence_interval()
@@ -76,56 +76,15 @@ def test_less_than_a_series_is_told_as_what_it_is(tmp_path: Path) -> None:
     assert find_series(read(measured.sweep(tmp_path / "none", [cell(1, status="failed", reason="boom")]))) == []
 
 
-def test_time_to_a_target_is_of_the_rate_that_gets_there_first(tmp_path: Path) -> None:
+def test_the_time_to_a_target_that_all_counts_reach(tmp_path: Path) -> None:
     def epochs(*values: float) -> list[dict[str, object]]:
         return [{"epoch": i, "seconds": 10.0 * i, "metrics": {"val/acc": value}} for i, value in enumerate(values, 1)]
 
-    cells = [cell(1, 0.1, metric=0.9, history=epochs(0.5, 0.8, 0.9)), cell(1, 0.3, metric=0.85, history=epochs(0.8, 0.85))]
-    cells += [cell(2, 0.1, metric=0.8, history=epochs(0.7, 0.8)), cell(2, 0.3, metric=0.4, history=epochs(0.4, 0.4))]
+    cells = [cell(1, metric=0.9, history=epochs(0.5, 0.8, 0.9)), cell(2, metric=0.8, history=epochs(0.7, 0.8))]
     (series,) = find_series(read(measured.sweep(tmp_path, cells)))
     assert common_target(series, maximize=True) == 0.8
-    first = find_arrivals(series, 0.8, maximize=True)
-    assert {devices: (lr, seconds.mean) for devices, (lr, seconds) in first.items()} == {1: (0.3, 10.0), 2: (0.1, 20.0)}
-    assert [*find_arrivals(series, 0.88, maximize=True)] == [1]
+    rows = [point.rows[0] for point in series.points]
+    assert [first_time(row, 0.8, maximize=True) for row in rows] == [20.0, 20.0]
+    assert [first_time(row, 0.88, maximize=True) for row in rows] == [30.0, None]
     (bare,) = find_series(read(measured.sweep(tmp_path / "bare", [cell(1), cell(2)])))
     assert common_target(bare, maximize=True) is None
-
-
-def test_a_cell_says_how_its_jobs_ended(tmp_path: Path) -> None:
-    cells = [cell(1, 0.1, metric=0.8), cell(1, 0.1, seed=1, status="failed", reason="boom"), cell(2, 0.1, status="waiting")]
-    cells += [cell(1, 9.0, status="failed", reason="loss is nan"), cell(2, 9.0, status="failed", reason="boom")]
-    grid = rates.rate_grid(None, read(measured.sweep(tmp_path, cells)))
-    assert {place: (one.status, one.unfinished) for place, one in grid.items()} == {
-        (1, 0.1): ("finished", 1),
-        (1, 9.0): ("diverged", 1),
-        (2, 0.1): ("missing", 1),
-        (2, 9.0): ("failed", 1),
-    }
-    assert grid[1, 0.1].metric == 0.8
-
-
-@pytest.mark.parametrize(("power", "name"), [(0.0, "constant"), (0.5, "sqrt"), (1.0, "linear")])
-def test_the_rule_by_which_the_best_rate_grows(tmp_path: Path, power: float, name: str) -> None:
-    """Seven rates by factors of two; the metric is best where the rule says."""
-    cells = [
-        cell(devices, 0.01 * 2**i, metric=0.9 - 0.01 * abs(i - 1 - power * math.log2(devices)))
-        for devices in (1, 4, 16)
-        for i in range(7)
-    ]
-    (series,) = find_series(read(measured.sweep(tmp_path, cells)))
-    rule = rates.fit_rule(series, maximize=True)
-    assert rule is not None
-    assert (rule.name, rule.edges) == (name, ())
-    assert rule.likelihood[name] > 0.9
-    low, high = rule.exponent.interval or (0.0, 0.0)
-    assert low < power < high
-
-
-def test_a_coarse_grid_is_no_proof_of_a_rule(tmp_path: Path) -> None:
-    (series,) = find_series(weak(tmp_path))
-    rule = rates.fit_rule(series, maximize=True)
-    assert rule is not None
-    assert rule.edges == (1, 2, 4)
-    assert max(rule.likelihood.values()) < 0.9
-    (one_rate,) = find_series(weak(tmp_path / "b", lrs=(0.1,)))
-    assert rates.fit_rule(one_rate, maximize=True) is None

@@ -13,24 +13,7 @@ from lockstep.extras.report import step_model
 from lockstep.extras.report.measurements import Measurement, Measurements
 from lockstep.extras.report.series import Series, find_series
 
-NODE = 8  # devices
-NODE_BANDWIDTH = 12.5e9  # bytes per second: 100 Gbit/s
-LEAST_SHARE = 0.8  # of a core's time, for a process that has it to itself
 _BYTES = {"16-true": 2, "bf16-true": 2, "64-true": 8}  # of a gradient, by trainer.precision; others have four
-
-
-@dataclass(frozen=True)
-class Assumptions:
-    """What a person may know better than the measurements.
-
-    target: the metric to which time is measured. all_reduce: latency in seconds and bandwidth in bytes per second, as measured
-    apart. node, node_bandwidth: devices of a node, and bytes per second between nodes, for predictions.
-    """
-
-    target: float | None = None
-    all_reduce: Mapping[str, float] = field(default_factory=dict)
-    node: int = NODE
-    node_bandwidth: float = NODE_BANDWIDTH
 
 
 def read_all_reduce(path: Path) -> dict[str, float]:
@@ -45,10 +28,15 @@ def read_all_reduce(path: Path) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What a section is given. Sections of other extras use `records` only."""
+    """What a section is given. Sections of other extras use `records` only.
+
+    target: the metric to which time is measured. all_reduce: latency in seconds and bandwidth in bytes per second, as measured
+    apart.
+    """
 
     measured: Measurements
-    assumed: Assumptions
+    target: float | None = None
+    all_reduce: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def all_series(self) -> list[Series]:
@@ -71,13 +59,11 @@ class Analysis:
     @cached_property
     def crowded(self) -> list[Measurement]:
         """Jobs of more threads than the machine has cores: they wait for each other's computing, not for communication."""
-        return [row for row in self.on_cpu if _threads(row) > (row.record.get("cpu_count") or math.inf)]
 
-    @cached_property
-    def starved(self) -> list[Measurement]:
-        """Jobs of one process that had less than most of a core's time, though no other rank kept them waiting."""
-        alone = [row for row in self.on_cpu if row.devices == 1 and row.record.get("train_time")]
-        return [row for row in alone if (row.record.get("train_cpu_time") or 0.0) < LEAST_SHARE * row.record["train_time"]]
+        def threads(row: Measurement) -> int:
+            return row.record.get("devices", row.devices) * (row.record.get("threads") or 1)
+
+        return [row for row in self.on_cpu if threads(row) > (row.record.get("cpu_count") or math.inf)]
 
     @cached_property
     def gradient_bytes(self) -> float:
@@ -94,10 +80,6 @@ class Analysis:
     @property
     def given(self) -> dict[str, float]:
         """Parameters of the step model that were measured apart."""
-        known, size = self.assumed.all_reduce, self.gradient_bytes
+        known, size = self.all_reduce, self.gradient_bytes
         transfer = {"transfer": size / known["bandwidth"]} if known.get("bandwidth") and size else {}
         return {name: value for name, value in known.items() if name == "latency"} | transfer
-
-
-def _threads(row: Measurement) -> int:
-    return row.record.get("devices", row.devices) * (row.record.get("threads") or 1)

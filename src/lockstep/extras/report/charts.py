@@ -9,19 +9,16 @@ from typing import Any
 import matplotlib
 import numpy
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.rcsetup import cycler
-from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from lockstep.atomic_files import replace_text, replacing
 from lockstep.extras.report.estimates import Estimate
-from lockstep.extras.report.measurements import DIVERGED, FAILED, MISSING, Measurements
-from lockstep.extras.report.rates import Cell, color_range
-from lockstep.extras.report.series import Change, Series
+from lockstep.extras.report.measurements import DIVERGED, FAILED, MISSING, Measurement, Measurements
+from lockstep.extras.report.series import Series
 from lockstep.extras.report.step_model import Fit
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
-GREY, PALE = "#6b6b6b", "#f0f0f0"
+GREY = "#6b6b6b"
 _STYLE: Any = {"svg.fonttype": "none", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 _STYLE |= {"axes.titlesize": 10, "legend.frameon": False, "figure.constrained_layout.use": True}
 _STYLE |= {"axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY])}
@@ -59,33 +56,28 @@ def scaling(series: Series, fit: Fit | None) -> Figure:
         right.plot(some, [speed / speeds[0] / n * base for n, speed in zip(some, speeds, strict=True)], color=ORANGE)
     _plot_points(left, counts, [point.throughput for point in series.points])
     _plot_points(right, counts, [point.efficiency for point in series.points])
-    for point in series.points[1:]:
-        where, words = (point.devices, point.throughput.mean), f"{point.speedup.mean:.2g}x\n{point.throughput.mean:,.0f}"
-        left.annotate(words, where, xytext=(6, 0), textcoords="offset points", fontsize=8, ha="left", va="center")
-    left.set_yscale("log")
-    _label_counts(left, counts, "samples per second (logarithmic)")
+    _label_counts(left, counts, "samples per second")
     _label_counts(right, counts, "efficiency")
-    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    left.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    left.margins(x=0.2)
+    left.set_ylim(bottom=0)
     right.set_ylim(0, max(1.1, *(point.efficiency.mean * 1.1 for point in series.points)))
     left.legend()
     return figure
 
 
+_ENDS = (DIVERGED, FAILED, MISSING)
 _TERMS = {"compute": SKY, "fixed cost": BLUE, "bandwidth": ORANGE, "latency": RED}
 
 
-def step_model(series: Series, fit: Fit, largest: int) -> Figure:
-    """Draws the seconds of a step as measured, and the model's terms up to `largest` devices."""
+def step_model(series: Series, fit: Fit) -> Figure:
+    """Draws the seconds of a step as measured, and the model's terms up to twice as many devices."""
     figure = Figure(figsize=(8, 3.4))
-    axis, workload = figure.subplots(), series.workload
+    axis, workload, largest = figure.subplots(), series.workload, max(16, 2 * fit.counts[-1])
     counts = _counts_between(1, largest)
     terms = [workload.terms(fit.model, n) for n in counts]
     names = [name for name in terms[-1] if any(one.get(name) for one in terms)]
     values = [[1000 * one.get(name, 0.0) for one in terms] for name in names]
     axis.stackplot(counts, values, labels=names, colors=[_TERMS[name] for name in names], alpha=0.8)
-    bounds = numpy.array([fit.predict(lambda step, n=n: 1000 * workload.seconds(step, n)).bounds for n in counts])
+    bounds = numpy.array([fit.predict(lambda step, n=n: 1000 * sum(workload.terms(step, n).values())).bounds for n in counts])
     for side, label in ((0, "95% interval"), (1, None)):
         axis.plot(counts, bounds[:, side], ":", color="black", linewidth=1, label=label)
     measured = [point.step_seconds.scaled(1000) for point in series.points]
@@ -96,52 +88,26 @@ def step_model(series: Series, fit: Fit, largest: int) -> Figure:
     return figure
 
 
-def rate_map(grid: Mapping[tuple[int, float], Cell], measured: Measurements, best: Mapping[int, float | None]) -> Figure:
-    """Draws the final metric by number of devices and rate, or how a job has ended that has none; `best` rates are framed."""
-    counts, rates = sorted({devices for devices, _ in grid}), sorted({lr for _, lr in grid})
+def rate_map(
+    cells: Mapping[tuple[int, float], Sequence[Measurement]], measured: Measurements, best: Mapping[int, float | None]
+) -> Figure:
+    """Draws the final metric by number of devices and rate, or how jobs have ended that have none; `best` rates are framed."""
+    counts, rates = sorted({devices for devices, _ in cells}), sorted({lr for _, lr in cells})
     figure = Figure(figsize=(2.2 + 0.95 * len(rates), 1.3 + 0.55 * len(counts)))
     axis = figure.subplots()
-    means = [[cell.metric if (cell := grid.get((n, lr))) else None for lr in rates] for n in counts]
-    low, high = color_range(grid.values())
-    colors = "cividis" if measured.maximize else "cividis_r"
-    image = axis.imshow(numpy.array(means, float), cmap=colors, vmin=low, vmax=high, aspect="auto", origin="lower")
-    for row, devices in enumerate(counts):
-        for column, lr in enumerate(rates):
-            _draw_cell(axis, column, row, grid.get((devices, lr)), image, is_best=best.get(devices) == lr)
+    means = numpy.full((len(counts), len(rates)), numpy.nan)
+    for (devices, lr), rows in cells.items():
+        row, column, metrics = counts.index(devices), rates.index(lr), [row.metric for row in rows if row.metric is not None]
+        means[row, column] = numpy.mean(metrics) if metrics else numpy.nan
+        lost = f"\n{len(rows) - len(metrics)} lost" if len(metrics) < len(rows) else ""
+        text = f"{means[row, column]:.3g}{lost}" if metrics else min((one.status for one in rows), key=_ENDS.index)
+        frame = {"facecolor": "white", "alpha": 0.8, "edgecolor": "black" if best.get(devices) == lr else "white"}
+        axis.text(column, row, text, ha="center", va="center", bbox=frame)
+    axis.imshow(means, cmap="cividis" if measured.maximize else "cividis_r", aspect="auto", origin="lower")
     axis.set_xticks(range(len(rates)), [f"{lr:g}" for lr in rates])
     axis.set_yticks(range(len(counts)), list(map(str, counts)))
     axis.set(xlabel="learning rate", ylabel="devices", title=measured.metric)
     axis.spines[:].set_visible(False)
-    return figure
-
-
-_MARKS = {DIVERGED: ("diverged", "xxx", RED), FAILED: ("failed", "///", GREY), MISSING: ("not run", "...", GREY)}
-
-
-def _draw_cell(axis: Any, x: int, y: int, cell: Cell | None, image: Any, is_best: bool) -> None:
-    corner = (x - 0.5, y - 0.5)
-    if cell is None:
-        axis.add_patch(Rectangle(corner, 1, 1, facecolor=PALE, edgecolor="white"))
-    elif cell.metric is None:
-        word, hatch, color = _MARKS[cell.status]
-        axis.add_patch(Rectangle(corner, 1, 1, facecolor="white", edgecolor=color, hatch=hatch, linewidth=0.5))
-        axis.text(x, y, word, ha="center", va="center", backgroundcolor="white", fontsize=8)
-    else:
-        ink = "white" if sum(image.to_rgba(cell.metric)[:3]) < 1.5 else "black"
-        text = f"{cell.metric:.3g}" + (f"\n{cell.unfinished} lost" if cell.unfinished else "")
-        axis.text(x, y, text, ha="center", va="center", color=ink, weight="bold" if is_best else None)
-        if is_best:
-            axis.add_patch(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92, fill=False, edgecolor=ink, linewidth=2))
-
-
-def accuracy(base: int, changes: Sequence[Change], metric: str) -> Figure:
-    """Draws the change of the final metric from `base` devices to more."""
-    figure = Figure(figsize=(5, 2.8))
-    axis = figure.subplots()
-    counts = [base, *(change.devices for change in changes)]
-    _plot_points(axis, counts, [Estimate(0.0), *(change.amount for change in changes)])
-    axis.axhline(0, linestyle="--", color=GREY, linewidth=1)
-    _label_counts(axis, counts, f"change of {metric}")
     return figure
 
 

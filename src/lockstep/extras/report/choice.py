@@ -21,10 +21,9 @@ def choose(series: Series, maximize: bool) -> Point:
 
 def answer(analysis: Analysis) -> str:
     """One or two sentences, for a reader of nothing else."""
-    busy = " Measured on a machine that was busy." if analysis.starved else ""
     if analysis.series is None:
-        return f"None of {count(len(analysis.measured.rows), 'job')} has finished with a result: nothing can be said yet.{busy}"
-    return f"{_recommendation(analysis, analysis.series)}{busy}"
+        return f"None of {count(len(analysis.measured.rows), 'job')} has finished with a result: nothing can be said yet."
+    return _recommendation(analysis, analysis.series)
 
 
 def _recommendation(analysis: Analysis, series: Series) -> str:

@@ -35,23 +35,13 @@ class Estimate:
         return mean if low == mean == high else f"{mean} [{low} to {high}]"
 
 
-def estimate(values: Sequence[float], low: float = -math.inf, high: float = math.inf) -> Estimate:
-    """Returns the mean with Student's t interval, which is cut off at `low` and `high`."""
+def estimate(values: Sequence[float], low: float = -math.inf) -> Estimate:
+    """Returns the mean with Student's t interval, which is cut off at `low`."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(mean)
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(mean, (float(max(low, mean - half)), float(min(high, mean + half))), len(values))
-
-
-def estimate_positive(values: Sequence[float]) -> Estimate:
-    return estimate(values, low=0.0)
-
-
-def estimate_metric(values: Sequence[float], maximize: bool) -> Estimate:
-    """Keeps the interval of a share within 0 and 1: a metric is one if it is maximized and all runs lie between them."""
-    is_share = maximize and min(values) >= 0 and max(values) <= 1
-    return estimate(values, 0.0, 1.0) if is_share else estimate(values)
+    return Estimate(mean, (float(max(low, mean - half)), float(mean + half)), len(values))
 
 
 def difference(values: Sequence[float], others: Sequence[float]) -> Estimate:

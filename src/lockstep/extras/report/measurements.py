@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class Measurement:
 
     status: finished, failed, diverged (failed by a number that was not finite) or missing (waiting, running, interrupted).
     devices: over all nodes; global_batch: samples of an optimizer step, over all devices; lr: as it was configured.
-    step_seconds: of an optimizer step; seconds: of the whole job.
+    seconds: of the whole job.
     history: after each epoch the seconds trained so far and the metric.
     variant: the values of other keys in which the sweep's jobs differ.
     config: the job's composed config, by dotted keys; record: its metrics.json.
@@ -48,11 +48,16 @@ class Measurement:
     overrides: tuple[str, ...]
     config: dict[str, Any] = field(compare=False)
     record: dict[str, Any] = field(compare=False)
-    step_seconds: float | None = None
 
     @property
     def is_finished(self) -> bool:
         return self.status == FINISHED
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Of an optimizer step. Where the run has recorded none, of the whole training, with validation and checkpoints."""
+        rate = self.record.get("samples_per_second")
+        return self.record.get("seconds_per_step") or (self.global_batch / rate if rate and self.global_batch else None)
 
     @property
     def samples_per_second(self) -> float | None:
@@ -72,7 +77,6 @@ class Measurement:
 class Measurements:
     """The rows of a sweep's largest variant, in the order of devices, rate and seed.
 
-    is_of_steps: times are of training steps; otherwise of whole trainings, with validation and checkpoints.
     left_out: the number of jobs of each other variant.
     """
 
@@ -80,7 +84,6 @@ class Measurements:
     rows: tuple[Measurement, ...]
     metric: str
     maximize: bool
-    is_of_steps: bool
     left_out: dict[tuple[str, ...], int]
 
     @property
@@ -104,13 +107,11 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     finished = Counter(group for group, row in zip(groups, rows, strict=True) if row.is_finished)
     largest = max(groups, key=lambda group: (finished[group], groups.count(group)))
     kept = sorted((row for group, row in zip(groups, rows, strict=True) if group == largest), key=_place)
-    is_of_steps = all(row.record.get("seconds_per_step") for row in kept if row.is_finished)
     return Measurements(
         directory=sweep_dir.absolute(),
-        rows=tuple(replace(row, step_seconds=_step_seconds(row.record, is_of_steps)) for row in kept),
+        rows=tuple(kept),
         metric=jobs[0].entry["optimized_metric"],
         maximize=jobs[0].entry.get("optimized_mode") == "max",
-        is_of_steps=is_of_steps,
         left_out=Counter(row.variant for group, row in zip(groups, rows, strict=True) if group != largest),
     )
 
@@ -146,13 +147,6 @@ def _status(job: JobView) -> str:
     if job.status == FAILED:
         return DIVERGED if _NOT_FINITE.search(job.reason or "") else FAILED
     return FINISHED if job.status == FINISHED else MISSING
-
-
-def _step_seconds(record: dict[str, Any], is_of_steps: bool) -> float | None:
-    if is_of_steps:
-        return record.get("seconds_per_step")
-    rate = record.get("samples_per_second")
-    return record["global_batch_size"] / rate if rate and record.get("global_batch_size") else None
 
 
 def _configured_batch(config: dict[str, Any], devices: int) -> int | None:

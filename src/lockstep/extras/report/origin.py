@@ -49,12 +49,6 @@ def _doubts(analysis: Analysis) -> Iterator[str]:
     if analysis.crowded:
         counts = sorted({row.devices for row in analysis.crowded})
         yield f"With {first_of(counts)} devices there were more threads than cores: they are left out of the model's fit."
-    if analysis.starved:
-        shares = [row.record["train_cpu_time"] / row.record["train_time"] for row in analysis.starved]
-        yield (
-            f"Jobs of one process had {min(shares):.0%} to {max(shares):.0%} of a core: the machine was busy with other things, "
-            "and no time here is to be relied on."
-        )
     for name, words in {"git_commit": "commits", "device_name": "kinds of device", "precision": "precisions"}.items():
         if len(values := _distinct(finished, name)) > 1:
             yield f"Jobs of several {words} are compared: {first_of(values)}."

@@ -14,7 +14,7 @@ from hydra.utils import get_method
 
 from lockstep.atomic_files import replace_text
 from lockstep.extras.report import charts, choice, measurements
-from lockstep.extras.report.analysis import Analysis, Assumptions
+from lockstep.extras.report.analysis import Analysis
 
 Block = dict[str, Any]
 _templates = jinja2.Environment(
@@ -31,14 +31,15 @@ def write_report(
     sections: Sequence[str],
     pages: Sequence[str] | None = None,
     only: Sequence[str] = (),
-    assumed: Assumptions | None = None,
+    **known: Any,
 ) -> tuple[str, Path]:
     """Returns the answer and the path of the HTML file. `sections` and `pages` are those of conf/report.yaml. With `only`, the
-    report is of the jobs that have these overrides. Raises ConfigError if there is no sweep."""
+    report is of the jobs that have these overrides. `known`: target and all_reduce of an Analysis. Raises ConfigError if there
+    is no sweep."""
     own = (get_method(name)(sweep_dir) for name in (pages or ()) if not only)
     page = next(filter(None, own), None)
     if page is None:
-        page = scaling_page(Analysis(measurements.read(sweep_dir, only), assumed or Assumptions()), sections)
+        page = scaling_page(Analysis(measurements.read(sweep_dir, only), **known), sections)
     folder = sweep_dir / "report"
     folder.mkdir(exist_ok=True)
     pictures = [block for block in page["blocks"] if "picture" in block]

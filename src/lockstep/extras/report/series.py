@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.extras.report.estimates import Estimate, difference, estimate, estimate_metric, estimate_positive, ratio
+from lockstep.extras.report.estimates import Estimate, difference, estimate, ratio
 from lockstep.extras.report.measurements import Measurement, Measurements
-from lockstep.extras.report.prediction import Workload
+from lockstep.extras.report.step_model import Workload
 
 WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
 SAME = 0.01  # the part of the metric that a change has to have to matter
@@ -91,17 +91,17 @@ def _point(rows: list[Measurement], base: list[Measurement], measured: Measureme
     devices = rows[0].devices
     speeds = [row.samples_per_second or 0.0 for row in rows]
     speedup = ratio(speeds, [row.samples_per_second or 0.0 for row in base]) if rows is not base else Estimate(1.0)
-    rates = {lr: estimate_metric(final_metrics(same), measured.maximize) for lr, same in grouped(rows, "lr").items()}
+    rates = {lr: estimate(final_metrics(same)) for lr, same in grouped(rows, "lr").items()}
     best = (max if measured.maximize else min)(rates, key=lambda lr: rates[lr].mean)
     return Point(
         devices=devices,
         global_batch=rows[0].global_batch or 0,
         rows=tuple(rows),
-        throughput=estimate_positive(speeds),
+        throughput=estimate(speeds, low=0.0),
         speedup=speedup,
         efficiency=speedup.scaled(base[0].devices / devices),
-        step_seconds=estimate_positive([row.step_seconds or 0.0 for row in rows]),
-        hours=estimate_positive([row.device_hours or 0.0 for row in rows]),
+        step_seconds=estimate([row.step_seconds or 0.0 for row in rows], low=0.0),
+        hours=estimate([row.device_hours or 0.0 for row in rows], low=0.0),
         lr=best,
         metric=rates[best],
     )
@@ -114,14 +114,9 @@ def final_metrics(rows: Iterable[Measurement]) -> list[float]:
 @dataclass(frozen=True)
 class Change:
     """The change of the final metric from the fewest devices to others, and whether it is more than chance and enough to matter:
-    what the answer, the table and the picture say of it.
+    what the answer and the table say of it."""
 
-    pairs: jobs of one rate and seed that were compared; 0 if the means at each count's best rate were compared instead.
-    """
-
-    devices: int
     amount: Estimate
-    pairs: int
     verdict: str
 
     @property
@@ -129,13 +124,18 @@ class Change:
         """How much worse the metric is; 0 if it is not."""
         return abs(self.amount.mean) if self.verdict == WORSE else 0.0
 
+    @property
+    def summary(self) -> str:
+        is_repeated = self.amount.interval is not None or self.verdict == EQUAL
+        return f"{self.verdict}{'' if is_repeated else ', from one run'}: {self.amount:+.2g}"
+
 
 def metric_change(point: Point, series: Series, maximize: bool) -> Change:
     """Compares jobs of one rate and seed, which at one global batch differ in devices only; otherwise each count's best rate."""
     base = series.base
     pairs = _paired_changes(point, base) if series.kind == STRONG else []
     amount = estimate(pairs) if pairs else difference(final_metrics(point.at_best_rate), final_metrics(base.at_best_rate))
-    return Change(point.devices, amount, len(pairs), _verdict(amount, abs(base.metric.mean), maximize))
+    return Change(amount, _verdict(amount, abs(base.metric.mean), maximize))
 
 
 def _verdict(amount: Estimate, size: float, maximize: bool) -> str:
@@ -163,21 +163,8 @@ def common_target(series: Series, maximize: bool) -> float | None:
     return min(map(max, histories)) if maximize else max(map(min, histories))
 
 
-def find_arrivals(series: Series, target: float, maximize: bool) -> dict[int, tuple[float | None, Estimate]]:
-    """Returns by number of devices the rate that reached the target first, and after how many seconds; counts are left out for
-    which there is no rate of which all repeats did."""
-    first: dict[int, tuple[float | None, Estimate]] = {}
-    for point in series.points:
-        for lr, rows in grouped(point.rows, "lr").items():
-            times = [_first_time(row, target, maximize) for row in rows]
-            reached = [time for time in times if time is not None]
-            if len(reached) == len(times):
-                arrival = lr, estimate_positive(reached)
-                first[point.devices] = min(first.get(point.devices, arrival), arrival, key=lambda one: one[1].mean)
-    return first
-
-
-def _first_time(row: Measurement, target: float, maximize: bool) -> float | None:
+def first_time(row: Measurement, target: float, maximize: bool) -> float | None:
+    """Returns the seconds after which a job's metric had reached the target."""
     return next((time for time, value in row.history if (value >= target if maximize else value <= target)), None)
 
 

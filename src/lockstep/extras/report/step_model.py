@@ -22,6 +22,7 @@ from lockstep.extras.report.estimates import Estimate
 UNREPEATED_NOISE = 0.02  # relative, of timings of which none was repeated
 LEAST_NOISE = 0.002
 _AS_GOOD = 4.0  # in Akaike's criterion: models within it of the best can't be told from it (Burnham and Anderson 2002)
+LEAST_LOSS = 0.05  # of a step: less communication is no limit
 _NEGLIGIBLE = 1e-6  # of a step: a smaller parameter is dropped
 
 
@@ -45,14 +46,51 @@ class StepModel:
     latency: float = 0.0
     overlap: float = 0.0
 
+    def terms(self, devices: int, batch: float) -> dict[str, float]:
+        """Returns the seconds of a step by their cause, with `batch` samples on each device. The overlap shortens bandwidth's and
+        latency's in proportion."""
+        rings = ring(devices, self.transfer, self.latency)
+        exposed = max(0.0, sum(rings) - self.overlap) / sum(rings) if sum(rings) else 0.0
+        compute = {"fixed cost": self.fixed, "compute": batch * self.per_sample}
+        return compute | {"bandwidth": rings[0] * exposed, "latency": rings[1] * exposed}
+
     def seconds(self, devices: int, batch: float) -> float:
-        exposed = max(0.0, sum(ring(devices, self.transfer, self.latency)) - self.overlap)
-        return self.fixed + self.per_sample * batch + exposed
+        return sum(self.terms(devices, batch).values())
 
 
-def ring(devices: float, transfer: float, latency: float) -> tuple[float, float]:
+def ring(devices: int, transfer: float, latency: float) -> tuple[float, float]:
     """Returns the seconds of an all-reduce that are due to bandwidth, and those due to latency."""
     return 2 * (devices - 1) / devices * transfer, 2 * (devices - 1) * latency
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How the batch goes with the number of devices: `batch` samples per device, or `global_batch` over all."""
+
+    batch: float = 0.0
+    global_batch: float = 0.0
+
+    def per_device(self, devices: int) -> float:
+        return self.global_batch / devices if self.global_batch else self.batch
+
+    def terms(self, step: StepModel, devices: int) -> dict[str, float]:
+        return step.terms(devices, self.per_device(devices))
+
+    def throughput(self, step: StepModel, devices: int) -> float:
+        """Returns samples per second over all devices."""
+        return self.per_device(devices) * devices / sum(self.terms(step, devices).values())
+
+    def efficiency(self, step: StepModel, devices: int) -> float:
+        """Returns the throughput of a device as a share of what one alone has."""
+        return self.throughput(step, devices) / (devices * self.throughput(step, 1))
+
+    def limit(self, step: StepModel, devices: int) -> str:
+        """Names the largest term that ideal scaling does not have, or compute if all of them together are small."""
+        terms = self.terms(step, devices)
+        ideal = {"compute"} if self.global_batch else {"compute", "fixed cost"}
+        losses = {name: seconds for name, seconds in terms.items() if name not in ideal}
+        is_limited = sum(losses.values()) > LEAST_LOSS * sum(terms.values())
+        return max(losses, key=lambda name: losses[name]) if is_limited else "compute"
 
 
 @dataclass(frozen=True)
@@ -81,13 +119,6 @@ class Fit:
     candidates: tuple[Candidate, ...]
     counts: tuple[int, ...]
     noise: float
-    is_repeated: bool = False
-
-    @property
-    def reach(self) -> float:
-        """The most devices for which anything is predicted: twice the largest count, if neither repeats say how sure the times
-        are nor a third count which of latency and bandwidth limits."""
-        return math.inf if self.is_repeated or len(self.counts) > 2 else 2 * max(self.counts)
 
     @property
     def model(self) -> StepModel:
@@ -123,7 +154,7 @@ def fit(timings: Sequence[Timing], given: Mapping[str, float] | None = None) -> 
     candidates = [one for free in choices if (one := _candidate(free, timings, noise, given or {})) is not None]
     candidates.sort(key=lambda one: one.misfit)
     best = tuple(one for one in candidates if one.misfit <= candidates[0].misfit + _AS_GOOD)
-    return Fit(best, counts, noise, len(timings) > len(groups)) if best else None
+    return Fit(best, counts, noise) if best else None
 
 
 def _choices(timings: Sequence[Timing], given: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
