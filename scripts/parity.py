@@ -41,7 +41,7 @@ from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.console import say
 from lockstep.errors import ExitCode, NamedFailure
-from lockstep.extras.parity.groups import SideFailed
+from lockstep.extras.parity.processes import SideFailed
 from lockstep.extras.parity.verdict import parity
 from lockstep.runs.composition import compose
 
@@ -58,7 +58,7 @@ def main() -> None:
         say(f"No verdict: {failure}")
         sys.exit(ExitCode.FAILED)
     except SideFailed as failure:
-        print(failure.tracebacks[0], file=sys.stderr)
+        print(failure.traceback, file=sys.stderr)
         say(f"The comparison failed: {failure}")
         sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
