@@ -221,12 +221,11 @@ def test_a_process_that_is_killed_is_said_to_be_though_its_data_workers_live_on(
     assert failure.value.traceback == "rank 1 was killed by SIGKILL"
 
 
-def test_processes_that_wait_for_each_other_are_named_with_the_place(processes: Processes, compared: Compared) -> None:
+def test_of_processes_that_wait_for_each_other_the_stacks_are_shown(processes: Processes, compared: Compared) -> None:
     shown: list[str] = []
     processes.patience, processes.show = 4, shown.append
     with pytest.raises(SideFailed, match="no progress for 4 s, in training batch 1 of epoch 0") as failure:
         compared(*TINY, *odd("unequal.Branches"))
     processes.patience, processes.show = 120, lambda _: None
-    assert "process 0 waits in" in str(failure.value)
-    assert "planted_unequal.py" in str(failure.value).partition("process 1 waits in")[2]
+    assert "planted_unequal.py" in failure.value.traceback
     assert "step by step: in step 0" in shown
