@@ -10,9 +10,9 @@ validation and a test log, and the samples of these, as max|a-b| over the larges
 buffer, entry by entry, as the module's own hooks leave it. Tolerated is 1e-10 in float64 (or ten times what a control shows
 for the same tensor, up to 1e-8; 1e-5 for numbers that are held in float32), 1e-3 in float32, 0.1 in 16 bits. If all steps are
 equal, both train freely, and the weights and buffers they end with may differ by ten times as much as the control's: the
-reference with each batch permuted, the larger of two permutations, or of three if these are not enough. In float64 with SGD by 1e-12 at most. Where the loss of the permuted
-batches is another one (time as the first axis, state kept from batch to batch) noise of a few last places in the reference's
-gradients is the control.
+reference with each batch permuted, the larger of two permutations, or of three if these are not enough. In float64 with SGD by
+1e-12 at most. If the loss of the permuted batches is another one (time as the first axis, state kept from batch to batch) noise
+of a few last places in the reference's gradients is the control.
 
 Where they differ the causes that may be to blame are switched off, one by one, and named if that helps; then what is left is
 looked at in the same way. What the verdict does not rest on is listed beside it, and up to which step it holds. Never
