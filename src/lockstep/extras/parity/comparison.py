@@ -14,8 +14,7 @@ from lockstep.config.plan import Plan
 from lockstep.console import aligned
 from lockstep.errors import NamedFailure
 from lockstep.extras.parity.processes import Processes, SideFailed
-from lockstep.extras.parity.ranks import Role, Training
-from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Sides, as_one_process, for_steps
+from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Role, Sides, Training, as_one_process, for_steps
 
 Roles = dict[str, tuple[Role, dict[str, Any]]]  # what each side does, and the interventions in its training alone
 Train = Callable[[Roles], dict[str, Findings]]

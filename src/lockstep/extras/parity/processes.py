@@ -18,8 +18,8 @@ from lockstep.atomic_files import read_json
 from lockstep.config.plan import cores
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.extras.parity import ranks
-from lockstep.extras.parity.ranks import Training, write_plain
-from lockstep.extras.parity.sides import Findings
+from lockstep.extras.parity.ranks import write_plain
+from lockstep.extras.parity.sides import Findings, Training
 from lockstep.launchers.environment import SWEEP_PIPE
 from lockstep.launchers.processes import PROCESSES
 from lockstep.launchers.supervisor import kill_group, pipe

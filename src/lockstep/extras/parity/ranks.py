@@ -8,30 +8,18 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from lockstep.extras.parity.sides import Training
 from lockstep.launchers.environment import this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.launchers.outcome import Outcome, classify_error, original_error
 from lockstep.launchers.rank import attach_to_parent, end_workers, report_to_parent
 from lockstep.launchers.supervisor import supervise
 
-Role = Literal["lead", "follow", "finish", "alone"]
 _POLL = 0.005  # seconds between two looks for the next training
-
-
-@dataclass(frozen=True)
-class Training:
-    """A training to do: the config and the plan of its run as plain containers, and what it is for (see trainings.py).
-    `folder`: of the comparison; its subfolders are of the trainings that follow another one."""
-
-    config: Any
-    plan: dict[str, Any]
-    role: Role
-    folder: str
-    subfolder: str
 
 
 def main() -> None:

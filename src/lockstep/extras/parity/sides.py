@@ -4,7 +4,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -13,6 +13,7 @@ from lockstep.config.rules import Rule, integer, number, one_of
 from lockstep.errors import config_error
 from lockstep.trainer.checks import PRECISIONS
 
+Role = Literal["lead", "follow", "finish", "alone"]
 AT_THE_END = ("weights", "buffers at the end")  # quantities of trainings that run freely
 
 
@@ -26,6 +27,18 @@ PARITY_RULES = {
     "parity.timeout": number(1),
     "parity.against": Rule("accepted is one, ddp, or overrides as 'key=value key=value'", is_reference),
 }
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training to do: the config and the plan of its run as plain containers, and what it is for (see trainings.py).
+    `folder`: of the comparison; its subfolders are of the trainings that follow another one."""
+
+    config: Any
+    plan: dict[str, Any]
+    role: Role
+    folder: str
+    subfolder: str
 
 
 @dataclass(frozen=True)

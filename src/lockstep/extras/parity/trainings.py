@@ -21,10 +21,9 @@ from lockstep.config.plan import Plan
 from lockstep.extras.parity.differences import Differences, Fingerprints, Tensors, all_ranks, compare_samples, copied
 from lockstep.extras.parity.interventions import applied, time_first
 from lockstep.extras.parity.larger_batches import take_larger_batches
-from lockstep.extras.parity.ranks import Training
 from lockstep.extras.parity.recorder import BatchRecorder, Observed, Recorder, divide, state
 from lockstep.extras.parity.records import Records
-from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings
+from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Training
 from lockstep.trainer.batchnorm import BatchNormCalls, is_batchnorm, takes_own_statistics
 from lockstep.trainer.dtensors import shard_like
 from lockstep.trainer.steps import StepParts
