@@ -58,10 +58,22 @@ def test_a_checkpoint_of_another_model_is_refused_by_the_ranks(tmp_path: Path) -
     assert line.startswith("ckpt_path=other.ckpt: of another model: net.layers.1.bias is only in the model")
 
 
+def test_a_sweep_over_what_a_checkpoint_decides_is_refused_once_before_any_job(tmp_path: Path) -> None:
+    trained = {"SteppedRate": {"trained_with": {"lr": 2e-3, "global_batch_size": 64}}}
+    torch.save({"state_dict": {}, "epoch": 1, "callbacks": trained}, tmp_path / "old.ckpt")
+    line = refused(tmp_path, "ckpt_path=old.ckpt", "model.optimizer.lr=0.002,0.001", "-m")
+    why = "ckpt_path=old.ckpt was trained with 0.002, and goes on with it; accepted is 0.002, or init_from instead of ckpt_path"
+    assert line.startswith("job 1 (")
+    assert line.endswith(f"): model.optimizer.lr=0.001: {why}")
+
+
 @pytest.mark.slow
 def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     line = refused(tmp_path, "datamodule.batch_size=700", "trainer.devices=2")
     assert "the global batch of 1400 is larger than the training split of 1293 samples; accepted is at most 646" in line
+    line = refused(tmp_path, "datamodule.global_batch_size=1400", "trainer.devices=2")
+    accepted = "accepted is at most 1292, or datamodule.drop_last=false"
+    assert line == f"datamodule.global_batch_size=1400: is larger than the training split of 1293 samples; {accepted}"
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.config.memory import check_memory
 from lockstep.counter_rng import random_bits
 from lockstep.errors import config_error
 
@@ -33,11 +32,13 @@ class CropFlip:
     ) -> None:
         self.crop, self.flip, self.padding, self.seed = crop, flip, padding, seed
 
-    def check(self, shape: Sequence[int], batch_size: int) -> None:
-        """Raises ConfigError where an image of (channels, height, width) can't be reflected so far, or padded so much."""
+    def padded(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        """Returns the shape of an image of (channels, height, width) with its padding."""
         channels, height, width = shape
-        padded = channels * (height + 2 * self.crop) * (width + 2 * self.crop)
-        check_memory("datamodule.augment", {"crop": self.crop}, batch_size * padded)
+        return channels, height + 2 * self.crop, width + 2 * self.crop
+
+    def check(self, shape: Sequence[int]) -> None:
+        """Raises ConfigError where an image of (channels, height, width) can't be reflected so far."""
         if self.padding == "reflect" and self.crop >= min(shape[1:]):
             accepted = f"an image of {tuple(shape)} can't be reflected further than it reaches; accepted is less"
             raise config_error("datamodule.augment.crop", self.crop, accepted)

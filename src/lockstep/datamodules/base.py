@@ -21,7 +21,7 @@ from lockstep.datamodules.loaders import loader_of
 from lockstep.datamodules.options import DataOption, Order, checked_options
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
 from lockstep.datamodules.splits import Splits, check_part, fold_of, part_of, seeded_split
-from lockstep.errors import config_error
+from lockstep.errors import EpochTooShort, config_error
 from lockstep.runs.shares import dp_rank_and_size
 
 if TYPE_CHECKING:  # else where it is needed: the import takes a second
@@ -98,7 +98,9 @@ class DataModule(LightningDataModule):
         if self.augment is not None and len(self.spec.input_shape) != 3:
             raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {self.spec.input_shape}")
         if isinstance(self.augment, CropFlip):
-            self.augment.check(self.spec.input_shape, self.batch_size)
+            self.augment.check(self.spec.input_shape)
+            padded = math.prod(self.augment.padded(self.spec.input_shape))
+            check_memory("datamodule", {"augment.crop": self.augment.crop} | self._given_batch_size, self.batch_size * padded)
         self._start = (0, 0)
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()
@@ -117,7 +119,15 @@ class DataModule(LightningDataModule):
             accepted = f"is divided by lockstep.build; accepted for a batch_size of {self.batch_size} is {total}"
             raise config_error("datamodule.global_batch_size", self.global_batch_size, accepted)
         given = {"accumulate": self._accumulate, "shuffle": self.shuffle, "seed": self.seed, "drop_last": self.drop_last}
-        return TrainSampler(length, self.batch_size, *self._share, **given, **order)
+        try:
+            return TrainSampler(length, self.batch_size, *self._share, **given, **order)
+        except EpochTooShort as error:
+            if self.global_batch_size is None:
+                raise
+            most = error.most * total // self.batch_size
+            why = f"is larger than the training split of {length} samples"
+            accepted = f"accepted is at most {most}, or datamodule.drop_last=false"
+            raise EpochTooShort(f"datamodule.global_batch_size={total}: {why}; {accepted}", error.most) from None
 
     def state_dict(self) -> dict[str, int]:
         """Where in the data training is: counted in samples of the epoch's global order, so that it holds at any world size."""
@@ -209,9 +219,7 @@ class DataModule(LightningDataModule):
     def check_batch(self, name: str, value: int) -> None:
         """Raises ConfigError where a batch of inputs of `spec`, whose size is the argument `name`, is more than there is memory
         for."""
-        check_memory(
-            "datamodule", {name: value, "batch_size": self.batch_size}, self.batch_size * math.prod(self.spec.input_shape)
-        )
+        check_memory("datamodule", {name: value} | self._given_batch_size, self.batch_size * math.prod(self.spec.input_shape))
 
     def refuse_folds(self) -> None:
         """For data that is validated on a split of its own: every fold would be the same run."""
@@ -246,6 +254,13 @@ class DataModule(LightningDataModule):
     def _share(self) -> tuple[int, int]:
         """Which part of each global batch this process has, and of how many."""
         return dp_rank_and_size(self.trainer) if self.trainer else (0, 1)
+
+    @property
+    def _given_batch_size(self) -> dict[str, int]:
+        """The one that was given, of this process or of all, by its name."""
+        if self.global_batch_size is None:
+            return {"batch_size": self.batch_size}
+        return {"global_batch_size": self.global_batch_size}
 
     @property
     def _device(self) -> torch.device:

@@ -1,12 +1,13 @@
 """Values that ask for more memory than there is: one line that names the slip, before anything is made."""
 
+from typing import Any
+
 import pytest
 from torch import nn
 
 from lockstep.config.construct import construct
 from lockstep.config.memory import check_memory, memory
 from lockstep.datamodules import RandomRegression, SyntheticImages
-from lockstep.datamodules.augment import CropFlip
 from lockstep.errors import ConfigError
 
 HUGE = 10**12
@@ -39,9 +40,18 @@ def test_more_numbers_than_fit_are_refused(name: str) -> None:
         RandomRegression(**PAIRS | {name: HUGE})
 
 
-def test_a_crop_for_which_images_are_padded_beyond_memory_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule.augment.crop=999999: takes"):
-        CropFlip(crop=999999).check((3, 32, 32), batch_size=64)
+@pytest.mark.parametrize(
+    ("named", "sizes"),
+    [
+        ("augment.crop=999999", {"augment": {"crop": 999999}}),
+        (f"batch_size={HUGE}", {"augment": {"crop": 1}, "batch_size": HUGE}),
+        (f"global_batch_size={HUGE}", {"augment": {"crop": 1}, "batch_size": HUGE // 2, "global_batch_size": HUGE}),
+    ],
+)
+def test_images_padded_beyond_memory_are_refused_by_the_key_that_was_given(named: str, sizes: dict[str, Any]) -> None:
+    data = SyntheticImages(**IMAGES | {"shape": (3, 32, 32)} | sizes)
+    with pytest.raises(ConfigError, match=rf"^datamodule.{named}: takes"):
+        data.setup("fit")
 
 
 @pytest.mark.parametrize("width", [HUGE, 10**18, 10**19, 10**30])
