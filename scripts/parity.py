@@ -8,13 +8,13 @@ Both take the same global batches, the same samples in the same order and the sa
 identical state. Compared are samples, learning rates, the loss, every gradient, the metrics that an epoch of training, a
 validation and a test log, and the samples of these, as max|a-b| over the largest |a| that this tensor has had; and every
 buffer, entry by entry, as the module's own hooks leave it. Tolerated is 1e-10 in float64 (or ten times what a control shows
-for the same tensor, up to 1e-8; 1e-5 for numbers that are held in float32), 1e-3 in float32, 0.1 in 16 bits. Then both train
-freely, and the weights and buffers they end with may differ by ten times as much as the control's: the reference with each
-batch permuted, the largest of three permutations. In float64 with SGD by 1e-12 at most. Where the loss of the permuted
-batches is another one (time as the first axis, state kept from batch to batch) noise of a few last places in the reference's
-gradients is the control.
+for the same tensor, up to 1e-8; 1e-5 for numbers that are held in float32), 1e-3 in float32, 0.1 in 16 bits. If all steps are
+equal, both train freely, and the weights and buffers they end with may differ by ten times as much as the control's: the
+reference with each batch permuted, the larger of two permutations, or of three if these are not enough. In float64 with SGD by
+1e-12 at most. If the loss of the permuted batches is another one (time as the first axis, state kept from batch to batch) noise
+of a few last places in the reference's gradients is the control.
 
-Where they differ the causes that can be told are switched off, one by one, and named if that helps; then what is left is
+Where they differ the causes that may be to blame are switched off, one by one, and named if that helps; then what is left is
 looked at in the same way. What the verdict does not rest on is listed beside it, and up to which step it holds. Never
 compared are optimizer states (they show in the weights), what is logged at single steps, and state of a model that is
 neither a parameter nor a buffer.
@@ -26,7 +26,7 @@ neither a parameter nor a buffer.
                                ddp              as many processes under DDP with torch's own settings
                                "KEY=VALUE ..."  the run itself with these overrides: another precision, strategy, number of
                                                 devices. If trainer.precision is among them each side keeps its own precision
-    parity.timeout=120         seconds in which no process goes on, until they are taken for hung, and named
+    parity.timeout=120         seconds in which a process makes no step, until it counts as hung, and the stacks are shown
 
 Exit codes: 0 equal, 3 not equal, 1 a side failed or ended before these steps, 2 can't be compared as configured.
 Nothing is left on disk.
@@ -41,7 +41,7 @@ from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.console import say
 from lockstep.errors import ExitCode, NamedFailure
-from lockstep.extras.parity.groups import SideFailed
+from lockstep.extras.parity.processes import SideFailed
 from lockstep.extras.parity.verdict import parity
 from lockstep.runs.composition import compose
 
@@ -58,7 +58,7 @@ def main() -> None:
         say(f"No verdict: {failure}")
         sys.exit(ExitCode.FAILED)
     except SideFailed as failure:
-        print(failure.tracebacks[0], file=sys.stderr)
+        print(failure.traceback, file=sys.stderr)
         say(f"The comparison failed: {failure}")
         sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:

@@ -63,7 +63,7 @@ def test_what_a_page_shows_runs(block: Block, made: Path, tmp_path: Path) -> Non
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     if block.language == "python":
         (tmp_path / "block.py").write_text(block.text)
-        done = python(tmp_path / "block.py", interpreter=True, cwd=tmp_path)  # which has imported nothing
+        done = python(tmp_path / "block.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return
     for command in commands_of(block):

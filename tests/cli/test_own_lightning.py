@@ -137,10 +137,3 @@ def test_a_sweep_of_its_own_learning_rate_without_callbacks(tmp_path: Path) -> N
     assert len(rows) == 3
     assert "model.lr" in rows[0]
     assert [row for row in rows[1:] if "finished" in row] == rows[1:]
-
-
-def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
-    steps = ("trainer=cpu", "trainer.devices=2", "parity.steps=8", "+model.dropout=0.0")
-    done = python(ROOT / "scripts" / "parity.py", *MINE, *steps, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith("Equal up to step ")

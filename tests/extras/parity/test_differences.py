@@ -7,7 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.extras.parity.differences import Differences, Prints, compare_samples, copied, difference, fingerprints, gathered
+from lockstep.extras.parity.differences import (
+    Differences,
+    Fingerprints,
+    compare_samples,
+    copied,
+    difference,
+    fingerprints,
+    gathered,
+)
 from lockstep.extras.parity.sides import Difference
 
 IMAGES = torch.randint(256, (8, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -35,34 +43,34 @@ def test_what_is_counted_is_the_same_or_not() -> None:
 
 
 def test_each_tensor_is_compared_and_one_that_is_missing_is_infinitely_far_or_zero() -> None:
-    ours = {"a": torch.ones(2), "b": torch.ones(2), "gone": torch.zeros(1)}
-    theirs = {"a": torch.tensor([1.0, 1.25]), "b": torch.tensor([1.0, 0.5]), "new": torch.ones(1)}
+    reference = {"a": torch.ones(2), "b": torch.ones(2), "gone": torch.zeros(1)}
+    other = {"a": torch.tensor([1.0, 1.25]), "b": torch.tensor([1.0, 0.5]), "new": torch.ones(1)}
     for absent_is_zero, gone in ((True, 0.0), (False, math.inf)):
-        found = Differences()
-        found.add(3, "gradients", ours, theirs, absent_is_zero)
+        differences = Differences()
+        differences.add(3, "gradients", reference, other, absent_is_zero)
         expected = {"a": 0.25, "b": 0.5, "gone": gone, "new": math.inf}
-        assert found.found == [Difference(3, "gradients", name, value, bits=32) for name, value in expected.items()]
+        assert differences.all == [Difference(3, "gradients", name, value, bits=32) for name, value in expected.items()]
 
 
 def test_what_is_left_of_a_gradient_that_was_large_is_rounding() -> None:
-    found = Differences()
+    differences = Differences()
     for step, size in enumerate((1.0, 1e-12)):
-        found.add(step, "gradients", {"w": torch.tensor(size)}, {"w": torch.tensor(size + 1e-16, dtype=torch.float64)})
-    assert found.found[1].value < 1e-15
-    found.add(2, "gradients", {"w": torch.tensor(0.25)}, {"w": torch.tensor(0.5)})
-    assert found.found[2].value == 0.25
+        differences.add(step, "gradients", {"w": torch.tensor(size)}, {"w": torch.tensor(size + 1e-16, dtype=torch.float64)})
+    assert differences.all[1].value < 1e-15
+    differences.add(2, "gradients", {"w": torch.tensor(0.25)}, {"w": torch.tensor(0.5)})
+    assert differences.all[2].value == 0.25
 
 
 def test_by_entry_a_large_one_hides_nothing_and_one_that_is_nearly_zero_makes_nothing_large() -> None:
-    found = Differences()
+    differences = Differences()
     a = torch.tensor([1e12, 0.5, 1e-16, 2.0], dtype=torch.float64)
-    found.add(0, "buffers", {"mean": a}, {"mean": a + torch.tensor([0.0, 0.25, 0.0, 0.0])}, by_entry=True)
-    found.add(0, "buffers", {"other": a}, {"other": a + torch.tensor([0.0, 0.0, 1e-16, 0.0])}, by_entry=True)
+    differences.add(0, "buffers", {"mean": a}, {"mean": a + torch.tensor([0.0, 0.25, 0.0, 0.0])}, by_entry=True)
+    differences.add(0, "buffers", {"other": a}, {"other": a + torch.tensor([0.0, 0.0, 1e-16, 0.0])}, by_entry=True)
     masked = torch.tensor([-math.inf, 1.0])
-    found.add(0, "buffers", {"mask": masked}, {"mask": masked * 1.5}, by_entry=True)
-    assert [round(difference.value, 12) for difference in found.found] == [0.5, 0.0, 0.5]
-    found.add(0, "buffers", {"state": torch.zeros(1, 8)}, {"state": torch.zeros(1, 4)}, by_entry=True)
-    assert found.found[-1].value == math.inf
+    differences.add(0, "buffers", {"mask": masked}, {"mask": masked * 1.5}, by_entry=True)
+    assert [round(difference.value, 12) for difference in differences.all] == [0.5, 0.0, 0.5]
+    differences.add(0, "buffers", {"state": torch.zeros(1, 8)}, {"state": torch.zeros(1, 4)}, by_entry=True)
+    assert differences.all[-1].value == math.inf
 
 
 def test_sparse_gradients_are_copied_densely_and_what_is_no_tensor_is_left_out() -> None:
@@ -71,7 +79,7 @@ def test_sparse_gradients_are_copied_densely_and_what_is_no_tensor_is_left_out()
     assert copied({"version": 1}) == {}
 
 
-def prints(*batches: Any) -> Prints:
+def prints(*batches: Any) -> Fingerprints:
     return gathered([fingerprints(batch) for batch in batches], share=0)
 
 
@@ -80,8 +88,8 @@ def batch(*ids: int) -> Any:
 
 
 def test_the_same_samples_in_any_parts_and_order_are_the_same() -> None:
-    ours = prints(batch(0, 1, 2, 3, 4, 5))
-    distance, left_out, is_longer = compare_samples(ours, prints(batch(5, 3, 1), batch(0, 2, 4), batch()))
+    reference = prints(batch(0, 1, 2, 3, 4, 5))
+    distance, left_out, is_longer = compare_samples(reference, prints(batch(5, 3, 1), batch(0, 2, 4), batch()))
     assert distance is not None
     assert distance < 1e-12
     assert (left_out, is_longer) == (set(), False)

@@ -1,16 +1,15 @@
 """Does N equal one, for this model and this data? Two trainings compared step by step, and why where they differ.
 
-    sides.py          the two trainings: their configs, and what has been done to them
-    groups.py         the ranks of both, started once for all comparisons, and where one of them hangs
-    observe.py        inside the ranks: one training of one side, and how far its steps are from the other side's
-    recorder.py       what each step did
-    differences.py    how far tensors lie apart, and which samples a step has had
-    exchange.py       what the sides tell each other
-    interventions.py  what is done to a training beyond its config; draws.py: to its random numbers
+    sides.py           the two trainings: their configs, and what has been done to them
+    processes.py       the processes of both, which the core's launcher supervises; ranks.py: what these run
+    trainings.py       inside the ranks: one training of one side, and how far its steps are from the other side's
+    recorder.py        what each step did; records.py: the files in which one side reads what the other did
+    differences.py     how far tensors lie apart, and which samples a step has had
+    interventions.py   what is done to a training beyond its config; draws.py: to its random numbers
     larger_batches.py  one process takes the batches of several, where loaders alone know their size
-    comparison.py     both are trained, and what came of it: the table and the tolerances
-    causes.py         what may make two sides differ; diagnosis.py: confirmed by switching it off
-    verdict.py        what a person is told
+    comparison.py      both are trained, and what came of it: the table and the tolerances
+    causes.py          what may make two sides differ; diagnosis.py: confirmed by switching it off
+    verdict.py         what is said to a person
 
 `scripts/parity.py` is the command. Nothing else knows this package.
 """

@@ -29,28 +29,28 @@ class Cause:
         return self.switch(comparison) if callable(self.switch) else self.switch
 
 
-def _configured(found: Comparison, key: str) -> Any:
-    return OmegaConf.select(found.sides.other, key)
+def _configured(comparison: Comparison, key: str) -> Any:
+    return OmegaConf.select(comparison.sides.other, key)
 
 
-def _differs_within_a_step(found: Comparison) -> bool:
-    return found.differs("gradients", "loss")
+def _differs_within_a_step(comparison: Comparison) -> bool:
+    return comparison.differs("gradients", "loss")
 
 
-def _is_merged(found: Comparison) -> bool:
+def _is_merged(comparison: Comparison) -> bool:
     """Are batches that are accumulated compared with one larger batch?"""
-    return found.reference_plan.accumulate_grad_batches < found.plan.accumulate_grad_batches
+    return comparison.reference_plan.accumulate_grad_batches < comparison.plan.accumulate_grad_batches
 
 
-def _in_parts(found: Comparison, ranks: int) -> Switch:
-    plan, batch_size = found.plan, found.plan.batch_size or found.facts.get("batch size") or 1
-    accumulated = plan.accumulate_grad_batches if _is_merged(found) else 1
+def _in_parts(comparison: Comparison, ranks: int) -> Switch:
+    plan, batch_size = comparison.plan, comparison.plan.batch_size or comparison.facts.get("batch size") or 1
+    accumulated = plan.accumulate_grad_batches if _is_merged(comparison) else 1
     return {"interventions.parts": [batch_size * plan.data_parallel_size, accumulated, ranks]}
 
 
-def _equal_batches(found: Comparison) -> Switch:
+def _equal_batches(comparison: Comparison) -> Switch:
     """A batch size, and numbers of batches, with which every batch of every process has as many samples as any other."""
-    plan, lengths = found.plan, found.facts.get("length", {})
+    plan, lengths = comparison.plan, comparison.facts.get("length", {})
     stages = {"val": lengths.get("validation samples", 0), "test": lengths.get("test samples", 0)}
     size = max(1, min([plan.batch_size or 1, *(length // plan.data_parallel_size for length in stages.values() if length)]))
     total = size * plan.data_parallel_size
@@ -58,29 +58,29 @@ def _equal_batches(found: Comparison) -> Switch:
     return batches | {f"trainer.limit_{stage}_batches": length // total for stage, length in stages.items() if length}
 
 
-def _unpadded(found: Comparison) -> Switch:
+def _unpadded(comparison: Comparison) -> Switch:
     """Epochs that end before the batches in which a sampler repeats samples."""
-    if "samples" not in found.facts["repeated"]:
-        return _equal_batches(found)
-    padded = min(difference.step for difference in found.beyond if difference.quantity == "samples")
-    return {"trainer.limit_train_batches": max(1, padded * found.plan.accumulate_grad_batches)}
+    if "samples" not in comparison.facts["repeated"]:
+        return _equal_batches(comparison)
+    padded = min(difference.step for difference in comparison.beyond if difference.quantity == "samples")
+    return {"trainer.limit_train_batches": max(1, padded * comparison.plan.accumulate_grad_batches)}
 
 
-def _is_scaled(found: Comparison) -> bool:
+def _is_scaled(comparison: Comparison) -> bool:
     """Are the learning rates everywhere the reference's times one power of the world size?"""
-    ratios = [other / reference for reference, other in found.facts.get("rates", ()) if reference]
-    size = found.plan.world_size / found.reference_plan.world_size
+    ratios = [other / reference for reference, other in comparison.facts.get("rates", ()) if reference]
+    size = comparison.plan.world_size / comparison.reference_plan.world_size
     powers = (size, size**0.5, 1 / size, size**-0.5)
     return any(ratios and all(abs(ratio / power - 1) < 1e-6 for ratio in ratios) for power in powers)
 
 
-def _is_summed(found: Comparison) -> bool:
+def _is_summed(comparison: Comparison) -> bool:
     """Is each gradient of the first step that differs the reference's over the number of processes and accumulated batches?"""
-    first, parts = found.first, _parts_of(found.plan) / _parts_of(found.reference_plan)
+    first, parts = comparison.first, _parts_of(comparison.plan) / _parts_of(comparison.reference_plan)
     if first is None or first.quantity != "gradients" or parts <= 1:
         return False
-    gradients = [d for d in found.other.differences if d.quantity == "gradients" and d.step == first.step]
-    return all(abs(d.value - (1 - 1 / parts)) < 1e-2 for d in gradients if d.size and d.name not in found.rounding_alone)
+    gradients = [d for d in comparison.other.differences if d.quantity == "gradients" and d.step == first.step]
+    return all(abs(d.value - (1 - 1 / parts)) < 1e-2 for d in gradients if d.size and d.name not in comparison.rounding_alone)
 
 
 def _parts_of(plan: Plan) -> int:
@@ -88,10 +88,10 @@ def _parts_of(plan: Plan) -> int:
 
 
 def _noise(library: str) -> Cause:
-    def is_suspected(found: Comparison) -> bool:
-        if found.differs("samples"):
+    def is_suspected(comparison: Comparison) -> bool:
+        if comparison.differs("samples"):
             return True  # by the data, which draws before a step and in workers, where it is not seen
-        return library in found.facts.get("draws", ()) and found.differs("gradients", "loss", "buffers", *AT_THE_END)
+        return library in comparison.facts.get("draws", ()) and comparison.differs("gradients", "loss", "buffers", *AT_THE_END)
 
     return Cause(
         f"noise drawn per rank, by {library}",
@@ -160,7 +160,7 @@ CAUSES = (
     ),
     Cause(
         "unused parameters",
-        lambda c: "find_unused_parameters" in str(c.failure and c.failure.tracebacks) or c.facts.get("unused", False),
+        lambda c: "find_unused_parameters" in str(c.failure and c.failure.traceback) or c.facts.get("unused", False),
         "DDP waits for their gradients; set trainer.strategy.find_unused_parameters=true, or take them out of the model",
         {"trainer.strategy.find_unused_parameters": True},
     ),

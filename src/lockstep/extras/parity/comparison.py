@@ -1,23 +1,27 @@
 """Two sides are trained and compared, and what came of it: the table, the tolerances, the verdict. Imports no torch."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from lockstep.config.plan import Plan
 from lockstep.console import aligned
 from lockstep.errors import NamedFailure
-from lockstep.extras.parity.groups import Groups, SideFailed
-from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Role, Sides, as_one_process, for_steps
+from lockstep.extras.parity.processes import Processes, SideFailed
+from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Role, Sides, Training, as_one_process, for_steps
 
-Parts = dict[str, tuple[Role, dict[str, Any]]]  # what each group does, and what is done to its training alone
+Roles = dict[str, tuple[Role, dict[str, Any]]]  # what each side does, and the interventions in its training alone
+Train = Callable[[Roles], dict[str, Findings]]
 
 # Of one step from identical state, as max|a-b| / max|a|, of buffers entry by entry. Calibrated by the control, a permuted
 # batch: over the models of benchmarks/parity.md its gradients differ by up to 4e-14 in float64, and by 1e-5 in float32 where
-# no unit is at its kink.
+# no unit is at the boundary of its ReLU.
 ONE_STEP = {64: 1e-10, 32: 1e-3, 16: 1e-1}
 # What a single step of the control may excuse, as ten times its own difference: rounding, but amplified by the model.
 AMPLIFIED = {64: 1e-8, 32: 1e-3, 16: 1e-1}
@@ -69,17 +73,22 @@ class Row:
 class Comparison:
     """What came of comparing two sides.
 
-    `at_kinks`: the gradients that differ are those of units within rounding of their kink. `imitated`: the control with
-    permuted batches was another training; its place has been taken by noise in the reference's gradients. `failure`: a side
-    failed, and nothing was found.
+    `at_relu_boundaries`: the gradients that differ are those of units within rounding of the boundary of their ReLU. `imitated`:
+    the control with permuted batches was another training; its place has been taken by noise in the reference's gradients.
+    `failure`: a side failed, and nothing was compared.
     """
 
     sides: Sides
     other: Findings
     control: Findings
-    at_kinks: bool = False
+    at_relu_boundaries: bool = False
     imitated: bool = False
     failure: SideFailed | None = None
+
+    def extended(self, other: list[Difference], control: list[Difference]) -> "Comparison":
+        """Returns the comparison with more differences of both."""
+        other, control = self.other.differences + other, self.control.differences + control
+        return replace(self, other=Findings(other, self.other.facts), control=Findings(control, self.control.facts))
 
     @property
     def plan(self) -> Plan:
@@ -96,8 +105,8 @@ class Comparison:
 
     @cached_property
     def rows(self) -> list[Row]:
-        found = [[d for d in self._compared if d.quantity == quantity] for quantity in QUANTITIES]
-        return [max(map(self._row, of_one), key=lambda row: row.beyond) for of_one in found if of_one]
+        quantities = [[d for d in self._compared if d.quantity == quantity] for quantity in QUANTITIES]
+        return [max(map(self._row, tensors), key=lambda row: row.beyond) for tensors in quantities if tensors]
 
     def _row(self, difference: Difference) -> Row:
         bits, quantity, control = self.sides.bits, difference.quantity, self._controls.get(_key(difference), math.nan)
@@ -137,7 +146,9 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        return self.failure is None and all(row.equal or (self.at_kinks and row.quantity == "gradients") for row in self.rows)
+        return self.failure is None and all(
+            row.equal or (self.at_relu_boundaries and row.quantity == "gradients") for row in self.rows
+        )
 
     def differs(self, *quantities: str) -> bool:
         return any(not row.equal for row in self.rows if row.quantity in quantities)
@@ -183,13 +194,13 @@ class Comparison:
         cells = [("quantity", "difference", "control", "tolerance", "")]
         for row in self.rows:
             name = f"{row.quantity.split()[0]} after {self.sides.steps} steps" if row.quantity in AT_THE_END else row.quantity
-            verdict = "equal" if row.equal else "equal but at kinks" if self.at_kinks else "NOT EQUAL"
+            verdict = "equal" if row.equal else "equal but at ReLU boundaries" if self.at_relu_boundaries else "NOT EQUAL"
             cells.append((name, _number(row.difference), _number(row.control), _number(row.tolerance), verdict))
         return aligned(cells, right=True)
 
 
 def _key(difference: Difference) -> tuple[str, str]:
-    """By which the control's are found: of any tensor where it is about weights, since drift is chance."""
+    """Returns what identifies the control's: of any tensor if it is about weights, since drift is chance."""
     return difference.quantity, "" if difference.quantity == "weights" else difference.name
 
 
@@ -207,68 +218,73 @@ class TooFewSteps(NamedFailure):
     """Training has ended before the steps that were asked for: there is no verdict on them."""
 
 
-def compare(sides: Sides, processes: Groups, freely: bool = True) -> Comparison:
-    """Trains both sides and the control, step by step from the reference's states, then `freely`. The control's drift is
-    the largest of three: Adam amplifies rounding by chance, now more, now less.
+def compare(sides: Sides, processes: Processes, freely: bool = True) -> Comparison:
+    """Trains both sides and the control, step by step from the reference's states; then `freely`, if all steps are equal.
 
-    The gradient of a ReLU jumps where its input is zero: in float32 an input within rounding of it now and then falls on
-    either side. So where nothing but gradients differ they are compared again in float64. Raises TooFewSteps where the
+    The gradient of a ReLU jumps at its boundary, where its input is zero: in float32 an input within rounding of it now and then
+    falls on either side. So if nothing but gradients differ they are compared again in float64. Raises TooFewSteps if the
     reference ends early.
     """
-    found = _compare(sides, processes, freely)
-    if sides.bits != 32 or not sides.is_same_precision or {difference.quantity for difference in found.beyond} != {"gradients"}:
-        return found
-    steps = 1 + max(difference.step for difference in found.beyond)
-    exact = _compare(sides.changed({"trainer.precision": "64-true"}, steps), processes, freely=False)
-    return replace(found, at_kinks=exact.failure is None and not exact.differs("gradients"))  # it may be bound to float32
-
-
-def _compare(sides: Sides, processes: Groups, freely: bool) -> Comparison:
     with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
         train = partial(_train, sides, processes, Path(folder))
         try:
-            stepwise = train({"reference": ("lead", {}), "other": ("follow", {}), "control": ("follow", {"permuted": 1})})
-            reference, other, control = (stepwise[name] for name in ("reference", "other", "control"))
-            if (done := reference.facts["steps"]) < sides.steps:
-                fewer = f"; parity.steps={done} is the most" if done else ""
-                raise TooFewSteps(f"the reference has made {done} of {sides.steps} steps, so there is no verdict{fewer}")
-            imitated = is_another_training(control, sides.bits)
-            differences, drift = list(other.differences), [] if imitated else list(control.differences)
-            if freely:
-                how = "noise" if imitated else "permuted"
-                ends = train({"other": ("finish", {}), "control": ("finish", {how: 1}), "reference": ("finish", {how: 2})})
-                third = train({"control": ("finish", {how: 3})})["control"]
-                differences += ends["other"].differences
-                drift += ends["control"].differences + ends["reference"].differences + third.differences
+            result = _step_by_step(sides, train)
+            if sides.bits == 32 and sides.is_same_precision and {one.quantity for one in result.beyond} == {"gradients"}:
+                steps = 1 + max(difference.step for difference in result.beyond)
+                exact = compare(sides.changed({"trainer.precision": "64-true"}, steps), processes, freely=False)
+                is_equal = exact.failure is None and not exact.differs("gradients")  # it may be bound to float32
+                result = replace(result, at_relu_boundaries=is_equal)
+            return _to_the_end(result, train) if freely and result.equal else result
         except SideFailed as failure:
             return Comparison(sides, Findings([], {}), Findings([], {}), failure=failure)
-    return Comparison(sides, Findings(differences, other.facts), Findings(drift, reference.facts), imitated=imitated)
 
 
-def repeats(sides: Sides, processes: Groups) -> bool:
+def _step_by_step(sides: Sides, train: Train) -> Comparison:
+    findings = train({"reference": ("lead", {}), "other": ("follow", {}), "control": ("follow", {"permuted": 1})})
+    reference, other, control = (findings[name] for name in ("reference", "other", "control"))
+    if (done := reference.facts["steps"]) < sides.steps:
+        fewer = f"; parity.steps={done} is the most" if done else ""
+        raise TooFewSteps(f"the reference has made {done} of {sides.steps} steps, so there is no verdict{fewer}")
+    imitated = is_another_training(control, sides.bits)
+    return Comparison(sides, other, Findings([] if imitated else control.differences, reference.facts), imitated=imitated)
+
+
+def _to_the_end(result: Comparison, train: Train) -> Comparison:
+    """The control's drift is the larger of two, of three if that is not enough: Adam amplifies rounding by chance, now more, now
+    less."""
+    how = "noise" if result.imitated else "permuted"
+    ends = train({"other": ("finish", {}), "control": ("finish", {how: 1}), "reference": ("finish", {how: 2})})
+    drift = ends["control"].differences + ends["reference"].differences
+    result = result.extended(ends["other"].differences, drift)
+    return result if result.equal else result.extended([], train({"control": ("finish", {how: 3})})["control"].differences)
+
+
+def repeats(sides: Sides, processes: Processes) -> bool:
     """Does the reference, trained twice, come to the same bits?"""
     with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
-        found = _train(sides, processes, Path(folder), {"reference": ("lead", {}), "control": ("follow", {})})
-    return all(difference.value == 0 for difference in found["control"].differences)
+        findings = _train(sides, processes, Path(folder), {"reference": ("lead", {}), "control": ("follow", {})})
+    return all(difference.value == 0 for difference in findings["control"].differences)
 
 
-def in_larger_batches(sides: Sides, processes: Groups) -> Sides:
-    """Accumulated batches are compared with one larger batch on one process, where nothing makes that another thing: BatchNorm,
-    or any state that changes with each batch."""
+def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
+    """Accumulated batches are compared with one larger batch on one process, unless something makes that another thing:
+    BatchNorm, or any state that changes with each batch."""
     one = Plan.of(sides.reference)
     if one.accumulate_grad_batches == 1 or one.world_size > 1 or one.global_batch_size is None:
         return sides
-    if processes.run({"control": ("counts_batches", for_steps(sides.reference, 1, processes.folder))})["control"]:
+    facts = _train(replace(sides, steps=1), processes, processes.folder, {"control": ("alone", {})})["control"].facts
+    if facts["batchnorm"] or facts["changes with each batch"]:
         return sides
     return replace(sides, reference=as_one_process(sides.reference, parts=1))
 
 
-def _train(sides: Sides, processes: Groups, folder: Path, roles: Parts) -> dict[str, Findings]:
-    """The groups in their roles, at the same time."""
-    followers = tuple(name for name, (role, _) in roles.items() if role == "follow")
-    jobs = {}
+def _train(sides: Sides, processes: Processes, folder: Path, roles: Roles) -> dict[str, Findings]:
+    """Trains the sides in their roles, at the same time."""
+    trainings = {}
     for name, (role, interventions) in roles.items():
+        if role == "follow":
+            (folder / name).mkdir()
         cfg = for_steps(sides.other if name == "other" else sides.reference, sides.steps, folder)
         cfg.interventions.update(interventions)
-        jobs[name] = ("train", cfg, role, (folder, followers, name))
-    return processes.run(jobs)
+        trainings[name] = Training(OmegaConf.to_container(cfg), asdict(Plan.of(cfg)), role, str(folder), name)
+    return processes.train(trainings)

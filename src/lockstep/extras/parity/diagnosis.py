@@ -6,31 +6,31 @@ from dataclasses import dataclass
 from lockstep.errors import ConfigError
 from lockstep.extras.parity.causes import CAUSES, KERNELS, Cause
 from lockstep.extras.parity.comparison import Comparison, TooFewSteps, compare, repeats
-from lockstep.extras.parity.groups import Groups
+from lockstep.extras.parity.processes import Processes
 from lockstep.extras.parity.sides import Sides
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Causes, confirmed, and what is still found with all of them switched off: None where both sides are then equal."""
+    """Causes, confirmed, and the comparison with all of them switched off: None if both sides are then equal."""
 
     causes: list[Cause]
     rest: Comparison | None
 
 
-def explained(comparison: Comparison, processes: Groups) -> list[Explanation]:
-    """What is found first, then what is found behind it, and so on; nothing where no cause is confirmed."""
-    found: list[Explanation] = []
+def explained(comparison: Comparison, processes: Processes) -> list[Explanation]:
+    """Returns what explains the first difference, then the first that is left, and so on; nothing if no cause is confirmed."""
+    explanations: list[Explanation] = []
     possible, current = list(CAUSES), comparison
     while current is not None and (causes := _causes_of(current, possible, processes)):
         possible = [cause for cause in possible if cause not in causes]
         current = _rest(current, causes, processes)
-        found.append(Explanation(causes, current))
-    return found
+        explanations.append(Explanation(causes, current))
+    return explanations
 
 
-def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Groups) -> Comparison | None:
-    """Over all steps: causes are confirmed up to the first step that differs, and by the end only where nothing else differs."""
+def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Processes) -> Comparison | None:
+    """Compares over all steps: causes are confirmed up to the first one that differs, by the end only if nothing else does."""
     if comparison.only_the_end_differs:
         return None
     processes.doing = "what is behind it"
@@ -38,8 +38,8 @@ def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Groups) ->
     return None if rest.equal else rest
 
 
-def _causes_of(comparison: Comparison, possible: Sequence[Cause], processes: Groups) -> list[Cause]:
-    """With it, or with all of them, switched off the sides are equal; with one of them on they are not."""
+def _causes_of(comparison: Comparison, possible: Sequence[Cause], processes: Processes) -> list[Cause]:
+    """Returns a cause, or as few as are needed together, without which the sides are equal."""
     suspects = [cause for cause in possible if cause.is_suspected(comparison)]
     confirmed = _confirmed(suspects, comparison, processes)
     if confirmed or comparison.failure is not None or repeats(_without([], comparison, comparison.steps_needed), processes):
@@ -47,8 +47,8 @@ def _causes_of(comparison: Comparison, possible: Sequence[Cause], processes: Gro
     return _confirmed([KERNELS], comparison, processes) or _confirmed([*suspects, KERNELS], comparison, processes)
 
 
-def _confirmed(suspects: Sequence[Cause], comparison: Comparison, processes: Groups) -> list[Cause]:
-    """One of them, or as few as are needed together; what explains more than itself is taken only where nothing else does."""
+def _confirmed(suspects: Sequence[Cause], comparison: Comparison, processes: Processes) -> list[Cause]:
+    """A cause that explains more than itself is taken only if nothing else does."""
     particular, general = ([cause for cause in suspects if cause.is_general == kind] for kind in (False, True))
     return (
         _alone(particular, comparison, processes)
@@ -58,11 +58,11 @@ def _confirmed(suspects: Sequence[Cause], comparison: Comparison, processes: Gro
     )
 
 
-def _alone(suspects: Sequence[Cause], comparison: Comparison, processes: Groups) -> list[Cause]:
+def _alone(suspects: Sequence[Cause], comparison: Comparison, processes: Processes) -> list[Cause]:
     return next(([suspect] for suspect in suspects if _equal_without([suspect], comparison, processes)), [])
 
 
-def _together(suspects: Sequence[Cause], comparison: Comparison, processes: Groups) -> list[Cause]:
+def _together(suspects: Sequence[Cause], comparison: Comparison, processes: Processes) -> list[Cause]:
     needed = [suspect for suspect in suspects if suspect.composes]
     if len(needed) < 2 or not _equal_without(needed, comparison, processes):
         return []
@@ -72,7 +72,7 @@ def _together(suspects: Sequence[Cause], comparison: Comparison, processes: Grou
     return needed
 
 
-def _equal_without(causes: Sequence[Cause], comparison: Comparison, processes: Groups) -> bool:
+def _equal_without(causes: Sequence[Cause], comparison: Comparison, processes: Processes) -> bool:
     """For as many steps as the difference needs to show."""
     processes.doing = f"without {' and '.join(cause.name for cause in causes)}"
     try:

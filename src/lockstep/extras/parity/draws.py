@@ -15,22 +15,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _SEED = 0
 _DRAW_NOTHING = {"seed", "getstate", "setstate", "get_state", "set_state", "default_rng"}  # nor do classes
-_WHOLE = {"choice", "permutation", "shuffle", "dirichlet", "multinomial", "multivariate_normal"}  # these belong together
-_TORCH_WHOLE = {"randperm", "multinomial"}
-_TORCH = {"rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "normal", "normal_", "uniform_"} | {
-    *("exponential_", "random_", "log_normal_", "cauchy_", "geometric_", "bernoulli", "bernoulli_", "poisson", "_standard_gamma"),
-    *("rrelu_with_noise", "rrelu_with_noise_"),
-}
+_JOINT = {"choice", "permutation", "shuffle", "dirichlet", "multinomial", "multivariate_normal"}  # their numbers belong together
+_TORCH_JOINT = {"randperm", "multinomial"}
 
 
 def states(device: torch.device) -> dict[str, Any]:
-    """Of the generators that are global to the process; torch's of this device."""
+    """Returns the states of the generators that are global to the process; torch's of this device."""
     drawn = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
     return {"torch": drawn.numpy().tobytes(), "numpy": pickle.dumps(numpy.random.get_state()), "Python": random.getstate()}
 
 
 def drawn_between(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
-    """The libraries whose generators have moved on."""
+    """Returns the libraries whose generators have moved on."""
     return {name for name, state in before.items() if state != after[name]}
 
 
@@ -57,7 +53,7 @@ def _constant(module: Any, name: str) -> Callable[..., Any]:
     def drawn(*arguments: Any, **named: Any) -> Any:
         module.seed(_SEED)
         values = draw(*arguments, **named)
-        if isinstance(values, numpy.ndarray) and values.size and name not in _WHOLE:
+        if isinstance(values, numpy.ndarray) and values.size and name not in _JOINT:
             values[...] = values.flat[0]
         return values
 
@@ -71,7 +67,8 @@ class _Constant(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs, name = kwargs or {}, func.overloadpacket.__name__
-        if name not in _TORCH | _TORCH_WHOLE or any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
+        has_generator = any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
+        if torch.Tag.nondeterministic_seeded not in func.tags or has_generator:
             return func(*args, **kwargs)
         if name.startswith("bernoulli"):
             return _kept(name, *args, **kwargs)
@@ -79,7 +76,8 @@ class _Constant(TorchDispatchMode):
             return _mean_slope(name, *args, **kwargs)
         torch.manual_seed(_SEED)
         drawn = func(*args, **kwargs)
-        return drawn.fill_(drawn.flatten()[0]) if drawn.numel() and name in _TORCH else drawn
+        is_filled = isinstance(drawn, Tensor) and drawn.numel() and name not in _TORCH_JOINT
+        return drawn.fill_(drawn.flatten()[0]) if is_filled else drawn
 
 
 def _kept(name: str, tensor: Tensor, p: Any = None, **_: Any) -> Tensor:

@@ -18,19 +18,19 @@ from torch.overrides import TorchFunctionMode
 
 from lockstep.counter_rng import seed_of
 from lockstep.datamodules.batches import Batch, leaves, samples_in
-from lockstep.extras.parity.differences import of_all_ranks
+from lockstep.extras.parity.differences import all_ranks
 from lockstep.extras.parity.draws import constant_draws
 from lockstep.nets import Dropout
 from lockstep.trainer.batchnorm import OverAllProcesses
 
-ROUNDING_OF_A_SUM = 64  # units in the last place: gradients in other orders of the samples differ by up to about as many
+_ROUNDING_OF_A_SUM = 64  # units in the last place: gradients in other orders of the samples differ by up to about as many
 _CHANGING = ("training_step", "on_train_batch_end", "on_train_epoch_end", "on_validation_epoch_end")  # may change buffers
-IGNORED = -100  # torch's ignore_index: a target that counts for no loss
+_IGNORED = -100  # torch's ignore_index: a target that counts for no loss
 
 
 @contextmanager
-def applied(interventions: Mapping[Any, Any], model: LightningModule) -> Iterator[None]:
-    """While the model trains. To both sides, to switch a cause off:
+def applied(interventions: Mapping[Any, Any], model: LightningModule, world_size: int = 1) -> Iterator[None]:
+    """Within, the model trains with these. To both sides, of which this one has so many processes, to switch a cause off:
 
         parts       [samples, accumulated, ranks]: one process's batches in the parts that several have, in evaluation too
         still       buffers are left as they are
@@ -54,23 +54,23 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule) -> Iterato
     if "permuted" in interventions:
         generator = torch.Generator().manual_seed(seed_of(interventions["permuted"]))
         _wrap(model, functools.partial(_in_parts, model, lambda n: [torch.randperm(n, generator=generator)], 1))
-    if "parts" in interventions and not dist.is_initialized():
+    if "parts" in interventions and world_size == 1:
         size, accumulated, ranks = interventions["parts"]
         parts = functools.partial(_parts, size=size, ranks=ranks)
         _wrap(model, functools.partial(_in_parts, model, parts, accumulated * ranks))
         for step in ("validation_step", "test_step"):
-            _wrap(model, functools.partial(_evaluated_in_parts, model, parts), step)
+            _wrap(model, functools.partial(_in_parts, model, parts, 0), step)
     if "still" in interventions:
         for step in _CHANGING:
             _wrap(model, functools.partial(_still, model), step)
     if "summed" in interventions:
-        _wrap(model, functools.partial(_times_parts, model))
+        _wrap(model, functools.partial(_times_parts, model, world_size))
     if "batch_first" in interventions:
         for layer in time_first(model):
             layer.batch_first = True  # pyright: ignore[reportArgumentType]
-    if "norms" in interventions and dist.is_initialized():
+    if "norms" in interventions and world_size > 1:
         _wrap(model, _synchronised)
-    if "tokens" in interventions and dist.is_initialized():
+    if "tokens" in interventions and world_size > 1:
         _wrap(model, _weighted_by_tokens)
     with ExitStack() as stack:
         if "no_dropout" in interventions:
@@ -80,81 +80,67 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule) -> Iterato
 
 
 def _wrap(model: LightningModule, around: Callable[..., Any], name: str = "training_step") -> None:
-    """`around(step, *arguments)` in place of one of the module's steps or hooks."""
+    """Puts `around(step, *arguments)` in the place of one of the module's steps or hooks."""
     step = getattr(model, name)
     setattr(model, name, functools.wraps(step)(functools.partial(around, step)))
 
 
-def taken(batch: Any, order: Tensor) -> Any:
-    """These samples of the batch, in this order."""
+def index_batch(batch: Any, order: Tensor) -> Any:
+    """Returns these samples of the batch, in this order."""
     n = samples_in(batch)
     return apply_to_collection(batch, Tensor, lambda leaf: leaf[order.to(leaf.device)] if leaf.shape[:1] == (n,) else leaf)
 
 
 @contextmanager
-def counted(model: nn.Module, order: Tensor) -> Iterator[None]:
-    """Dropout that has been told a batch's samples drops those of these ones, in this order."""
-    told = [(layer, layer.keys) for layer in model.modules() if isinstance(layer, Dropout) and layer.keys is not None]
-    for layer, keys in told:
+def index_dropout(model: nn.Module, order: Tensor) -> Iterator[None]:
+    """Within, dropout that knows a batch's samples drops those of these ones, in this order."""
+    layers = [(layer, layer.keys) for layer in model.modules() if isinstance(layer, Dropout) and layer.keys is not None]
+    for layer, keys in layers:
         layer.keys = keys[order.to(keys.device)]
     yield
-    for layer, keys in told:
+    for layer, keys in layers:
         layer.keys = keys
 
 
 def _parts(n: int, size: int, ranks: int) -> list[Tensor]:
-    """Which of n samples each process has of each of the batches, of this size, that are accumulated."""
+    """Returns which of n samples each process has of each of the batches, of this size, that are accumulated."""
     chunks = torch.arange(n).split(size)
     return [chunk[rank::ranks] for chunk in chunks for rank in range(min(ranks, len(chunk)))]
 
 
-def _each_part(
+def _in_parts(
     model: nn.Module,
     parts: Callable[[int], list[Tensor]],
     number: int,
     step: Callable[..., Any],
     batch: Any,
     *rest: Any,
-    **named: Any,
-) -> list[Any]:
-    """What the step returns for each of so many parts."""
-    outputs = []
-    for order in parts(samples_in(batch) or 0):
-        part = taken(batch, order)
-        if isinstance(part, Batch):
-            part = part._replace(loss_weight=part.loss_weight * number)
-        with counted(model, order):
-            outputs.append(step(part, *rest, **named))
-    return outputs
-
-
-def _in_parts(
-    model: nn.Module, parts: Callable[[int], list[Tensor]], number: int, step: Callable[..., Any], *batch: Any, **named: Any
+    **kwargs: Any,
 ) -> Any:
-    """The mean of what the step returns for this number of parts, as processes and accumulated batches average it."""
-    outputs = _each_part(model, parts, number, step, *batch, **named)
+    """Returns the mean of what the step returns for this number of parts, as processes and accumulated batches average it; for
+    no number, in evaluation, what it returns for the last."""
+    outputs: list[Any] = []
+    for order in parts(samples_in(batch) or 0):
+        part = index_batch(batch, order)
+        if isinstance(part, Batch):
+            part = part._replace(loss_weight=part.loss_weight * max(1, number))
+        with index_dropout(model, order):
+            outputs.append(step(part, *rest, **kwargs))
     losses: list[Any] = [output.get("loss") if isinstance(output, dict) else output for output in outputs]
-    if not losses or any(loss is None for loss in losses):
+    if not (number and losses) or any(loss is None for loss in losses):
         return outputs[-1] if outputs else None
     loss = torch.stack(losses).sum() / number
     return outputs[-1] | {"loss": loss} if isinstance(outputs[-1], dict) else loss
 
 
-def _evaluated_in_parts(
-    model: nn.Module, parts: Callable[[int], list[Tensor]], step: Callable[..., Any], *batch: Any, **named: Any
-) -> Any:
-    outputs = _each_part(model, parts, 1, step, *batch, **named)
-    return outputs[-1] if outputs else None
-
-
-def _still(model: LightningModule, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """A step that leaves buffers as they have been, those that it has put in the place of others too."""
+def _still(model: LightningModule, step: Callable[..., Any], *arguments: Any, **kwargs: Any) -> Any:
+    """Makes a step that leaves buffers as they have been, those that it has put in the place of others too."""
     before = [
         (module, name, buffer, buffer.clone())
         for module in model.modules()
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
     ]
-    output = step(*arguments, **named)
+    output = step(*arguments, **kwargs)
     with torch.no_grad():
         for module, name, buffer, value in before:
             setattr(module, name, buffer)
@@ -162,51 +148,50 @@ def _still(model: LightningModule, step: Callable[..., Any], *arguments: Any, **
     return output
 
 
-def _times_parts(model: LightningModule, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    processes = dist.get_world_size() if dist.is_initialized() else 1
-    return _scaled(step(*arguments, **named), processes * model.trainer.accumulate_grad_batches)
+def _times_parts(model: LightningModule, world_size: int, step: Callable[..., Any], *arguments: Any, **kwargs: Any) -> Any:
+    return _scaled(step(*arguments, **kwargs), world_size * model.trainer.accumulate_grad_batches)
 
 
 def _scaled(output: Any, factor: float) -> Any:
-    """What a step returns, with its loss times the factor."""
+    """Returns what a step has returned, with its loss times the factor."""
     if output is None:
         return None
     return output | {"loss": output["loss"] * factor} if isinstance(output, dict) else output * factor
 
 
 def time_first(model: nn.Module) -> list[nn.Module]:
-    """The layers that take batches as (time, samples, features), as torch's recurrent and attention layers do if not told."""
+    """Returns the layers that take batches as (time, samples, features), by default torch's recurrent and attention layers."""
     return [layer for layer in model.modules() if getattr(layer, "batch_first", None) is False]
 
 
-def _synchronised(step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def _synchronised(step: Callable[..., Any], *arguments: Any, **kwargs: Any) -> Any:
     with OverAllProcesses():
-        return step(*arguments, **named)
+        return step(*arguments, **kwargs)
 
 
-def _weighted_by_tokens(step: Callable[..., Any], batch: Any, *rest: Any, **named: Any) -> Any:
-    """The mean over a process's tokens, as its share of a mean over those of all processes."""
-    everyone = of_all_ranks(counted_tokens(batch))
+def _weighted_by_tokens(step: Callable[..., Any], batch: Any, *rest: Any, **kwargs: Any) -> Any:
+    """Makes the mean over a process's tokens its share of a mean over those of all processes."""
+    everyone = all_ranks(count_tokens(batch))
     padded = {name for counts in everyone for name, (_, ignored) in counts.items() if ignored}
     total = sum(kept for counts in everyone for name, (kept, _) in counts.items() if name in padded)
-    ours = sum(kept for name, (kept, _) in everyone[dist.get_rank()].items() if name in padded)
-    return _scaled(step(batch, *rest, **named), len(everyone) * ours / max(1, total))
+    own = sum(kept for name, (kept, _) in everyone[dist.get_rank()].items() if name in padded)
+    return _scaled(step(batch, *rest, **kwargs), len(everyone) * own / max(1, total))
 
 
-def counted_tokens(batch: Any) -> dict[str, tuple[int, int]]:
-    """Of each tensor of integers, how many are targets, and how many are torch's ignore_index."""
+def count_tokens(batch: Any) -> dict[str, tuple[int, int]]:
+    """Returns of each tensor of integers how many are targets, and how many are torch's ignore_index."""
     integers = [(name, leaf) for name, leaf in leaves(batch) if leaf.dtype == torch.int64]
-    return {name: (int((leaf != IGNORED).sum()), int((leaf == IGNORED).sum())) for name, leaf in integers}
+    return {name: (int((leaf != _IGNORED).sum()), int((leaf == _IGNORED).sum())) for name, leaf in integers}
 
 
 @torch.no_grad()
-def round_anew(optimizer: torch.optim.Optimizer, number: int, step: int) -> None:
-    """What the rounding of sums does to gradients, imitated: noise of some units of their largest value's last place."""
+def add_rounding(optimizer: torch.optim.Optimizer, number: int, step: int) -> None:
+    """Imitates what the rounding of sums does to gradients: noise of some units of their largest value's last place."""
     generator = torch.Generator().manual_seed(seed_of(number, step))
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
         gradient = parameter.grad
         if gradient is not None and gradient.layout == torch.strided and gradient.numel():
-            size = ROUNDING_OF_A_SUM * torch.finfo(gradient.dtype).eps * gradient.abs().max()
+            size = _ROUNDING_OF_A_SUM * torch.finfo(gradient.dtype).eps * gradient.abs().max()
             gradient += (size * torch.randn(gradient.shape, generator=generator, dtype=gradient.dtype)).to(gradient.device)
 
 

@@ -11,10 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import Plan
 from lockstep.config.rules import Rule, integer, number, one_of
 from lockstep.errors import config_error
-from lockstep.extras.parity.groups import Group
 from lockstep.trainer.checks import PRECISIONS
 
-Role = Literal["lead", "follow", "finish"]
+Role = Literal["lead", "follow", "finish", "alone"]
 AT_THE_END = ("weights", "buffers at the end")  # quantities of trainings that run freely
 
 
@@ -31,8 +30,21 @@ PARITY_RULES = {
 
 
 @dataclass(frozen=True)
+class Training:
+    """A training to do: the config and the plan of its run as plain containers, and what it is for (see trainings.py).
+    `folder`: of the comparison; its subfolders are of the trainings that follow another one."""
+
+    config: Any
+    plan: dict[str, Any]
+    role: Role
+    folder: str
+    subfolder: str
+
+
+@dataclass(frozen=True)
 class Difference:
-    """Of one tensor of a quantity in one step, counted from 0 (or in the validation after it), relative to its own size.
+    """How far one tensor of a quantity is from its reference in one step, counted from 0 (or in the validation after it),
+    relative to its own size.
 
     `bits`: what holds the tensor's numbers, which may be coarser than what they are computed in. `size`: its largest |a| or |b|.
     """
@@ -47,10 +59,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Findings:
-    """What one training has found: its differences from the other, and facts about the model."""
+    """What a training has come to: its differences from the other, and facts about the model."""
 
     differences: list[Difference]
     facts: dict[str, Any]
+
+    @classmethod
+    def from_plain(cls, content: dict[str, Any]) -> "Findings":
+        return cls([Difference(**difference) for difference in content["differences"]], content["facts"])
 
 
 @dataclass(frozen=True)
@@ -75,9 +91,9 @@ class Sides:
         if made is not None and plan.world_size == 1:
             raise config_error("trainer.devices", cfg.trainer.devices, "one process is the reference; accepted is 2 or more")
         reference = made(cfg) if made is not None else compose(against.split())
-        theirs = Plan.of(reference)
-        if plan.global_batch_size != theirs.global_batch_size:
-            sizes = f"{plan.global_batch_size} and {theirs.global_batch_size}"
+        reference_plan = Plan.of(reference)
+        if plan.global_batch_size != reference_plan.global_batch_size:
+            sizes = f"{plan.global_batch_size} and {reference_plan.global_batch_size}"
             raise config_error("parity.against", against, f"the sides take {sizes} samples a step; set global_batch_size")
         # where precisions are what is compared, each side keeps its own
         own = cfg.parity.precision == "run" or any(override.startswith("trainer.precision=") for override in against.split())
@@ -94,7 +110,7 @@ class Sides:
 
     @property
     def bits(self) -> int:
-        """Of the coarser of both precisions: 64, 32 or 16."""
+        """Returns those of the coarser of both precisions: 64, 32 or 16."""
         precisions = [str(side.trainer.precision) for side in (self.reference, self.other)]
         return min(64 if "64" in precision else 16 if "16" in precision else 32 for precision in precisions)
 
@@ -102,11 +118,10 @@ class Sides:
     def is_same_precision(self) -> bool:
         return self.reference.trainer.precision == self.other.trainer.precision
 
-    def groups(self) -> dict[str, Group]:
-        """The processes it takes: the reference's, the other's and those of the control, a copy of the reference."""
-        sides = {"reference": self.reference, "other": self.other, "control": self.reference}
-        plans = {name: (Plan.of(side), side.trainer.strategy.timeout) for name, side in sides.items()}
-        return {name: Group(p.world_size, p.accelerator, p.device_ids, timeout) for name, (p, timeout) in plans.items()}
+    @property
+    def processes(self) -> int:
+        """Returns how many it takes: the reference's, the other's and those of the control, a copy of the reference."""
+        return 2 * Plan.of(self.reference).world_size + Plan.of(self.other).world_size
 
 
 def as_one_process(cfg: DictConfig, parts: int | None = None) -> DictConfig:

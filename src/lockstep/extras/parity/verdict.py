@@ -1,4 +1,4 @@
-"""From a composed config to what a person is told. Imports no torch."""
+"""From a composed config to what is said to a person. Imports no torch."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from lockstep.config.plan import Plan
 from lockstep.console import first_of
 from lockstep.extras.parity.comparison import Comparison, compare, in_larger_batches
 from lockstep.extras.parity.diagnosis import Explanation, explained
-from lockstep.extras.parity.groups import Groups, SideFailed
+from lockstep.extras.parity.processes import Processes, SideFailed
 from lockstep.extras.parity.sides import AT_THE_END, Sides
 from lockstep.runs.validation import validated
 
@@ -26,12 +26,12 @@ def parity(
     compose: Callable[[list[str]], DictConfig],
     say: Callable[[str], None] = print,
     show: Callable[[str], None] = lambda _: None,
-    processes: Groups | None = None,
+    processes: Processes | None = None,
 ) -> bool:
-    """Compares the run that `compose([])` gives with its reference, says what came of it; are they equal?
+    """Compares the run that `compose([])` gives with its reference, and says what came of it. Returns whether they are equal.
 
-    `compose` takes more overrides; `show` is told how far it is; `processes` are taken where they are as many as it needs. Raises
-    ConfigError for what can't be compared so, TooFewSteps where training ends early, SideFailed where the reference fails, or
+    `compose` takes more overrides; `show` is called with how far it is; `processes` are started if none are given.
+    Raises ConfigError for what can't be compared so, TooFewSteps if training ends early, SideFailed if the reference fails, or
     the other side for a reason that is not known.
     """
 
@@ -43,23 +43,23 @@ def parity(
     cfg = checked([])
     sides = Sides.of(cfg, checked)
     with ExitStack() as stack:
-        if processes is None or processes.groups != sides.groups():
+        if processes is None:
             folder = stack.enter_context(TemporaryDirectory(prefix="lockstep-parity-"))
-            processes = stack.enter_context(Groups(sides.groups(), Path(folder), cfg.parity.timeout, show))
+            processes = stack.enter_context(Processes(sides.processes, Path(folder), cfg.parity.timeout, show))
         if cfg.parity.against == "one":
             sides = in_larger_batches(sides, processes)
         say("\nagainst ".join(f"{Plan.of(side)}, {side.trainer.precision}" for side in (sides.other, sides.reference)))
         processes.doing = "step by step"
-        found = compare(sides, processes)
-        if found.failure is None:
-            say("\n".join(["", found.table(), "", *notes(found)]))
-        if found.equal:
-            say(f"Equal {_extent(found)}.")
+        comparison = compare(sides, processes)
+        if comparison.failure is None:
+            say("\n".join(["", comparison.table(), "", *notes(comparison)]))
+        if comparison.equal:
+            say(f"Equal {_extent(comparison)}.")
             return True
-        explanations = explained(found, processes)
-    if found.failure is not None and not explanations:
-        raise _hinted(found.failure, cfg)
-    say(verdict(found, explanations))
+        explanations = explained(comparison, processes)
+    if comparison.failure is not None and not explanations:
+        raise _hinted(comparison.failure, cfg)
+    say(verdict(comparison, explanations))
     return False
 
 
@@ -68,7 +68,7 @@ def _hinted(failure: SideFailed, cfg: DictConfig) -> SideFailed:
     types = ("dtype", "Float", "Double", "float32", "float64", "Complex", "complex")
     if cfg.parity.precision == "run" or not any(word in str(failure) for word in types):
         return failure
-    return SideFailed(failure.side, [f"{failure.tracebacks[0].rstrip()} (in {cfg.parity.precision}; try parity.precision=run)"])
+    return SideFailed(failure.side, f"{failure.traceback.rstrip()} (in {cfg.parity.precision}; try parity.precision=run)")
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -99,29 +99,29 @@ def not_compared(comparison: Comparison) -> list[str]:
         "state that is no tensor": facts["not tensors"],
         "samples, by tensors of several shapes, as padded ones have": comparison.other.facts["samples left out"],
     }
-    listed = [f"{what} ({first_of(sorted(found))})" for what, found in names.items() if found]
+    listed = [f"{what} ({first_of(sorted(tensors))})" for what, tensors in names.items() if tensors]
     return [what for what, applies in parts.items() if applies] + listed
 
 
-def verdict(found: Comparison, explanations: list[Explanation]) -> str:
+def verdict(comparison: Comparison, explanations: list[Explanation]) -> str:
     """Where they differ first, and why where that is known; then the same for what is left with that switched off."""
-    lines = [f"Not equal: {found.failure}" if found.failure is not None else f"Not equal, first {_where(found)}."]
-    rest: Comparison | None = found
+    lines = [f"Not equal: {comparison.failure}" if comparison.failure is not None else f"Not equal, first {_where(comparison)}."]
+    rest: Comparison | None = comparison
     for explanation in explanations:
         it, rest = "it" if len(explanation.causes) == 1 else "all of these", explanation.rest
         left = "both are equal" if rest is None else f"they still differ, first {_where(rest)}"
         lines += [f"Why: {c.name}. With {it} switched off {left}.\n     {c.remedy}." for c in explanation.causes]
     if rest is not None:
         lines.append(_DRIFT if rest.is_drift_of_the_control else _UNKNOWN)
-    if found.failure is None:
-        lines.append(f"Compared {_extent(found)}.")
+    if comparison.failure is None:
+        lines.append(f"Compared {_extent(comparison)}.")
     return "\n".join(lines)
 
 
-def _where(found: Comparison) -> str:
+def _where(comparison: Comparison) -> str:
     """How a side fails, or the first difference."""
-    if (first := found.first) is None:
-        return str(found.failure)
+    if (first := comparison.first) is None:
+        return str(comparison.failure)
     where = f"in step {first.step}"
     if first.quantity in AT_THE_END:
         where = f"after step {first.step}"
@@ -131,6 +131,7 @@ def _where(found: Comparison) -> str:
     return f"{where}: {first.quantity}{name}, by {first.value:.1e}"
 
 
-def _extent(found: Comparison) -> str:
+def _extent(comparison: Comparison) -> str:
     """How far a verdict holds. Steps and epochs are counted from 0."""
-    return f"up to step {found.sides.steps - 1}, in epoch {found.control.facts['epoch']}; what comes later was not compared"
+    step, epoch = comparison.sides.steps - 1, comparison.control.facts["epoch"]
+    return f"up to step {step}, in epoch {epoch}; what comes later was not compared"

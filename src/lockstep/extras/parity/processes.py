@@ -1,0 +1,131 @@
+"""The processes of the trainings that are compared. Each side is a run that the core's launcher supervises; it stays for all
+comparisons of a verdict, since starting it takes seconds. Imports no torch."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from lockstep.atomic_files import read_json
+from lockstep.config.plan import cores
+from lockstep.errors import ConfigError, ExitCode
+from lockstep.extras.parity import ranks
+from lockstep.extras.parity.ranks import write_plain
+from lockstep.extras.parity.sides import Findings, Training
+from lockstep.launchers.environment import SWEEP_PIPE
+from lockstep.launchers.processes import PROCESSES
+from lockstep.launchers.supervisor import kill_group, pipe
+
+_POLL = 0.005  # seconds between two looks at the findings
+_ENDING = 10.0  # seconds that the processes of a side get to end
+
+
+class SideFailed(RuntimeError):
+    """A side has raised instead of training: which one, and the traceback of the process that failed first."""
+
+    def __init__(self, side: str, traceback: str) -> None:
+        super().__init__(f"{side}: {traceback.strip().splitlines()[-1]}")
+        self.side, self.traceback = side, traceback
+
+
+class Processes:
+    """A context: the processes of each side, alive from their first training on.
+
+    `total`: how many train at the same time, and share the cores. `patience`: seconds in which a process makes no step, until it
+    counts as hung; three times as many before its first batch. `show`: called with a line about how far they are.
+    """
+
+    def __init__(self, total: int, folder: Path, patience: float = 120, show: Callable[[str], None] = lambda _: None) -> None:
+        self.folder, self.patience, self.show = folder, patience, show
+        self.doing = ""  # what the trainings are for, in words
+        threads = max(1, len(cores()) // total)
+        deterministic = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # for kernels that may be asked for later; it is read once
+        self._environment = deterministic | os.environ | {"OMP_NUM_THREADS": str(threads)}
+        self._started: dict[tuple[str, int], _Side] = {}
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for side in self._started.values():
+            side.process.send_signal(signal.SIGTERM)
+        for side in self._started.values():
+            side.end()
+        self._started.clear()
+
+    def train(self, trainings: dict[str, Training]) -> dict[str, Findings]:
+        """Does one training on each of these sides, all at the same time.
+
+        Raises SideFailed for what a process raises, or if it hangs, and ConfigError if it raises one; the sides then start anew.
+        """
+        try:
+            sides = {name: self._side(name, training.plan["world_size"]) for name, training in trainings.items()}
+            for name, side in sides.items():
+                side.begin(trainings[name], self.patience)
+            return self._findings(sides)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _side(self, name: str, size: int) -> "_Side":
+        if (name, size) not in self._started:
+            self._started[name, size] = _Side(name, size, self.folder, self._environment)
+        return self._started[name, size]
+
+    def _findings(self, sides: "dict[str, _Side]") -> dict[str, Findings]:
+        while not all(side.findings.exists() for side in sides.values()):
+            for side in sides.values():
+                side.check()
+                self.show(f"{self.doing}: {side.progress()}")
+            time.sleep(_POLL)
+        return {name: Findings.from_plain(json.loads(side.findings.read_text())) for name, side in sides.items()}
+
+
+class _Side:
+    """The processes of one side: ranks.py is what they run."""
+
+    def __init__(self, name: str, size: int, folder: Path, environment: dict[str, str]) -> None:
+        self.name, self._number = name, -1
+        self._folder = Path(mkdtemp(prefix=f"{name}-", dir=folder))
+        self._lifeline = contextlib.ExitStack()
+        reader, _ = self._lifeline.enter_context(pipe())
+        command = [sys.executable, str(Path(ranks.__file__)), str(self._folder), str(size)]
+        with (self._folder / "output.log").open("wb") as log:
+            self.process = PROCESSES.start(command, environment, (SWEEP_PIPE, reader), log, log)
+
+    def begin(self, training: Training, patience: float) -> None:
+        self._number += 1
+        write_plain(self._folder / f"{self._number}.json", asdict(training) | {"patience": patience, "path": sys.path})
+
+    @property
+    def findings(self) -> Path:
+        """The file in which those of the current training will be."""
+        return self._folder / f"{self._number}.findings.json"
+
+    def progress(self) -> str:
+        file = self._folder / "progress"
+        return file.read_text() if file.exists() else "before the first batch"
+
+    def check(self) -> None:
+        """Raises what the side has ended with, if it has."""
+        if self.process.poll() is None:
+            return
+        outcome: dict[str, Any] = read_json(self._folder / "outcome.json") or {}
+        if outcome.get("code") == ExitCode.REFUSED:
+            raise ConfigError(outcome["reason"])
+        stacks = [file.read_text() for file in sorted(self._folder.glob("stacks*.log"))]  # of processes that were hung
+        raise SideFailed(self.name, outcome.get("traceback") or "\n".join([*stacks, str(outcome.get("reason"))]))
+
+    def end(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=_ENDING)
+        kill_group(self.process.pid)
+        self._lifeline.close()
