@@ -39,7 +39,7 @@ FIXED += [
     "trainer.enable_progress_bar=false",
 ]
 SHORT, LONG = (["datamodule.context=64", "datamodule.batch_size=1"], ["datamodule.context=512", "datamodule.batch_size=4"])
-AGAIN = ["+callbacks.again._target_=lockstep.callbacks.ActivationCheckpointing", "+callbacks.again.match='layers.[0-9]+$'"]
+AGAIN = ["callbacks=activation_checkpointing", "callbacks.activation_checkpointing.match='layers.[0-9]+$'"]
 FSDP, DIVIDED = ["trainer/strategy=fsdp"], ["trainer/strategy=tensor_parallel", "trainer/plan=gpt"]
 ROWS: list[tuple[str, int, list[str]]] = [
     ("whole (DDP)", 2, SHORT),

@@ -86,10 +86,18 @@ def _values(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[t
         if name.value == "defaults" or name.value.startswith("_"):
             continue
         if isinstance(value, yaml.MappingNode) and value.value:
+            if above := _comment_above(name.start_mark.line, lines):
+                yield key, "{...}", above
             yield from _values(value, key, lines)
         else:
             default, _, meaning = lines[value.start_mark.line][value.start_mark.column :].partition(" #")
             yield key, default.strip(), meaning.strip()
+
+
+def _comment_above(number: int, lines: list[str]) -> str:
+    """The lines of comment between the one of this number and an empty line; nothing for those that open the file."""
+    comment = [*itertools.takewhile(lambda line: line.startswith("#"), reversed(lines[:number]))]
+    return "" if len(comment) == number else " ".join(line.removeprefix("#").strip() for line in reversed(comment))
 
 
 def escaped(text: str) -> str:

@@ -92,7 +92,7 @@ OPTIONS = (
     "datamodule.augment=null",
     "model.net.dropout=0.2",
     "guards.checkpoint.every_n_steps=3",
-    "callbacks.pictures=null",
+    "++callbacks.pictures=null",
     "logger=csv",
     "test=false",
 )

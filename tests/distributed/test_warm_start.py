@@ -19,7 +19,7 @@ OPTIONS = (
     "trainer.max_epochs=2",
     "model=mlp",
     "model.net.dropout=0.2",
-    "callbacks.pictures=null",
+    "++callbacks.pictures=null",
     "logger=csv",
     "test=false",
 )

@@ -118,8 +118,8 @@ def names(objects: list[Any]) -> set[str]:
     return {type(thing).__name__ for thing in objects}
 
 
-DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog", "SteppedRate", "Ranks", "TF32"}
-DEFAULT |= {"CounterBasedRandomness", "EquivalenceReport", "Throughput", "LearningRate", "Pictures", "Progress"}
+DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog", "SteppedRate", "Ranks"}
+DEFAULT |= {"CounterBasedRandomness", "EquivalenceReport", "Throughput", "LearningRate", "Progress"}
 
 
 def core(callbacks: list[Any]) -> set[str]:
@@ -139,9 +139,7 @@ def test_the_default_callbacks_are_all_there_is(compose: Callable[..., DictConfi
 
 
 @pytest.mark.parametrize("change", ["callbacks.{}=null", "~callbacks.{}"])
-@pytest.mark.parametrize(
-    ("name", "kind"), [("throughput", "Throughput"), ("pictures", "Pictures"), ("best_checkpoint", "BestCheckpoint")]
-)
+@pytest.mark.parametrize(("name", "kind"), [("throughput", "Throughput"), ("best_checkpoint", "BestCheckpoint")])
 def test_a_callback_can_be_taken_out(name: str, kind: str, change: str, compose: Callable[..., DictConfig]) -> None:
     trainer = built(compose("trainer=cpu", change.format(name)))[2]
     assert core(trainer.callbacks) == DEFAULT - {kind}

@@ -1,18 +1,14 @@
 """Lightning callbacks, each switched on by one file in conf/callbacks."""
 
-from lockstep.callbacks.activation_checkpointing import ActivationCheckpointing
-from lockstep.callbacks.averaging import EMA
 from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lockstep.callbacks.early_stopping import EarlyStopping
 from lockstep.callbacks.equivalence import EquivalenceReport
 from lockstep.callbacks.monitored import MonitoredMetrics
 from lockstep.callbacks.monitors import LearningRate, SteppedRate, Throughput
 from lockstep.callbacks.nonfinite import NonFinite
-from lockstep.callbacks.pictures import Pictures
 from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.ranks import Ranks
-from lockstep.callbacks.tf32 import TF32
 from lockstep.callbacks.watchdog import Watchdog

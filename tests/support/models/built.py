@@ -11,7 +11,7 @@ from lockstep.datamodules import Digits
 from lockstep.models import Classifier
 
 Built = tuple[Digits, Classifier, Any]
-SMALL = ["trainer=cpu", "model=mlp", "model.net.hidden=[16]", "logger=csv", "callbacks.pictures=null"]
+SMALL = ["trainer=cpu", "model=mlp", "model.net.hidden=[16]", "logger=csv", "++callbacks.pictures=null"]
 
 
 def built(cfg: DictConfig) -> Built:

@@ -5,9 +5,11 @@ import csv
 import functools
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
@@ -15,6 +17,7 @@ from omegaconf import DictConfig
 from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.plan import Plan
+from lockstep.datamodules.samplers import BatchIndices, TrainSampler
 from lockstep.launchers.environment import PARENT_PIPE, this_rank
 from lockstep.runs.composition import compose
 
@@ -26,7 +29,7 @@ SMALL = (
     "datamodule.batch_size=300",  # four batches an epoch
     "guards.checkpoint.every_n_steps=1",
     "callbacks.progress=null",
-    "callbacks.pictures=null",
+    "++callbacks.pictures=null",
     "guards.watchdog=null",
     "trainer.enable_progress_bar=false",
     "logger=csv",
@@ -36,7 +39,7 @@ BARE = (
     "trainer.accelerator=cpu",
     "trainer.enable_progress_bar=false",
     "logger.tensorboard=null",
-    "guards=checkpoint",
+    *(f"guards.{name}=null" for name in ("preemption", "nonfinite", "watchdog", "randomness", "equivalence")),
     "~callbacks",
 )
 
@@ -122,3 +125,17 @@ def become_rank(rank: int, world_size: int) -> None:
     """For a process of tests/ranks.py, whose group exists already: what a rank finds in its environment."""
     os.environ |= {PARENT_PIPE: "-1", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     this_rank.cache_clear()
+
+
+def without_batches(monkeypatch: pytest.MonkeyPatch, *left_out: int) -> None:
+    """Takes batches out of every epoch."""
+    draws, length = TrainSampler.__iter__, TrainSampler.__len__
+
+    def some(self: TrainSampler) -> Iterator[BatchIndices]:
+        with pytest.MonkeyPatch.context() as whole:
+            whole.setattr(TrainSampler, "__len__", length)
+            every = list(draws(self))
+        return (draw for number, draw in enumerate(every) if number not in left_out)
+
+    monkeypatch.setattr(TrainSampler, "__iter__", some)
+    monkeypatch.setattr(TrainSampler, "__len__", lambda self: length(self) - len(left_out))

@@ -23,7 +23,7 @@ FIXED = (
     "datamodule.augment=null",
     "guards.checkpoint.every_n_steps=3",
     "guards.watchdog=null",
-    "callbacks.pictures=null",
+    "++callbacks.pictures=null",
     "logger=csv",
     "test=false",
 )

@@ -50,7 +50,7 @@ def test_a_module_without_a_trainer_still_raises_for_it() -> None:
 
 
 def test_an_average_still_restores_when_it_was_updated_last() -> None:
-    """lockstep.callbacks.EMA passes over a step so."""
+    """lockstep.extras.averaging.EMA passes over a step so."""
     average = EMAWeightAveraging()
     average.load_state_dict({"latest_update_step": 3})
     assert average.state_dict() == {"latest_update_step": 3}

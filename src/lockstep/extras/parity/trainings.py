@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from lockstep.build import build
-from lockstep.callbacks import LearningRate, NonFinite, Pictures, PlainLightning, Preemption, Throughput, Watchdog
+from lockstep.callbacks import NonFinite, PlainLightning, Preemption, Watchdog
 from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.config.plan import Plan
 from lockstep.extras.parity.differences import Differences, Fingerprints, Tensors, all_ranks, compare_samples, copied
@@ -26,12 +26,12 @@ from lockstep.extras.parity.records import Records
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Training
 from lockstep.trainer.batchnorm import BatchNormCalls, is_batchnorm, takes_own_statistics
 from lockstep.trainer.dtensors import shard_like
-from lockstep.trainer.steps import StepParts
+from lockstep.trainer.monitor import Monitor
 
 # What leaves something, ends a training, or only watches it.
 _UNWANTED = (
     *(Checkpoint, ProgressBar, EarlyStopping, Preemption, NonFinite, Watchdog, LearningRateMonitor, DeviceStatsMonitor),
-    *(LearningRate, Throughput, Pictures, StepParts),
+    Monitor,
 )
 
 

@@ -1,4 +1,4 @@
-"""Models larger than one device: fully sharded data parallelism and tensor parallelism."""
+"""Models larger than one device: sharded weights, divided layers, and activations that are computed again."""
 
 FILES = [
     "docs/larger-models.md",
@@ -7,6 +7,7 @@ FILES = [
     "conf/trainer/strategy/fsdp.yaml",
     "conf/trainer/strategy/tensor_parallel.yaml",
     "conf/trainer/plan",
+    "conf/callbacks/activation_checkpointing.yaml",
 ]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,4 +1,4 @@
-"""What the arguments of the strategy accept, and what does not go with it."""
+"""What the arguments of the strategy and the callback accept, and what does not go with it."""
 
 from omegaconf import DictConfig
 
@@ -8,6 +8,7 @@ from lockstep.errors import config_error
 from lockstep.trainer.checks import GRADIENT_SCALER
 
 RULES = {
+    "ActivationCheckpointing": {"match": PATTERN},
     "ModelParallel": {
         "blocks": PATTERN,
         "tensor_parallel_size": integer(1),

@@ -8,8 +8,8 @@ import pytest
 import torch
 from fits import prepared
 
-from lockstep.callbacks import Pictures
 from lockstep.datamodules.batches import Batch
+from lockstep.extras.pictures.pictures import Pictures
 from lockstep.models import Classifier
 
 OPTIONS = ("trainer.max_epochs=1", "trainer.limit_val_batches=1", "datamodule=synthetic_images", "datamodule.shape=[1,8,8]")

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from fits import last, prepared
+from bitwise import differences
+from faults import Poison
+from fits import KeepAll, last, logged, prepared, trained, without_batches
 
-from lockstep.callbacks import EMA
 from lockstep.checkpointing import read_checkpoint
+from lockstep.extras.averaging.averaging import EMA
 from lockstep.models.from_checkpoint import load_weights
 
 OPTIONS = ("callbacks=ema", "callbacks.ema.decay=0.8", "model=cnn", "model.net.width=8", "trainer.max_epochs=2")
@@ -51,3 +54,42 @@ def test_the_average_is_that_of_the_weights_after_each_step(tmp_path: Path) -> N
     average = 0.8 * (0.8 * first + 0.2 * second) + 0.2 * third
     torch.testing.assert_close(parameter.detach().double(), average, rtol=1e-6, atol=1e-7)
     assert (parameter - third).abs().max() > 1e-4
+
+
+PARTS = ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "metrics")
+
+
+@pytest.mark.slow
+def test_continuing_from_any_step_changes_nothing(tmp_path: Path) -> None:
+    options = (*OPTIONS, "callbacks.ema.update_starting_at_step=2", "trainer.precision=64-true")
+    run = tmp_path / "run"
+    kept = run / "kept"
+    kept.mkdir(parents=True)
+    whole, _ = trained(run, *options, extra=[KeepAll(kept)])
+    log = logged(run)
+    steps = sorted(kept.iterdir(), key=lambda path: int(path.stem))
+    assert len(steps) >= 7
+    for path in steps:
+        again, _ = trained(run, *options, ckpt_path=path)
+        assert not differences(whole, again), path.name
+        assert logged(run) == log, path.name
+
+
+def test_a_run_prolonged_is_the_longer_run(tmp_path: Path) -> None:
+    """The end of training, where the average becomes the model, is not in the checkpoint."""
+    longer, _ = trained(tmp_path / "longer", *OPTIONS, "trainer.max_epochs=3")
+    run = tmp_path / "run"
+    shorter, _ = trained(run, *OPTIONS)
+    assert differences(longer["state_dict"], shorter["state_dict"])
+    prolonged, _ = trained(run, *OPTIONS, "trainer.max_epochs=3", ckpt_path=run / "checkpoints" / "last.ckpt")
+    for part in (*PARTS, "loops"):
+        assert not differences(longer[part], prolonged[part], part)
+
+
+def test_a_step_left_out_is_not_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = (*OPTIONS, "trainer.max_epochs=1", "guards.nonfinite.action=skip")
+    skipped, _ = trained(tmp_path / "skipped", *options, extra=[Poison(batches=(0, 3))])
+    without_batches(monkeypatch, 0, 3)
+    absent, _ = trained(tmp_path / "absent", *options)
+    for part in PARTS:
+        assert not differences(skipped[part], absent[part], part)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning import LightningModule
 
-from lockstep.callbacks import TF32
+from lockstep.extras.profiling.tf32 import TF32
 
 
 @pytest.fixture(autouse=True)

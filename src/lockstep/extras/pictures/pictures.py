@@ -8,8 +8,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-from lockstep.callbacks.drawing import confusion, gallery
 from lockstep.datamodules.batches import Batch
+from lockstep.extras.pictures.drawing import confusion, gallery
 from lockstep.models import Classifier
 from lockstep.runs.shares import is_first_of_share
 from lockstep.trainer.monitor import Monitor, together
@@ -35,7 +35,7 @@ class Pictures(Monitor, Callback):
         writer = _writer(trainer)
         if trainer.is_global_zero and writer is not None and self._kept is not None and isinstance(pl_module, Classifier):
             names = _class_names(pl_module)
-            writer.add_image("val/samples", gallery(*self._kept, names), trainer.global_step - 1, dataformats="HWC")
+            writer.add_figure("val/samples", gallery(*self._kept, names), trainer.global_step - 1)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._confusion = None
@@ -58,7 +58,7 @@ class Pictures(Monitor, Callback):
             return
         counts: Any = trainer.strategy.reduce(own, reduce_op="sum")
         if trainer.is_global_zero and (writer := _writer(trainer)) is not None and counts.any():
-            writer.add_image("test/confusion", confusion(counts, _class_names(pl_module)), trainer.global_step, dataformats="HWC")
+            writer.add_figure("test/confusion", confusion(counts, _class_names(pl_module)), trainer.global_step)
 
 
 def _writer(trainer: Trainer) -> Any:
