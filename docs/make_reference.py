@@ -40,7 +40,7 @@ chosen as `GROUP=OPTION`. `python train.py --cfg job` prints the composed config
 
 def reference() -> str:
     """The whole page."""
-    parts = [HEAD, section("train.yaml", CONF / "train.yaml", "")]
+    parts = [HEAD, section("base.yaml", CONF / "base.yaml", "")]
     for group in GROUPS:
         files = sorted((CONF / group).glob("*.yaml"))
         parts += [f"## {group}\n", *(section(f"{group}={file.stem}", file, package(file, group)) for file in files)]

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from lockstep.cli import start
 from lockstep.extras.report.analysis import read_all_reduce
 from lockstep.extras.report.page import write_report
-from lockstep.runs.composition import CONF
+from lockstep.places import config_file
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--all-reduce", type=Path, metavar="FILE", help="what scripts/allreduce.py --json wrote")
     given = parser.parse_args()
     known = {"target": given.target, "all_reduce": read_all_reduce(given.all_reduce) if given.all_reduce else {}}
-    contents = OmegaConf.load(CONF / "report.yaml")
+    contents = OmegaConf.load(config_file("report.yaml"))
     answer, page = write_report(given.sweep_dir, contents.sections, contents.pages, given.only, **known)
     print(f"{answer}\n\n{page}", flush=True)
 

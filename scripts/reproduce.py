@@ -16,9 +16,10 @@ from pathlib import Path
 from lockstep.cli import start
 from lockstep.errors import config_error
 from lockstep.extras.history.code import FILE, check_out, read_code
+from lockstep.places import project
 from lockstep.runs.identity import Identity
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = project()
 
 
 def main() -> None:

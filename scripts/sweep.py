@@ -21,6 +21,7 @@ from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.launchers.supervisor import POLL
+from lockstep.places import project
 from lockstep.runs.events import Subscribers
 from lockstep.sweeps.executor import launchers_with_queue
 from lockstep.sweeps.manifest import Manifest
@@ -29,7 +30,6 @@ from lockstep.sweeps.sweep import sweep_command
 from lockstep.sweeps.table import LiveTable, print_table
 from lockstep.sweeps.view import SweepView, look_at
 
-PROGRAM = Path(__file__).resolve().parents[1] / "train.py"
 QUEUE_INTERVAL = 10.0  # seconds at least between two questions to a cluster's queue
 
 
@@ -40,7 +40,7 @@ def main() -> None:
         commands.add_parser(name).add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
     allowed = "trust what the directory says: modules and classes, keys of overrides"
     commands.choices["resume"].add_argument("--allow", nargs="+", default=[], metavar="NAME", help=allowed)
-    commands.choices["resume"].add_argument("--program", type=Path, default=PROGRAM, metavar="FILE", help="default: train.py")
+    commands.choices["resume"].add_argument("--program", type=Path, default=project() / "train.py", metavar="FILE")
     options = commands.choices["watch"]
     options.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)")
     options.add_argument("--once", action="store_true", help="one look")

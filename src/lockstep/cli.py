@@ -22,6 +22,7 @@ from lockstep.launchers.inherited_config import read_inherited_config, run_task
 from lockstep.launchers.outcome import classify_error
 from lockstep.launchers.rank import attach_to_parent, report_to_parent
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
+from lockstep.places import import_from_project
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.resume import command_to_continue
 from lockstep.runs.validation import Prepared, refusing
@@ -36,6 +37,7 @@ def start(main: Callable[[], Any]) -> None:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
         console.survive_lost_output()
         _check_working_directory()
+        import_from_project()
         is_started_by_lockstep = attach_to_parent()
         arguments = command_to_continue(null_groups_left_out(sys.argv[1:]))
         if arguments is None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-_ROOT = Path(__file__).resolve().parents[2]  # the checkout
+from lockstep.places import HOME, SHIPPED, project
 
 PATIENCE = 5.0  # seconds a pipe may be full, because nobody reads it, before lines are dropped
 
@@ -137,14 +137,16 @@ def show_preempted(run_dir: Path, reason: str) -> None:
 
 
 def command_line(script: str, *arguments: str | Path) -> str:
-    """A command for a shell that runs a script of this checkout from where the person is; a Path is given from there too."""
-    path = _relative(_ROOT / script) if (_ROOT / script).is_file() else script
-    return shlex.join(["python", path, *(_relative(one) if isinstance(one, Path) else one for one in arguments)])
+    """A command for a shell that runs a script from where the person is; a Path is given from there too. The script is that of
+    the project or the checkout; one that only the installed package has is run by the command `lockstep`."""
+    path = project() / script
+    is_own = path.is_file() and not path.is_relative_to(SHIPPED)
+    program = ["python", _relative(path)] if is_own else ["lockstep", path.stem]
+    return shlex.join([*program, *(_relative(one) if isinstance(one, Path) else one for one in arguments)])
 
 
 def _has_script(script: str) -> bool:
-    """The package may be installed without a checkout."""
-    return (_ROOT / script).is_file() or Path(script).is_file()
+    return any((folder / script).is_file() for folder in (project(), HOME))
 
 
 class CellFormatter(logging.Formatter):

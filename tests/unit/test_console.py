@@ -176,7 +176,8 @@ def test_what_to_do_next_is_what_can_be_done(
     assert offers(has_test=True)
     assert not offers(has_test=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "_ROOT", tmp_path)
+    monkeypatch.setattr(console, "HOME", tmp_path)
+    monkeypatch.setattr(console, "project", lambda: tmp_path)
     assert not offers(has_test=True)
 
 

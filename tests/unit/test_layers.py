@@ -9,8 +9,8 @@ import lockstep
 
 SOURCE = Path(lockstep.__file__).parent
 # From the top to the ground; what stands lower knows nothing of what stands higher. A module of the root is a room too.
-ROOMS = ["extras", "cli", "sweeps", "build", "callbacks", "models", "datamodules", "nets", "trainer"]
-ROOMS += ["runs", "checkpointing", "launchers", "config", "console", "imports", "counter_rng", "atomic_files", "errors"]
+ROOMS = ["__main__", "extras", "cli", "sweeps", "build", "callbacks", "models", "datamodules", "nets", "trainer"]
+ROOMS += ["runs", "checkpointing", "launchers", "config", "console", "places", "imports", "counter_rng", "atomic_files", "errors"]
 
 
 def imports(file: Path) -> set[str]:

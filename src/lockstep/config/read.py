@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.overrides import override_key, quote, sets_hydra, split_flags
 from lockstep.config.targets import Trust, is_project_path, resolve
 from lockstep.errors import config_error
+from lockstep.places import CONF
 
 ALLOW = "allow"  # the root key: null where a config was read from no directory
 _OF_THE_COMMAND = (ALLOW, "resume", "overwrite", "run_dir")
@@ -99,8 +100,9 @@ def _searches_in_the_project(item: str, where: Path) -> bool:
 
 
 def _is_own_folder(name: str, where: Path) -> bool:
-    """One of the project, which has not come with what was read."""
-    return Path(name).is_absolute() and is_project_path(Path(name).resolve(), where)
+    """Lockstep's own, or one of the project, which has not come with what was read."""
+    path = Path(name)
+    return path.is_absolute() and (path.resolve() == CONF or is_project_path(path.resolve(), where))
 
 
 def _objections(item: str, folders: Sequence[Path]) -> Iterator[str]:

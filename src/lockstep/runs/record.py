@@ -13,6 +13,7 @@ from typing import Any, Literal
 from lockstep.atomic_files import read_json, write_json
 from lockstep.launchers.environment import restarts
 from lockstep.launchers.slurm import job_name
+from lockstep.places import project
 from lockstep.runs.locks import is_held
 
 LOST_RANK, REQUEUES = "has_lost_rank", "requeues"  # in status.json; see lockstep.runs.after_srun
@@ -103,7 +104,7 @@ def environment() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Of the code that runs; None outside a checkout."""
+    """Of the project that runs; None outside a checkout."""
     return _git("rev-parse", "HEAD")
 
 
@@ -115,10 +116,9 @@ def _version(package: str) -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the code that runs; None outside a checkout or without git."""
-    source = Path(__file__).parent
+    """What git says of the project; None outside a checkout or without git."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=source, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(["git", *arguments], cwd=project(), capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,27 @@
+"""What pyproject.toml cannot say: a wheel holds the configs, scripts, templates and train.py too, in lockstep/shipped.
+
+An editable install needs none of them: the package finds those of the checkout.
+"""
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+FOLDERS = ("conf", "scripts", "templates")
+OF_A_CHECKOUT = shutil.ignore_patterns("__pycache__", "make_it_yours.py", "remove.py")
+
+
+class BuildWithShipped(build_py):
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            shipped = Path(self.build_lib, "lockstep", "shipped")
+            shutil.rmtree(shipped, ignore_errors=True)
+            for folder in filter(Path.is_dir, map(Path, FOLDERS)):
+                shutil.copytree(folder, shipped / folder, ignore=OF_A_CHECKOUT)
+            shutil.copy("train.py", shipped)
+
+
+setup(cmdclass={"build_py": BuildWithShipped})

@@ -1,0 +1,50 @@
+"""The command `lockstep`: each of Lockstep's scripts, and of the project's, under its name."""
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+from lockstep.places import HOME, is_project
+
+
+def main() -> None:
+    """Runs `python SCRIPT ARGUMENTS` in place of this process; without the name of a script it lists them."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    programs = _programs()
+    if name in ("-h", "--help"):
+        print(_help(programs))
+    elif name in programs:
+        os.execv(sys.executable, [sys.executable, str(programs[name]), *arguments])
+    else:
+        print(f"lockstep {name}: accepted is {', '.join(programs)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def run_train() -> None:
+    """Lockstep's train.py in this process, whose own program it stays: the ranks and jobs that it starts run that too."""
+    program = HOME / "train.py"
+    exec(compile(program.read_bytes(), program, "exec"), {"__name__": "__main__", "__file__": str(program)})
+
+
+def _programs() -> dict[str, Path]:
+    """train.py and the scripts by name, sorted; those of the project in the working directory before Lockstep's own."""
+    folders = [HOME, *([Path.cwd()] if is_project(Path.cwd()) else [])]
+    scripts = {path.stem: path for folder in folders for path in sorted(folder.glob("scripts/*.py"))}
+    return {"train": folders[-1] / "train.py", **dict(sorted(scripts.items()))}
+
+
+def _help(programs: dict[str, Path]) -> str:
+    lines = [f"  {name:<14} {_purpose(path)}" for name, path in programs.items()]
+    head = ["lockstep NAME [ARGUMENT ...] runs train.py or a script; lockstep NAME --help says what it takes.", ""]
+    return "\n".join([*head, *lines, "", f"Lockstep's configs are in {HOME / 'conf'}"])
+
+
+def _purpose(path: Path) -> str:
+    """The first line of the docstring, without the command line in it."""
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return docstring.partition("\n")[0].partition(":  python")[0]
+
+
+if __name__ == "__main__":
+    main()

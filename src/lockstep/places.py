@@ -1,0 +1,30 @@
+"""Where Lockstep's configs and scripts are, and the project that this command is about."""
+
+import sys
+from pathlib import Path
+
+SHIPPED = Path(__file__).with_name("shipped")  # in a wheel; see setup.py
+HOME = SHIPPED if SHIPPED.is_dir() else Path(__file__).resolve().parents[2]  # else the checkout
+CONF = HOME / "conf"
+
+
+def project() -> Path:
+    """The folder of train.py and conf/: the program's own, or else the working directory. Where neither has them, HOME."""
+    program = Path(sys.argv[0]).absolute().parent
+    return next((folder for folder in (program, Path.cwd()) if is_project(folder)), HOME)
+
+
+def is_project(folder: Path) -> bool:
+    return (folder / "train.py").is_file() and (folder / "conf").is_dir()
+
+
+def import_from_project() -> None:
+    """From now on the packages in the project's src/ can be imported, be the project installed or not."""
+    if (source := str(project() / "src")) not in sys.path:
+        sys.path.insert(1, source)  # behind the program's own folder
+
+
+def config_file(name: str) -> Path:
+    """A file of the project's conf/, or Lockstep's of that name where the project has none."""
+    own = project() / "conf" / name
+    return own if own.is_file() else CONF / name

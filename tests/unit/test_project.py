@@ -1,0 +1,92 @@
+"""A project of one's own: its configs before Lockstep's, its packages, and the command `lockstep` in it."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep import __main__ as command
+from lockstep import places
+from lockstep.console import command_line
+from lockstep.runs.composition import compose
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a model and a trainer of its own, which is the working directory."""
+    for name, text in {
+        "train.py": '"""Trains what is ours."""',
+        "conf/train.yaml": "defaults: [model: mine, datamodule: digits, base, _self_, experiment: null]\nseed: 7",
+        "conf/model/mine.yaml": "defaults: [classifier]\nnet: {_target_: own_nets.Net}",
+        "conf/trainer/ddp.yaml": "defaults: [gpu]\nmax_epochs: 77",
+        "conf/report.yaml": "sections: {}",
+        "scripts/count.py": '"""Counts:  python scripts/count.py"""',
+        "src/own_nets.py": "Net = 1",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_its_configs_stand_before_lockstep_s_and_win(project: Path) -> None:
+    cfg = compose("trainer=ddp")
+    assert (cfg.seed, cfg.model.net._target_, cfg.trainer.max_epochs) == (7, "own_nets.Net", 77)
+    assert cfg.trainer.accelerator == "gpu"
+    assert compose("experiment=mnist_ddp").model.net._target_ == "lockstep.nets.MLP"
+    assert compose(config_name="parity").model.net._target_ == "own_nets.Net"
+    assert places.config_file("report.yaml") == project / "conf" / "report.yaml"
+    assert places.config_file("parity.yaml") == places.CONF / "parity.yaml"
+
+
+def test_elsewhere_the_configs_are_lockstep_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert places.project() == places.HOME
+    assert compose().model.net._target_ == "lockstep.nets.CNN"
+
+
+def test_its_program_says_which_project_it_is(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    monkeypatch.setattr(sys, "argv", [str(project / "train.py")])
+    assert places.project() == project
+
+
+def test_its_packages_can_be_imported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    places.import_from_project()
+    assert sys.path[1] == str(project / "src")
+
+
+def test_the_command_runs_its_programs_before_lockstep_s(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, arguments: started.append(arguments))
+    for name in ("train", "count", "evaluate"):
+        monkeypatch.setattr(sys, "argv", ["lockstep", name, "a=1"])
+        command.main()
+    scripts = [project / "train.py", project / "scripts" / "count.py", places.HOME / "scripts" / "evaluate.py"]
+    assert started == [[sys.executable, str(script), "a=1"] for script in scripts]
+
+
+@pytest.mark.usefixtures("project")
+def test_the_command_lists_each_script_with_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["lockstep"])
+    command.main()
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert {path.stem for path in (places.HOME / "scripts").glob("*.py")} | {"train", "count"} == {name for name, _ in lines}
+    assert dict(lines)["count"] == "Counts"
+    assert all(purpose.strip() for _, purpose in lines)
+
+
+def test_an_unknown_name_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["lockstep", "trian"])
+    with pytest.raises(SystemExit) as left:
+        command.main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("lockstep trian: accepted is train, ")
+
+
+def test_what_only_the_installed_package_has_is_run_by_the_command(project: Path) -> None:
+    assert command_line("train.py", "resume=x") == "python train.py resume=x"
+    assert command_line("scripts/evaluate.py", project / "logs") == "lockstep evaluate logs"
