@@ -109,7 +109,6 @@ model.optimizer                 ~model.optimizer
 model._target_                  ~model.net
 datamodule.val_fraction         datamodule.val_fraction=0.0001
 datamodule.folds                datamodule.folds=100000
-datamodule.batch_size       datamodule=cached_image_folder datamodule.data_dir=damaged datamodule.batch_size=99
 datamodule.data_dir             datamodule=cached_image_folder datamodule.data_dir=damaged datamodule.batch_size=2
 datamodule.overlap              model=gpt_nano datamodule=text datamodule.overlap=300 optimized_metric=val/loss optimized_mode=min
 datamodule.num_workers          datamodule.num_workers=17 max_processes_per_core=1

@@ -11,7 +11,7 @@ import argparse
 import contextlib
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,15 +68,34 @@ def _opened(output: Path | None) -> Iterator[IO[str]]:
 
 
 def _images(inputs: Iterator[Path]) -> Iterator[Path]:
-    from lockstep.datamodules.images import IMG_EXTENSIONS, find_images
+    from torchvision.datasets.folder import IMG_EXTENSIONS
 
     for path in inputs:
         if not path.exists():
             raise config_error("INPUT", path, "no such file or folder")
-        found = [path] if path.is_file() else find_images(path)
-        if not found:
+        files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+        images = [file for file in files if path.is_file() or file.suffix.lower() in IMG_EXTENSIONS]
+        if not images:
             raise config_error("INPUT", path, f"has no {', '.join(IMG_EXTENSIONS)} in it")
-        yield from found
+        yield from images
+
+
+class _Decoded:
+    """A dataset for torch's DataLoader: files as images of one shape; in the place of one that can't be read what is wrong."""
+
+    def __init__(self, paths: Sequence[Path], shape: Sequence[int]) -> None:
+        self.paths, self.shape = paths, shape
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        from lockstep.datamodules.images import decode
+
+        try:
+            return decode(self.paths[index], self.shape)
+        except ConfigError as error:
+            return str(error)
 
 
 def _classifier(checkpoint: Path, allow: list[str]) -> Any:
@@ -94,7 +113,7 @@ def _predictions(cfg: DictConfig, model: Any, paths: list[Path]) -> Iterator[tup
     import torch
     from torch.utils.data import DataLoader
 
-    from lockstep.datamodules.images import WORKERS, ImageFiles
+    from lockstep.datamodules.images import WORKERS
 
     cfg.trainer.devices = 1
     model = model.to({"gpu": "cuda"}.get(device := Plan.of(cfg).accelerator, device))
@@ -102,12 +121,13 @@ def _predictions(cfg: DictConfig, model: Any, paths: list[Path]) -> Iterator[tup
     workers = WORKERS if cfg.datamodule.num_workers is None else cfg.datamodule.num_workers
     options = {"batch_size": cfg.datamodule.batch_size, "num_workers": workers, "collate_fn": list}
     remaining = iter(paths)
-    for batch in DataLoader(ImageFiles(paths, model.spec.input_shape), **options):
-        found = [(path, image) for image, path in zip(batch, remaining, strict=False)]
-        for _, problem in found:
+    dataset: Any = _Decoded(paths, model.spec.input_shape)
+    for batch in DataLoader(dataset, **options):
+        decoded = [(path, image) for image, path in zip(batch, remaining, strict=False)]
+        for _, problem in decoded:
             if isinstance(problem, str):
                 say(problem)
-        readable = [(path, image) for path, image in found if not isinstance(image, str)]
+        readable = [(path, image) for path, image in decoded if not isinstance(image, str)]
         if not readable:
             continue
         best = model.predict(torch.stack([image for _, image in readable])).max(dim=1)

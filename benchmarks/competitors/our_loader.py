@@ -2,7 +2,7 @@
 
 from loading import Loading
 
-from lockstep.datamodules import ImageFolder
+from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.extras.image_cache.image_cache import CachedImageFolder
 
 

@@ -117,8 +117,6 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     show_table([*rows.items(), ("run directory", _relative(run_dir))])
     if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
         print(result["test_note"], flush=True)
-    if result.get("advice"):
-        print(result["advice"], flush=True)
     if result["train_time"]:
         commands = [f"tensorboard --logdir {shlex.quote(_relative(run_dir))}"]
         if result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")) and _has_script("scripts/evaluate.py"):

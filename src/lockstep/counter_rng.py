@@ -28,7 +28,7 @@ def random_bits(seed: int, epoch: int, ids: Tensor, stream: int) -> Tensor:
     return _shift(mix(mix(ids.long() + key) + stream), 1)
 
 
-def seed_of(*counters: int) -> int:
+def derive_seed(*counters: int) -> int:
     """A 63-bit seed for torch.manual_seed from a few counters, (seed, step, rank) say; the same mixing, without tensors."""
     state = 0
     for counter in counters:

@@ -5,7 +5,7 @@ import torch
 
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batches, InMemory
-from lockstep.datamodules.loaders import loader_of
+from lockstep.datamodules.loaders import make_loader
 from lockstep.datamodules.samplers import EvalSampler, TrainSampler
 
 pytestmark = [
@@ -19,8 +19,8 @@ IMAGES, TARGETS = torch.randint(256, (1000, 3, 64, 64), dtype=torch.uint8), torc
 def test_batches_that_are_copied_ahead_are_the_same_in_the_same_order(workers: int) -> None:
     """Kept until the end: no copy may have been written over one that is in use."""
     options = {"pin_memory": True, "num_workers": workers}
-    arrived = list(loader_of(Batches(InMemory(IMAGES, TARGETS)), EvalSampler(1000, 64), **options))
-    expected = list(loader_of(Batches(InMemory(IMAGES, TARGETS)), EvalSampler(1000, 64)))
+    arrived = list(make_loader(Batches(InMemory(IMAGES, TARGETS)), EvalSampler(1000, 64), **options))
+    expected = list(make_loader(Batches(InMemory(IMAGES, TARGETS)), EvalSampler(1000, 64)))
     assert len(arrived) == len(expected) == 16
     for ours, theirs in zip(arrived, expected, strict=True):
         assert {tensor.device.type for tensor in ours[:3]} == {"cuda"}
@@ -30,7 +30,7 @@ def test_batches_that_are_copied_ahead_are_the_same_in_the_same_order(workers: i
 def test_a_step_that_is_slow_to_begin_still_finds_its_own_batch() -> None:
     """Each batch is summed after work that keeps the device busy while the next copies arrive and memory is handed out anew."""
     work, sums = torch.randn(2000, 2000, device="cuda"), []
-    for batch in loader_of(Batches(InMemory(IMAGES, TARGETS)), EvalSampler(1000, 10), pin_memory=True):
+    for batch in make_loader(Batches(InMemory(IMAGES, TARGETS)), EvalSampler(1000, 10), pin_memory=True):
         for _ in range(5):
             work = work @ work / 2000
         sums.append(batch.inputs.sum(dtype=torch.int64))
@@ -44,8 +44,8 @@ def test_data_that_lives_on_the_device_gives_the_batches_of_the_cpu() -> None:
     augment = CropFlip(crop=4, flip=True, seed=2)
     there = on_device.BatchesOnDevice(InMemory(IMAGES, TARGETS), torch.device("cuda"), augment)
     for ours, theirs in zip(
-        loader_of(there, TrainSampler(1000, 64)),
-        loader_of(Batches(InMemory(IMAGES, TARGETS), augment), TrainSampler(1000, 64)),
+        make_loader(there, TrainSampler(1000, 64)),
+        make_loader(Batches(InMemory(IMAGES, TARGETS), augment), TrainSampler(1000, 64)),
         strict=True,
     ):
         assert {tensor.device.type for tensor in ours[:3]} == {"cuda"}

@@ -7,7 +7,7 @@ import numpy
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.counter_rng import random_bits, seed_of
+from lockstep.counter_rng import derive_seed, random_bits
 from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import dp_rank_and_size
 
@@ -31,7 +31,7 @@ class CounterBasedRandomness(Callback):
 
     def count(self, trainer: Trainer, batch_idx: int, on_gpu: bool = False) -> None:
         """Seeds the generators for a batch of the current epoch, -1 for what comes before the first."""
-        seed = seed_of(self.seed, trainer.current_epoch, batch_idx, dp_rank_and_size(trainer)[0])
+        seed = derive_seed(self.seed, trainer.current_epoch, batch_idx, dp_rank_and_size(trainer)[0])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, at every batch
         if on_gpu:
             torch.cuda.manual_seed(seed)

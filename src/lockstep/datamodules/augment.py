@@ -38,7 +38,9 @@ class CropFlip:
         return channels, height + 2 * self.crop, width + 2 * self.crop
 
     def check(self, shape: Sequence[int]) -> None:
-        """Raises ConfigError where an image of (channels, height, width) can't be reflected so far."""
+        """Raises ConfigError for data that is no images (channels, height, width), or that can't be reflected so far."""
+        if len(shape) != 3:
+            raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {tuple(shape)}")
         if self.padding == "reflect" and self.crop >= min(shape[1:]):
             accepted = f"an image of {tuple(shape)} can't be reflected further than it reaches; accepted is less"
             raise config_error("datamodule.augment.crop", self.crop, accepted)

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 from lockstep.config.memory import check_memory
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batch, Batches
-from lockstep.datamodules.loaders import loader_of
+from lockstep.datamodules.loaders import make_loader
 from lockstep.datamodules.options import DataOption, Order, checked_options
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
-from lockstep.datamodules.splits import Splits, check_part, fold_of, part_of, seeded_split
+from lockstep.datamodules.splits import Splits, check_part, draw_fold, seeded_split, subset
 from lockstep.errors import EpochTooShort, config_error
 from lockstep.runs.shares import dp_rank_and_size
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # else where it is needed: the import takes a second
 log = logging.getLogger(__name__)
 # Of what a checkpoint says about the order of samples, the keys that set it, and what may be another when a run continues.
 _KEYS = {"seed": "seed", "length": "datamodule"}
-_FREE = ("epoch", "consumed", "samples_per_batch", "world_size")
+_MAY_CHANGE = {"epoch", "consumed", "samples_per_batch", "world_size"}
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ class DataModule(LightningDataModule):
         self.folds, self.fold = folds, fold
         self.standardize, self.options = standardize, checked_options(type(self).__name__, options)
         self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
-        self.num_workers, self.persistent_workers = num_workers, persistent_workers and num_workers > 0
-        self.pin_memory = pin_memory
+        self.num_workers, self.persistent_workers, self.pin_memory = num_workers, persistent_workers, pin_memory
         self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
@@ -95,12 +94,9 @@ class DataModule(LightningDataModule):
         return self._splits
 
     def setup(self, stage: str) -> None:
-        if self.augment is not None and len(self.spec.input_shape) != 3:
-            raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {self.spec.input_shape}")
         if isinstance(self.augment, CropFlip):
             self.augment.check(self.spec.input_shape)
-            padded = math.prod(self.augment.padded(self.spec.input_shape))
-            check_memory("datamodule", {"augment.crop": self.augment.crop} | self._given_batch_size, self.batch_size * padded)
+            self.check_batch("augment.crop", self.augment.crop, self.augment.padded(self.spec.input_shape))
         self._start = (0, 0)
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()
@@ -147,12 +143,10 @@ class DataModule(LightningDataModule):
         now = self.order_facts()
         if state_dict["consumed"]:
             saved = {"shuffle": now["shuffle"]} | state_dict  # an older checkpoint does not say it
-            for name in [name for name in now | saved if name not in _FREE]:
-                if now.get(name, 0) != saved.get(name, 0):  # of an option that is not there
-                    within = f"an epoch of {state_dict['length']} samples, in global batches of {state_dict['global_batch_size']}"
-                    drawn = f"seed {state_dict['seed']} and shuffle={bool(state_dict.get('shuffle', 1))}"
-                    accepted = f"the checkpoint is from within {within}, with {drawn}; accepted is the same"
-                    raise config_error(_KEYS.get(name, f"datamodule.{name}"), now.get(name, 0), accepted)
+            for name in (now | saved).keys() - _MAY_CHANGE:
+                if (value := now.get(name, 0)) != saved.get(name, 0):  # 0 is of an option that is not there
+                    accepted = f"the checkpoint is from within an epoch of {saved.get(name, 0)}; accepted is the same"
+                    raise config_error(_KEYS.get(name, f"datamodule.{name}"), value, accepted)
         if now["world_size"] != state_dict["world_size"]:
             log.info(
                 f"continuing on {now['world_size']} process(es) what {state_dict['world_size']} began: the same global batches, "
@@ -191,10 +185,10 @@ class DataModule(LightningDataModule):
         ids = torch.arange(len(train))
         if test_fraction:
             ids, held_out = seeded_split(len(train), test_fraction, self.seed)
-            test = part_of(train, held_out) or None
+            test = subset(train, held_out) or None
         if val is None:
             rest, held_out = self.split(len(ids))
-            train, val = part_of(train, ids[rest]), part_of(train, ids[held_out]) or None
+            train, val = subset(train, ids[rest]), subset(train, ids[held_out]) or None
         return Splits(train, val, test)
 
     def describe(self) -> dict[str, int]:
@@ -208,18 +202,11 @@ class DataModule(LightningDataModule):
             if self._is_trained:
                 check_part("val_fraction", self.val_fraction, length)
             return seeded_split(length, self.val_fraction, self.seed)
-        return fold_of(length, self.folds, self.fold, self.seed)
+        return draw_fold(length, self.folds, self.fold, self.seed)
 
-    def check_length(self, length: int) -> None:
-        """Raises ConfigError where so many samples are to be trained on and are too few for a step: for data whose preparation
-        leaves files."""
-        if self._is_trained:
-            self._train_sampler(length)
-
-    def check_batch(self, name: str, value: int) -> None:
-        """Raises ConfigError where a batch of inputs of `spec`, whose size is the argument `name`, is more than there is memory
-        for."""
-        check_memory("datamodule", {name: value} | self._given_batch_size, self.batch_size * math.prod(self.spec.input_shape))
+    def check_batch(self, name: str, value: int, shape: tuple[int, ...]) -> None:
+        """Raises ConfigError where a batch of this shape, which the argument `name` decides, is more than there is memory for."""
+        check_memory("datamodule", {name: value} | self._given_batch_size, self.batch_size * math.prod(shape))
 
     def refuse_folds(self) -> None:
         """For data that is validated on a split of its own: every fold would be the same run."""
@@ -243,7 +230,7 @@ class DataModule(LightningDataModule):
         loading["pin_memory"] = self.pin_memory and self._device.type == "cuda"
         for option in self.options.values():
             batches, loading = option.load(batches, self._device, loading)
-        return loader_of(batches, sampler, **loading)
+        return make_loader(batches, sampler, **loading)
 
     @property
     def _is_trained(self) -> bool:

@@ -1,6 +1,5 @@
 """The default: real data that ships inside a dependency."""
 
-import gzip
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,13 +40,7 @@ def digits() -> tuple[Tensor, Tensor]:
     Read from its file: importing scikit-learn takes more than a second and 66 MiB, most of it SciPy, and this needs neither.
     """
     spec = find_spec("sklearn")
-    path = spec and spec.origin and Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    if path and path.is_file():
-        with gzip.open(path) as file:
-            rows = numpy.loadtxt(file, delimiter=",")
-    else:
-        from sklearn.datasets import load_digits
-
-        bunch: Any = load_digits()
-        rows = numpy.column_stack([bunch.data, bunch.target])
+    assert spec is not None
+    assert spec.origin is not None
+    rows = numpy.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     return torch.tensor(rows[:, :-1], dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(rows[:, -1]).long()

@@ -10,31 +10,12 @@ import numpy
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset
-from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.io import decode_jpeg, read_file
 from torchvision.transforms.v2 import functional
 
 from lockstep.errors import ConfigError
 
 WORKERS = 2  # processes that decode, unless another number is asked for
-
-
-class ImageFiles(Dataset[Tensor | str]):
-    """Files as (channels, height, width) uint8 images of one shape, with 1 channel or 3; what is wrong with one that can't
-    be read, in its place."""
-
-    def __init__(self, paths: Sequence[Path], shape: Sequence[int]) -> None:
-        self.paths, self.shape = paths, shape
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Tensor | str:
-        try:
-            return decode(self.paths[index], self.shape)
-        except ConfigError as error:
-            return str(error)
 
 
 def decode(image: str | Path | bytes, shape: Sequence[int], name: str | None = None) -> Tensor:
@@ -74,11 +55,6 @@ def _eight_bit(image: Image.Image) -> Image.Image:
             raise ValueError("its integers of 32 bits are beyond 0 to 255")
         return Image.fromarray(values.astype(numpy.uint8))
     return Image.fromarray((values >> 8).astype(numpy.uint8))
-
-
-def find_images(folder: Path) -> list[Path]:
-    """The image files in a folder and those within it, sorted by path."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMG_EXTENSIONS and path.is_file())
 
 
 def damage(path: str | Path) -> str | None:

@@ -12,9 +12,9 @@ from lockstep.datamodules.samplers import BatchIndices
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 
-def loader_of(dataset: Batches, sampler: DistributedSampler[BatchIndices], **loading: Any) -> DataLoader[Batch]:
+def make_loader(dataset: Batches, sampler: DistributedSampler[BatchIndices], **loading: Any) -> DataLoader[Batch]:
     """batch_size=None: the sampler yields whole batches, which the dataset fetches at once."""
-    return _Loader(dataset, None, sampler=sampler, collate_fn=unchanged, worker_init_fn=outlive_requests, **loading)
+    return _Loader(dataset, None, sampler=sampler, collate_fn=unchanged, worker_init_fn=ignore_sigterm, **loading)
 
 
 class _Loader(DataLoader[Batch]):
@@ -23,11 +23,11 @@ class _Loader(DataLoader[Batch]):
 
     def __iter__(self) -> Any:
         if self.pin_memory:
-            return copied_ahead(super().__iter__())
+            return copy_ahead(super().__iter__())
         return super().__iter__() if self.num_workers else (self.dataset[indices] for indices in self.sampler)
 
 
-def copied_ahead(batches: Iterable[Batch]) -> Iterator[Batch]:
+def copy_ahead(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Page-locked batches on the current CUDA device: while the step on one runs, the next is copied, on a stream of its own."""
     copying, ahead = torch.cuda.Stream(), None
     for batch in batches:
@@ -52,7 +52,7 @@ def unchanged(batch: Any) -> Any:
     return batch
 
 
-def outlive_requests(_: int) -> None:
+def ignore_sigterm(_: int) -> None:
     """In a data worker: a request to stop that reaches the whole process group is for the run, which needs its workers until
     the next step boundary, and ends them. By torch's own handler they would end at once, and fail the run."""
     if STOP_SIGNALS.is_listening:

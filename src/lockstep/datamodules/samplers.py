@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler
 
-from lockstep.counter_rng import seed_of
+from lockstep.counter_rng import derive_seed
 from lockstep.errors import EpochTooShort
 
 
@@ -86,7 +86,7 @@ class TrainSampler(_BatchSampler):
         return self.full_batches // self.accumulate * self.global_batch_size + self.tail
 
     def __iter__(self) -> Iterator[BatchIndices]:
-        order = shuffled(self.length, seed_of(self.seed, self.epoch)) if self.shuffle else torch.arange(self.length)
+        order = shuffled(self.length, derive_seed(self.seed, self.epoch)) if self.shuffle else torch.arange(self.length)
         for reorder in self.orders:
             order = reorder(order, self.epoch)
         # Lightning divides by `accumulate`, DDP by the world size: both are multiplied back.
@@ -111,7 +111,7 @@ class EvalSampler(_BatchSampler):
         return math.ceil(self.length / (self.batch_size * self.num_replicas))
 
     def __iter__(self) -> Iterator[BatchIndices]:
-        order = shuffled(self.length, seed_of(self.length))
+        order = shuffled(self.length, derive_seed(self.length))
         for batch in range(len(self)):
             yield self._indices(order, batch, loss_weight=1.0)
 

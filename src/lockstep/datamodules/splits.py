@@ -28,10 +28,8 @@ def seeded_split(length: int, fraction: float, seed: int) -> tuple[Tensor, Tenso
     return order[held_out:].sort().values, order[:held_out].sort().values
 
 
-def fold_of(length: int, folds: int, fold: int, seed: int) -> tuple[Tensor, Tensor]:
+def draw_fold(length: int, folds: int, fold: int, seed: int) -> tuple[Tensor, Tensor]:
     """Ids of `length` samples as (the rest, one of so many equal parts), each in ascending order."""
-    if not 0 <= fold < folds:
-        raise config_error("datamodule.fold", fold, f"accepted is 0 to {folds - 1}, for datamodule.folds={folds}")
     if folds > length:
         raise config_error("datamodule.folds", folds, f"there are {length} samples; accepted is at most as many")
     parts = shuffled(length, seed).tensor_split(folds)
@@ -46,7 +44,7 @@ def check_part(name: str, fraction: float, length: int) -> None:
         raise config_error(f"datamodule.{name}", fraction, accepted)
 
 
-def part_of(dataset: Any, ids: Tensor) -> InMemory | Subset[Any]:
+def subset(dataset: Any, ids: Tensor) -> InMemory | Subset[Any]:
     """Some of the samples; of what is in memory a copy, so that a batch is of one tensor."""
     is_in_memory = type(dataset) is InMemory  # a subclass may be on disk
     return InMemory(*dataset.__getitems__(ids)) if is_in_memory else Subset(dataset, ids.tolist())

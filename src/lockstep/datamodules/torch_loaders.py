@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from lockstep.counter_rng import seed_of
+from lockstep.counter_rng import derive_seed
 from lockstep.errors import config_error
 
 # The arguments of a DataLoader that say how its batches are loaded, not which ones.
@@ -61,7 +61,7 @@ class SharedSampler(DistributedSampler[int]):
         return self.training and 0 < self.tail <= self.rank
 
     def _order(self) -> list[int]:
-        seed = seed_of(self.seed, self.epoch)
+        seed = derive_seed(self.seed, self.epoch)
         with isolate_rng(include_cuda=False):
             random.seed(seed)
             numpy.random.seed(seed % 2**32)

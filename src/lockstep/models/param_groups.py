@@ -13,7 +13,7 @@ from lockstep.errors import config_error
 from lockstep.models.checks import OPTIMIZER
 
 Groups = Mapping[str, Mapping[str, Any]]
-_OF_ANY_OPTIMIZER = {
+_OPTIONS = {
     "lr_factor": above(0),
     "until": Rule("accepted is a part of training, above 0 and up to 1", lambda value: above(0).test(value) and value <= 1),
 }
@@ -45,9 +45,8 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
             some = ", ".join([name for name, _ in model.named_parameters()][:4])
             accepted = f"no parameter is left that it is found in; accepted is part of a name such as {some}"
             raise config_error(f"model.param_groups.{name}.match", group["match"], accepted)
-    optimizer = _checked(
-        make([{"params": found} | _options(name, groups) for name, found in members.items() if found], **options)
-    )
+    parameters = [{"params": some} | _options(name, groups) for name, some in members.items() if some]
+    optimizer = _checked(make(parameters, **options))
     _check_options(groups, getattr(optimizer, "group_options", optimizer.defaults))
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * group.pop("lr_factor", 1.0)
@@ -62,19 +61,19 @@ def _checked(made: Any) -> Optimizer:
 
 
 def _by_depth(groups: Groups) -> dict[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
+    expanded: dict[str, Mapping[str, Any]] = {}
     for name, group in groups.items():
         decay, layers = group.get("lr_decay"), group["match"]
         if decay is None or not isinstance(layers, list) or not above(0).test(decay):
             if decay is not None or isinstance(layers, list):
                 accepted = "accepted is a number above 0, with a list of expressions as match"
                 raise config_error(f"model.param_groups.{name}.lr_decay", shown(decay), accepted)
-            found[name] = group
+            expanded[name] = group
             continue
         rest = {key: value for key, value in group.items() if key != "lr_decay"}
         for depth, layer in enumerate(layers):
-            found[f"{name}.{depth}"] = rest | {"match": layer, "lr_factor": rest.get("lr_factor", 1.0) * decay**depth}
-    return found
+            expanded[f"{name}.{depth}"] = rest | {"match": layer, "lr_factor": rest.get("lr_factor", 1.0) * decay**depth}
+    return expanded
 
 
 def _compiled(name: str, pattern: Any) -> re.Pattern[str]:
@@ -91,12 +90,12 @@ def _options(name: str | None, groups: Groups) -> dict[str, Any]:
 
 def _check_options(groups: Groups, of_optimizer: Iterable[str]) -> None:
     """torch keeps in a group whatever it is given."""
-    accepted = [*sorted(of_optimizer), *_OF_ANY_OPTIMIZER]
+    accepted = [*sorted(of_optimizer), *_OPTIONS]
     for name in groups:
         for key, value in _options(name, groups).items():
             if key not in accepted:
                 needs = f"no such option; accepted are match, {', '.join(accepted)}"
                 raise config_error(f"model.param_groups.{name}.{key}", value, needs)
-            rule = _OF_ANY_OPTIMIZER.get(key) or OPTIMIZER.get(key)
+            rule = _OPTIONS.get(key) or OPTIMIZER.get(key)
             if rule is not None and not rule.test(value):
                 raise config_error(f"model.param_groups.{name}.{key}", value, rule.words)

@@ -36,11 +36,11 @@ class Schedule:
         self.when = {name: node[name] for name in _OF_LIGHTNING if name in node and name not in rest}
         names = (name for name in arguments.own if name == "training" or arguments.types[name] is schedules.TrainingLength)
         self.training = next(names, None)  # the argument's name
-        self.is_ours = getattr(callee, "__module__", None) == schedules.__name__
+        self.has_until = getattr(callee, "__module__", None) == schedules.__name__
 
     def __call__(self, optimizer: Optimizer, training: schedules.TrainingLength) -> dict[str, Any]:
         """Lightning's scheduler dictionary."""
-        if not self.is_ours:
+        if not self.has_until:
             schedules.refuse_until(optimizer, self.make.name)
         made = self.make(optimizer, **({self.training: training} if self.training else {}))
         entry = self.when | (dict(made) if isinstance(made, Mapping) else {"scheduler": made})

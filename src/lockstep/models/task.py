@@ -96,23 +96,15 @@ class Task(LightningModule):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The net's outputs (n, num_outputs) of inputs (n, *input_shape). Where a tail has left none for this process, the
-        net is run on stand-ins: it may not bear nothing, and the other processes wait for its gradients (of zero) and
+        net is run on dummy inputs: it may not bear nothing, and the other processes wait for its gradients (of zero) and
         for its BatchNorm layers."""
         samples = self.preprocess(inputs)
         if samples.shape[0]:
             return self.net(samples.contiguous(memory_format=self.memory_format))
         with uncounted():
-            return self.net(_stand_ins(samples).contiguous(memory_format=self.memory_format))[:0]
-
-    def _expect_batch(self, batch: Any) -> None:
-        """Raises ConfigError for what a loader of one's own yields instead."""
-        if not isinstance(batch, Batch):
-            source = type(getattr(self.trainer, "datamodule", None)).__name__
-            needs = f"yields a {type(batch).__name__}; accepted is a lockstep.datamodules.DataModule, which yields a Batch"
-            raise config_error("datamodule", source, needs)
+            return self.net(_dummy_inputs(samples).contiguous(memory_format=self.memory_format))[:0]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        self._expect_batch(batch)
         values = self._measured(self(batch.inputs), batch.targets)
         self.train_means.update(values)
         self.samples_trained += batch.ids.shape[0]
@@ -133,7 +125,6 @@ class Task(LightningModule):
         return self._evaluate(batch, self.test_means, self.test_metrics)
 
     def _evaluate(self, batch: Batch, means: SampleMean, metrics: EpochMetrics) -> Tensor:
-        self._expect_batch(batch)
         outputs = self(batch.inputs)
         means.update(self._measured(outputs, batch.targets))
         if metrics and is_first_of_share(self.trainer):
@@ -239,19 +230,19 @@ class Task(LightningModule):
 
 
 def wrong_targets(targets: Tensor, accepted: str) -> ConfigError:
-    found = f"its targets have the shape {tuple(targets.shape)} and the type {targets.dtype}"
-    return ConfigError(f"datamodule: {found}; accepted by {accepted}")
+    shape = tuple(targets.shape)
+    return ConfigError(f"datamodule: its targets have the shape {shape} and the type {targets.dtype}; accepted by {accepted}")
 
 
 def _initialize_lazy_layers(net: nn.Module, spec: DataSpec) -> None:
     """While their weights depend on the seed alone; torch would draw them in the first step, and DDP does not take them."""
     if any(is_lazy(tensor) for tensor in (*net.parameters(), *net.buffers())):
         with torch.no_grad():
-            net.eval()(_stand_ins(torch.empty(0, *spec.input_shape)))
+            net.eval()(_dummy_inputs(torch.empty(0, *spec.input_shape)))
         net.train()
 
 
-def _stand_ins(nothing: Tensor) -> Tensor:
+def _dummy_inputs(nothing: Tensor) -> Tensor:
     """Two samples like those of which there are none: positive and unlike each other, so that zero times a slope is zero."""
     shape = (2, *nothing.shape[1:])
     return torch.linspace(0.1, 1.0, math.prod(shape), dtype=nothing.dtype, device=nothing.device).view(shape)

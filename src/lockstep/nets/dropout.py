@@ -29,7 +29,7 @@ class Dropout(nn.Dropout):
         if self.keys is None:
             return super().forward(input)
         if not len(self.keys):
-            return input  # of stand-ins, on a process without a sample: they come to nothing
+            return input  # of dummy inputs, on a process without a sample: they come to nothing
         if len(self.keys) != len(input):
             raise ValueError(f"dropout of {len(input)} rows in a batch of {len(self.keys)} samples: the batch must come first")
         elements = mix(torch.arange(input[0].numel(), device=input.device))

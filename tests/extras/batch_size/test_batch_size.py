@@ -111,15 +111,11 @@ def test_a_try_is_the_run_in_short_and_leaves_nothing_elsewhere(room: dict[str, 
     assert config.trainer.max_epochs == 5
 
 
-def test_a_try_validates_whatever_the_interval_and_has_at_once_what_begins_later(room: dict[str, Any]) -> None:
+def test_a_try_validates_whatever_the_interval(room: dict[str, Any]) -> None:
     interval = ("trainer.val_check_interval=50", "trainer.check_val_every_n_epoch=null")
-    freeze = ("callbacks=freeze", "callbacks.freeze.match=net", "+callbacks.freeze.unfreeze={5: head, 11: '(?i)stem'}")
-    local = "trainer/communication=local_sgd"
-    find_batch_size(hydra_config(*AUTO, "memory_per_process=2", *interval, *freeze, local))
+    find_batch_size(hydra_config(*AUTO, "memory_per_process=2", *interval))
     cfg = room["cfg"]
     assert (cfg.trainer.val_check_interval, cfg.trainer.check_val_every_n_epoch) == (1.0, 1)
-    assert (cfg.trainer.strategy.communication.start, cfg.trainer.strategy.communication.period) == (0, 1)
-    assert cfg.callbacks.freeze.unfreeze == {-1: "head", 0: "(?i)stem"}  # in the first epoch all of it is trained
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,6 @@ def test_an_image_that_can_not_be_read_is_named(tmp_path: Path) -> None:
         ),
         ({"inputs": "name"}, "datamodule.inputs=name: accepted is a column of images, of numbers or of arrays of one shape"),
         ({"inputs": ["a", "x"]}, "datamodule.inputs=a, x: accepted is a column of images"),
-        ({"inputs": "x", "streaming": True}, "datamodule.streaming=true: a stream has neither a length nor"),
     ],
 )
 def test_what_can_not_be_learned_from_is_refused(options: dict[str, Any], line: str, tmp_path: Path) -> None:

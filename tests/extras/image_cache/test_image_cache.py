@@ -15,8 +15,9 @@ import torch
 from image_files import flat, write_class, write_noise, write_split
 from torch import Tensor
 
-from lockstep.datamodules import Batch, ImageFolder
+from lockstep.datamodules import Batch
 from lockstep.datamodules import images as decoding
+from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.errors import ConfigError
 from lockstep.extras.image_cache.image_cache import CHUNK, CachedImageFolder, Mapped, UnreadableImages
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lockstep.datamodules import SyntheticImages
 from lockstep.datamodules.batches import Batch
+from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.models import Classifier
 from lockstep.nets import MLP, Dropout
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from lockstep.datamodules import RandomRegression, SyntheticImages
+from lockstep.datamodules.random_regression import RandomRegression
+from lockstep.datamodules.synthetic_images import SyntheticImages
 
 
 def images(shape: tuple[int, int, int] = (3, 8, 8), **options: Any) -> SyntheticImages:

@@ -62,7 +62,7 @@ def test_no_check_imports_torch() -> None:
         ("model.net", {"_target_": "lockstep.nets.MLP", "hidden": [-5]}, "model.net.hidden=[-5]: accepted is a list of integers"),
         (
             "datamodule",
-            {"_target_": "lockstep.datamodules.SyntheticImages", "num_classes": 1},
+            {"_target_": "lockstep.datamodules.synthetic_images.SyntheticImages", "num_classes": 1},
             "datamodule.num_classes=1: accepted is an integer of at least 2",
         ),
         (

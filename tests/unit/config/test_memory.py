@@ -7,7 +7,8 @@ from torch import nn
 
 from lockstep.config.construct import construct
 from lockstep.config.memory import check_memory, memory
-from lockstep.datamodules import RandomRegression, SyntheticImages
+from lockstep.datamodules.random_regression import RandomRegression
+from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.errors import ConfigError
 
 HUGE = 10**12

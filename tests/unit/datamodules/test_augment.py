@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lockstep.counter_rng import random_bits
-from lockstep.datamodules import SyntheticImages
 from lockstep.datamodules.augment import CropFlip, reflected
+from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.errors import ConfigError
 
 

@@ -143,11 +143,6 @@ def test_only_training_images_are_augmented() -> None:
     assert torch.equal(test.inputs, datamodule.splits.test.inputs[test.ids])
 
 
-def test_persistent_workers_are_only_asked_for_with_workers() -> None:
-    assert images(persistent_workers=True).test_dataloader().persistent_workers is False
-    assert images(persistent_workers=True, num_workers=1).test_dataloader().persistent_workers is True
-
-
 @pytest.mark.parametrize(
     ("device", "options", "expected"), [("cuda", {}, True), ("cuda", {"pin_memory": False}, False), ("cpu", {}, False)]
 )

@@ -9,7 +9,6 @@ import torch
 from sklearn.datasets import load_digits
 
 from lockstep.datamodules import Digits
-from lockstep.datamodules.digits import digits
 from lockstep.datamodules.splits import seeded_split
 from lockstep.errors import ConfigError
 
@@ -24,12 +23,6 @@ def test_digits_come_in_three_splits() -> None:
         assert split.inputs.dtype == torch.float32
         assert 0 == split.inputs.min() < split.inputs.max() == 1
         assert split.targets.shape == (len(split),)
-
-
-def test_they_are_those_of_scikit_learn_wherever_it_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = digits()
-    monkeypatch.setattr("lockstep.datamodules.digits.find_spec", lambda _: None)
-    assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(found, digits(), strict=True))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

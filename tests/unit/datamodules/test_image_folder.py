@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.datamodules import ImageFolder
+from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.errors import ConfigError
 
 

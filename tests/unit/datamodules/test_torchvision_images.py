@@ -8,7 +8,8 @@ import numpy
 import pytest
 import torch
 
-from lockstep.datamodules import InMemory, TorchvisionImages
+from lockstep.datamodules import InMemory
+from lockstep.datamodules.torchvision_images import TorchvisionImages
 from lockstep.errors import ConfigError
 
 

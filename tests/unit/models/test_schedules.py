@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
-from lockstep.datamodules import RandomRegression
+from lockstep.datamodules.random_regression import RandomRegression
 from lockstep.errors import ConfigError
 from lockstep.models import Regressor, schedules
 from lockstep.models.schedules import TrainingLength

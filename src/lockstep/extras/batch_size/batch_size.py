@@ -31,11 +31,8 @@ STEPS = 3  # optimizer steps of a try: from the second on, the optimizer has its
 CLOSE = 16  # found is the largest size but for a part in so many
 SPARE = 0.1  # of a GPU's memory: steps of a longer training are not all alike
 FULL = "out of memory"
-# What the search does without: it takes no memory on the device, or judges what is trained.
+# What the search does without: it takes no memory on the device, or acts on what is trained.
 _TAKEN_OUT = ("guards.checkpoint", "guards.nonfinite", "callbacks.best_checkpoint", "callbacks.early_stopping")
-# What begins later in a run, and with it memory that is kept from then on, begins at once.
-_AT_ONCE = {"trainer.strategy.communication.start": 0, "trainer.strategy.communication.period": 1}
-_BY_EPOCH = "callbacks.freeze.unfreeze"
 
 
 def find_batch_size(config: DictConfig) -> None:
@@ -137,12 +134,9 @@ def _shortened(cfg: DictConfig, size: int, place: Path) -> DictConfig:
     validation = {"num_sanity_val_steps": 1, "limit_val_batches": int(short.trainer.get("limit_val_batches") != 0)}
     whole_epochs = {"val_check_interval": 1.0, "check_val_every_n_epoch": 1}  # an interval may be longer than the try
     short.trainer.update({**steps, **validation, **whole_epochs, "enable_progress_bar": False})
-    for key, value in (dict.fromkeys(_TAKEN_OUT) | _AT_ONCE).items():
+    for key in _TAKEN_OUT:
         if OmegaConf.select(short, key) is not None:
-            OmegaConf.update(short, key, value)
-    if schedule := OmegaConf.select(short, _BY_EPOCH):  # before the first epoch, in the same order
-        patterns = [pattern for _, pattern in sorted(schedule.items())]
-        OmegaConf.update(short, _BY_EPOCH, dict(enumerate(patterns, 1 - len(patterns))), merge=False)
+            OmegaConf.update(short, key, None)
     return short
 
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lockstep.config.targets import buildable
-from lockstep.counter_rng import seed_of
+from lockstep.counter_rng import derive_seed
 from lockstep.trainer.communication import Communication, StatefulCommunication
 
 
@@ -92,7 +92,7 @@ class PowerSGD(StatefulCommunication):
     def _right(self, name: str, matrix: Tensor) -> Tensor:
         """Of the step before; at first a guess, the same on every rank."""
         if name not in self.rights:
-            generator = torch.Generator().manual_seed(seed_of(self.seed, [*self._names.values()].index(name)))
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, [*self._names.values()].index(name)))
             guess = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=torch.float64)
             self.rights[name] = guess.to(matrix)
         return self.rights[name]

@@ -2,7 +2,7 @@
 
 from omegaconf import OmegaConf
 
-from lockstep.config.rules import TEXT, YES_NO, Rule, integer
+from lockstep.config.rules import TEXT, Rule, integer
 
 RULES = {
     "HFDataset": {
@@ -12,6 +12,5 @@ RULES = {
         ),
         "target": TEXT,
         "size": integer(1),
-        "streaming": YES_NO,
     },
 }

@@ -36,13 +36,9 @@ class HFDataset(DataModule):
         target: str = "label",
         size: int = 64,
         test_fraction: float = 0.1,
-        streaming: bool = False,
         num_workers: int | None = None,
         **loading: Any,
     ) -> None:
-        if streaming:
-            why = "a stream has neither a length nor numbers for its samples, by which order, splits and resumption are counted"
-            raise config_error("datamodule.streaming", "true", f"{why}; accepted is false, with the files on disk")
         tables = _tables(Path(data_dir))
         columns = [inputs] if isinstance(inputs, str) else inputs
         _check_columns(tables, inputs=columns, target=[target])
@@ -83,11 +79,11 @@ def _tables(folder: Path) -> dict[str, Any]:
     path = str(folder.absolute())  # a bare name could be one on the hub
     is_saved = any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
     try:
-        found: Any = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path)
+        loaded: Any = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path)
     except Exception as error:  # the library raises what its readers do: ArrowInvalid, DatasetGenerationError, OSError, ...
         reason = " ".join(str(error.__cause__ or error).split())
         raise config_error("datamodule.data_dir", folder, f"not readable as a data set ({reason})") from error
-    tables: dict[str, Any] = dict(found) if isinstance(found, dict) else {"train": found}
+    tables: dict[str, Any] = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
     for split, table in tables.items():
         if not len(table):
             raise config_error("datamodule.data_dir", folder, f"its split {split} has no rows")
@@ -142,7 +138,7 @@ class Targets:
             reason = f"in {split} there is {unknown[0]}, which is none of its classes"
             raise config_error("datamodule.target", self.column, reason)
 
-    def of(self, values: Any) -> Tensor:
+    def encode(self, values: Any) -> Tensor:
         """(n, outputs) floats, or (n,) class numbers."""
         if self.is_regression:
             return torch.tensor(numpy.asarray(values), dtype=torch.float32).reshape(-1, self.outputs)
@@ -177,7 +173,7 @@ class Rows(Dataset[Any]):
 
     def __getitems__(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
         rows = self.table[list(ids)]
-        return self._images(rows, ids) if self.has_images else self._numbers(rows), self.targets.of(rows[self.targets.column])
+        return self._images(rows, ids) if self.has_images else self._numbers(rows), self.targets.encode(rows[self.targets.column])
 
     def _images(self, rows: Any, ids: Sequence[int]) -> Tensor:
         if len(self.columns) > 1:

@@ -28,7 +28,7 @@ from lockstep.console import first_of
 from lockstep.datamodules import images as decoding
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.image_folder import ImageFolder
-from lockstep.datamodules.loaders import outlive_requests
+from lockstep.datamodules.loaders import ignore_sigterm
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import ConfigError, config_error
 
@@ -54,7 +54,7 @@ class CachedImageFolder(ImageFolder):
         beside = self.data_dir.absolute()
         self.cache_dir = beside.with_name(f"{beside.name}.cache") if cache_dir is None else Path(cache_dir)
 
-    def check_images(self) -> None:
+    def prepare_data(self) -> None:
         self.pack()
 
     def load(self) -> Splits:
@@ -125,7 +125,7 @@ def _write(path: Path, root: str | Path, paths: Sequence[str], shape: Sequence[i
     with replacing(path, "wb") as file:
         chunks = _Chunks(paths, shape, Path(file.name))
         workers = workers if len(chunks) > 1 else 0
-        loader = DataLoader(chunks, None, num_workers=workers, collate_fn=list, worker_init_fn=outlive_requests)
+        loader = DataLoader(chunks, None, num_workers=workers, collate_fn=list, worker_init_fn=ignore_sigterm)
         parts = iter(loader)  # starts the workers, before the bar starts a thread
         bar = track(parts, "decoding", len(chunks), console=Console(stderr=True), disable=not sys.stderr.isatty())
         problems = [problem for part in bar for problem in part]

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from lockstep.config.targets import buildable
 from lockstep.datamodules.batches import Augment, Batch, Batches, InMemory
-from lockstep.datamodules.loaders import outlive_requests, unchanged
+from lockstep.datamodules.loaders import ignore_sigterm, unchanged
 from lockstep.datamodules.options import DataOption
 from lockstep.datamodules.samplers import BatchIndices
 from lockstep.errors import config_error
@@ -47,7 +47,7 @@ def _brought(dataset: Any, device: torch.device, workers: int) -> tuple[Tensor, 
     if isinstance(dataset, InMemory):
         return dataset.inputs.to(device), dataset.targets.to(device)
     chunks: Any = [BatchIndices(ids, 0, 1.0) for ids in torch.arange(len(dataset)).split(CHUNK)]
-    options: dict[str, Any] = {"collate_fn": unchanged, "worker_init_fn": outlive_requests}
+    options: dict[str, Any] = {"collate_fn": unchanged, "worker_init_fn": ignore_sigterm}
     loader = DataLoader(Batches(dataset), None, sampler=chunks, num_workers=workers, **options)
     none = Batches(dataset)[BatchIndices(torch.empty(0, dtype=torch.int64), 0, 1.0)]  # their shapes and types
     inputs, targets = (part.new_empty((len(dataset), *part.shape[1:]), device=device) for part in none[:2])

@@ -83,14 +83,16 @@ class GPT(nn.Module):
         """Logits (n, length, num_outputs) of the tokens that follow each of `tokens`, numbers (n, length); with a cache, of the
         next ones of those it has been given."""
         cache = Cache(None) if cache is None else cache
-        places, documents, seen_places, seen_documents = cache.extend(self._documents(tokens, cache), tokens.shape[1])
+        positions, documents, attended_positions, attended_documents = cache.extend(
+            self._documents(tokens, cache), tokens.shape[1]
+        )
         if self.separator is None and cache.length is None and tokens.shape[1] <= self.context:
             mask = None  # of all earlier tokens: attention has kernels for that, which need no matrix of it
         else:
-            distance = places[:, None] - seen_places
-            mask = (distance >= 0) & (distance < self.context) & (documents[:, :, None] == seen_documents[:, None])
+            distance = positions[:, None] - attended_positions
+            mask = (distance >= 0) & (distance < self.context) & (documents[:, :, None] == attended_documents[:, None])
             mask = mask[:, None]
-        rotation = _rotation(places, self.head_width, self.rope_base)
+        rotation = _rotation(positions, self.head_width, self.rope_base)
         x = self.embed_tokens(tokens)
         for number, layer in enumerate(self.layers):
             x = layer(x, mask, rotation, partial(cache.remember, number))
@@ -119,20 +121,20 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, kv_heads: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
-        of_keys = self.head_width * kv_heads
+        key_width = self.head_width * kv_heads
         self.q_proj, self.o_proj = (nn.Linear(width, width, bias=False) for _ in range(2))
-        self.k_proj, self.v_proj = (nn.Linear(width, of_keys, bias=False) for _ in range(2))
+        self.k_proj, self.v_proj = (nn.Linear(width, key_width, bias=False) for _ in range(2))
 
     def forward(self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor], remember: Any) -> Tensor:
-        """(n, length, width) to the same; `mask` (n, 1, length, seen) is true where a token sees another; without one it sees
+        """(n, length, width) to the same; `mask` (n, 1, length, attended) is true where a token sees another; without one it sees
         all before it, and itself. The projections may be of some of the heads."""
-        queries, keys, values = (_in_heads(of(x), self.head_width) for of in (self.q_proj, self.k_proj, self.v_proj))
+        queries, keys, values = (_in_heads(layer(x), self.head_width) for layer in (self.q_proj, self.k_proj, self.v_proj))
         queries, keys = _rotated(queries, rotation), _rotated(keys, rotation)
         keys, values = remember(keys, values)
         shared = self.heads != self.kv_heads
-        how: dict[str, Any] = {"attn_mask": mask, "is_causal": mask is None, "enable_gqa": shared}
-        seen = functional.scaled_dot_product_attention(queries, keys, values, **how)
-        return self.o_proj(seen.transpose(1, 2).flatten(2))
+        kwargs: dict[str, Any] = {"attn_mask": mask, "is_causal": mask is None, "enable_gqa": shared}
+        attended = functional.scaled_dot_product_attention(queries, keys, values, **kwargs)
+        return self.o_proj(attended.transpose(1, 2).flatten(2))
 
 
 class SwiGLU(nn.Module):
@@ -158,18 +160,18 @@ class Cache:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def extend(self, documents: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Places (length,) and documents (n, length) of new tokens, and those of all that they may see, themselves included."""
-        places = torch.arange(self.count, self.count + length, device=documents.device)
+        """Positions (length,) and documents (n, length) of new tokens, and of all that they attend to, themselves included."""
+        positions = torch.arange(self.count, self.count + length, device=documents.device)
         if self.length is None:
-            return places, documents, places, documents
-        seen = documents if self._documents is None else torch.cat((self._documents, documents), dim=1)
-        seen_places = torch.arange(self.count + length - seen.shape[1], self.count + length, device=documents.device)
+            return positions, documents, positions, documents
+        attended = documents if self._documents is None else torch.cat((self._documents, documents), dim=1)
+        attended_positions = torch.arange(self.count + length - attended.shape[1], self.count + length, device=documents.device)
         self.count, self.last_document = self.count + length, documents[:, -1:]
-        self._documents = seen[:, -self.length :]
-        return places, documents, seen_places, seen
+        self._documents = attended[:, -self.length :]
+        return positions, documents, attended_positions, attended
 
     def remember(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """From the new keys and values (n, heads, length, head width) of a layer to all that are seen."""
+        """From the new keys and values (n, heads, length, head width) of a layer to all that are attended to."""
         if self.length is None:
             return keys, values
         if layer in self._layers:
@@ -184,11 +186,11 @@ def _in_heads(x: Tensor, head_width: int) -> Tensor:
     return x.unflatten(2, (-1, head_width)).transpose(1, 2)
 
 
-def _rotation(places: Tensor, width: int, base: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (length, width / 2) of the angles by which a place turns pairs of numbers (Su et al. 2021,
-    arXiv:2104.09864). Attention sees differences of places alone, so that those of a document need not begin at zero."""
-    frequencies = base ** (-torch.arange(0, width, 2, device=places.device, dtype=torch.float32) / width)
-    angles = places[:, None].float() * frequencies
+def _rotation(positions: Tensor, width: int, base: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (length, width / 2) of the angles by which a position turns pairs of numbers (Su et al. 2021,
+    arXiv:2104.09864). Attention sees differences of positions alone, so that those of a document need not begin at zero."""
+    frequencies = base ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
+    angles = positions[:, None].float() * frequencies
     return angles.cos(), angles.sin()
 
 

@@ -37,8 +37,8 @@ class LanguageModel(Task):
     `loss` is its mean over tokens in nats, `perplexity` the exponential of that, `bits_per_byte` the sum over tokens in bits by
     the bytes that these stand for. Each is taken once, over all tokens of an epoch and all ranks.
 
-    In the gradient each target of a step weighs the same, one by the number of all places in its windows, whichever batch and
-    rank it is on; places without a target weigh nothing.
+    In the gradient each target of a step weighs the same, one by the number of all positions in its windows, whichever batch and
+    rank it is on; positions without a target weigh nothing.
     """
 
     means = TokenMeans
@@ -56,9 +56,9 @@ class LanguageModel(Task):
     def setup(self, stage: str) -> None:
         super().setup(stage)
         datamodule = getattr(self.trainer, "datamodule", None)
-        found: Tensor | None = getattr(datamodule, "token_bytes", None)
-        if found is not None:
-            self.token_bytes.copy_(found)
+        token_bytes: Tensor | None = getattr(datamodule, "token_bytes", None)
+        if token_bytes is not None:
+            self.token_bytes.copy_(token_bytes)
         elif self.counts_bytes:
             needs = f"{type(datamodule).__name__} has no token_bytes, how many bytes a token stands for; accepted is without it"
             raise config_error("model.metrics", "bits_per_byte", needs)

@@ -28,7 +28,7 @@ _FORMAT = 2  # of the file
 
 def token_file(paths: Sequence[Path], vocabulary: Vocabulary, folder: Path) -> Path:
     """The file of the tokens of these texts, in this order, each after a separator, and one more separator at the end; beside it,
-    ending in .npy, the places of the separators. Written now if it is not there.
+    ending in .npy, the positions of the separators. Written now if it is not there.
 
     Raises ConfigError where a text can't be read or the folder can't be written to.
     """
@@ -48,16 +48,16 @@ def _type(vocabulary: Vocabulary) -> Any:
 def _key(paths: Sequence[Path], vocabulary: Vocabulary) -> str:
     """Of the texts' names, sizes and times, and of what the tokens are."""
     try:
-        found = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+        files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     except OSError as error:
         raise _unreadable(error.filename, error) from error
-    return hashlib.sha256(json.dumps([found, vocabulary.identity, _FORMAT]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([files, vocabulary.identity, _FORMAT]).encode()).hexdigest()[:16]
 
 
 def _write(path: Path, paths: Sequence[Path], vocabulary: Vocabulary) -> None:
     log.info(f"writing the tokens of {len(paths)} files into {path}")
     token_bytes, kind, separator = vocabulary.token_bytes, _type(vocabulary), [vocabulary.separator]
-    of_text = of_tokens = 0
+    text_bytes = bytes_of_tokens = 0
     starts = [0]
     with replacing(path, "wb") as file:
         for text in paths:
@@ -66,15 +66,15 @@ def _write(path: Path, paths: Sequence[Path], vocabulary: Vocabulary) -> None:
                 tokens = numpy.asarray(vocabulary.encode(content), kind)
             except (OSError, UnicodeDecodeError) as error:
                 raise _unreadable(text, error) from error
-            of_text += len(content)
-            of_tokens += int(token_bytes[torch.from_numpy(tokens.astype(numpy.int64))].sum())
+            text_bytes += len(content)
+            bytes_of_tokens += int(token_bytes[torch.from_numpy(tokens.astype(numpy.int64))].sum())
             file.write(numpy.asarray(separator, kind).tobytes() + tokens.tobytes())
             starts.append(starts[-1] + 1 + len(tokens))
         file.write(numpy.asarray(separator, kind).tobytes())
         with replacing(path.with_suffix(".npy"), "wb") as beside:  # there before the tokens are
             numpy.save(beside, numpy.asarray(starts))
-    if of_text != of_tokens:
-        log.warning(f"the tokens stand for {of_tokens} bytes of {of_text}: bits per byte is of the former")
+    if text_bytes != bytes_of_tokens:
+        log.warning(f"the tokens stand for {bytes_of_tokens} bytes of {text_bytes}: bits per byte is of the former")
 
 
 def _unreadable(path: Any, error: Exception) -> Exception:
@@ -88,14 +88,14 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
     Args:
         parts: the row is these of the tokens in the file, one after the other: (n, 2), where each begins and ends.
         overlap: so many tokens before those that it predicts a window begins with, to be seen; their targets are NOT_COUNTED. So
-            are the places after the end of the row.
+            are the positions after the end of the row.
     """
 
     def __init__(self, path: Path, vocabulary: Vocabulary, parts: numpy.ndarray, context: int, overlap: int = 0) -> None:
         self._arguments = (path, vocabulary, parts, context, overlap)
         self._file = numpy.memmap(path, _type(vocabulary), "r")
         self._ends = (parts[:, 1] - parts[:, 0]).cumsum()  # in the row
-        self._shifts = parts[:, 1] - self._ends  # from places in the row to those in the file
+        self._shifts = parts[:, 1] - self._ends  # from positions in the row to those in the file
         self.length = int(self._ends[-1])
         self.context, self.overlap, self.separator = context, overlap, vocabulary.separator
 
@@ -104,9 +104,9 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
         """All of its tokens."""
         return self._tokens(numpy.arange(self.length))
 
-    def _tokens(self, places: numpy.ndarray) -> numpy.ndarray:
-        parts = numpy.searchsorted(self._ends, places, side="right")
-        return self._file[places + self._shifts[parts]].astype(numpy.int64)
+    def _tokens(self, positions: numpy.ndarray) -> numpy.ndarray:
+        parts = numpy.searchsorted(self._ends, positions, side="right")
+        return self._file[positions + self._shifts[parts]].astype(numpy.int64)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Windows, self._arguments
@@ -121,9 +121,9 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
     def __getitems__(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Of n windows, (n, context) each."""
         first = torch.as_tensor(ids)[:, None] * (self.context - self.overlap)
-        places = first + torch.arange(self.context + 1)
-        tokens = torch.from_numpy(self._tokens(places.clamp(max=self.length - 1).numpy()))
-        is_after = places >= self.length
-        is_seen_only = (first > 0) & (torch.arange(self.context) < self.overlap)
+        positions = first + torch.arange(self.context + 1)
+        tokens = torch.from_numpy(self._tokens(positions.clamp(max=self.length - 1).numpy()))
+        is_after = positions >= self.length
+        is_context_only = (first > 0) & (torch.arange(self.context) < self.overlap)
         inputs = tokens[:, :-1].masked_fill(is_after[:, :-1], self.separator)
-        return inputs, tokens[:, 1:].masked_fill(is_after[:, 1:] | is_seen_only, NOT_COUNTED)
+        return inputs, tokens[:, 1:].masked_fill(is_after[:, 1:] | is_context_only, NOT_COUNTED)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from lockstep.counter_rng import seed_of
+from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.batches import Batch, leaves, samples_in
 from lockstep.extras.parity.differences import all_ranks
 from lockstep.extras.parity.draws import constant_draws
@@ -52,7 +52,7 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule, world_size
         noise       rounding imitated, in the gradients (by the recorder)
     """
     if "permuted" in interventions:
-        generator = torch.Generator().manual_seed(seed_of(interventions["permuted"]))
+        generator = torch.Generator().manual_seed(derive_seed(interventions["permuted"]))
         _wrap(model, functools.partial(_in_parts, model, lambda n: [torch.randperm(n, generator=generator)], 1))
     if "parts" in interventions and world_size == 1:
         size, accumulated, ranks = interventions["parts"]
@@ -187,7 +187,7 @@ def count_tokens(batch: Any) -> dict[str, tuple[int, int]]:
 @torch.no_grad()
 def add_rounding(optimizer: torch.optim.Optimizer, number: int, step: int) -> None:
     """Imitates what the rounding of sums does to gradients: noise of some units of their largest value's last place."""
-    generator = torch.Generator().manual_seed(seed_of(number, step))
+    generator = torch.Generator().manual_seed(derive_seed(number, step))
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
         gradient = parameter.grad
         if gradient is not None and gradient.layout == torch.strided and gradient.numel():

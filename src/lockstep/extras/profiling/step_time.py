@@ -9,12 +9,9 @@ import torch
 from lightning import LightningModule, Trainer
 from torch import Tensor
 from torch.nn import Parameter
-from torch.utils.data import Subset, TensorDataset
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lockstep.callbacks.monitors import log_metrics
-from lockstep.config.plan import visible_cores
-from lockstep.datamodules import Batches, InMemory
 from lockstep.trainer.epoch_loop import EpochLoop
 from lockstep.trainer.monitor import together, watched
 from lockstep.trainer.steps import StepParts
@@ -25,7 +22,7 @@ _WARM_UP = 5  # batches before the first that is measured
 
 class StepTime(StepParts):
     """Logs time/data and so on: the shares of a batch that is measured, from the end of the batch before to its own end.
-    `facts`, for the record of the run, are their means over all that were measured and all ranks, and a line of advice.
+    `facts`, for the record of the run, are their means over all that were measured and all ranks.
 
     data: waiting for the loader; on a GPU as far as it had nothing to do meanwhile.
     communication: with several processes, from the last gradient to the end of the backward pass. That is what of DDP's
@@ -44,7 +41,6 @@ class StepTime(StepParts):
         self._batch: _Batch | None = None
         self._unread: list[_Batch] = []
         self._seconds, self._count = torch.zeros(len(PARTS), dtype=torch.float64), 0
-        self._idle = 0  # batches of those measured, at whose end the device had nothing left to do
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for optimizer in trainer.optimizers:
@@ -84,7 +80,7 @@ class StepTime(StepParts):
             batch = self._unread.pop(0)
             seconds = batch.seconds()
             self._seconds += seconds
-            self._count, self._idle = self._count + 1, self._idle + batch.left_device_idle
+            self._count += 1
             shares = dict(zip(PARTS, (seconds / seconds.sum()).tolist(), strict=True))
             if trainer.world_size == 1:
                 del shares["communication"]
@@ -104,11 +100,9 @@ class StepTime(StepParts):
         ranks = torch.stack(gather_all_tensors(own) if trainer.world_size > 1 else [own]).cpu()
         if self._count:
             shares = ranks / ranks.sum(dim=1, keepdim=True)
-            mean_time = float(ranks.sum()) / len(ranks) / self._count
             self._facts = {
                 "step_time": dict(zip(PARTS, shares.mean(dim=0).tolist(), strict=True)),
                 "steps_measured": self._count,
-                "advice": _advice(trainer, shares, mean_time, self._idle / self._count),
             }
 
     def _own(self, trainer: Trainer, model: LightningModule) -> Tensor:
@@ -130,7 +124,6 @@ class _Batch:
         self._hooks: list[Any] = []
         self._last_gradient: Any = None
         self._waited = -loop.waited_for_data
-        self.left_device_idle = False
         self._marks = [("data", self._now())]
 
     def _now(self) -> Any:
@@ -143,8 +136,6 @@ class _Batch:
     def begin(self, part: str) -> None:
         if self._hooks:
             self._end_backward()
-        if part == "end" and self._device.type == "cuda":
-            self.left_device_idle = self._marks[-1][1].query()  # of the optimizer's end
         if part == "forward":
             self._waited += self._loop.waited_for_data
         elif part == "backward":
@@ -172,79 +163,9 @@ class _Batch:
 
     def seconds(self) -> Tensor:
         """Of each of PARTS."""
-        found = dict.fromkeys(PARTS, 0.0)
+        parts = dict.fromkeys(PARTS, 0.0)
         for (part, began), (_, ended) in pairwise(self._marks):
-            found[part] += began.elapsed_time(ended) / 1000 if self._device.type == "cuda" else ended - began
-        between, found["data"] = found["data"], min(found["data"], self._waited)
-        found["rest"] += between - found["data"]
-        return torch.tensor([found[part] for part in PARTS], dtype=torch.float64)
-
-
-_MUCH = 0.25  # of a step
-_WORTH_A_WORKER = 1e-3  # seconds; to be handed a batch by another process takes about as long
-
-
-def _advice(trainer: Any, shares: Tensor, step: float, idle: float) -> str | None:
-    """What is worth a try, by each rank's shares (ranks, PARTS), the seconds of a step and how often the device was idle at its
-    end: the first that is, if any."""
-    data, communication = shares[:, PARTS.index("data")], shares[:, PARTS.index("communication")]
-    lines = (_of_data(trainer, data, step), _of_threads(trainer), _of_communication(communication), _of_host(idle))
-    return next(filter(None, (*lines, _of_memory(trainer))), None)
-
-
-def _of_data(trainer: Any, data: Tensor, step: float) -> str | None:
-    most = float(data.max())
-    if most < _MUCH or most * step < _WORTH_A_WORKER:
-        return None
-    where = f" on rank {int(data.argmax())}" if len(data) > 1 else ""
-    change = _for_data(trainer.train_dataloader, trainer.strategy.root_device)
-    return f"{most:.0%} of a step{where} is waiting for data: {change}" if change else None
-
-
-def _for_data(loader: Any, device: torch.device) -> str | None:
-    """Rows of tensors in memory are not read sooner by another process, which would have to send them; they may live on the
-    device."""
-    dataset, workers = getattr(loader, "dataset", None), getattr(loader, "num_workers", 0)
-    if isinstance(dataset, Batches) and isinstance(dataset.dataset, InMemory) and dataset.dataset.inputs.device.type != "cpu":
-        return None
-    if isinstance(dataset, Batches) and dataset.augment is None:
-        dataset = dataset.dataset
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    if not isinstance(dataset, InMemory | TensorDataset):
-        return f"with datamodule.num_workers={workers}, try more"
-    if isinstance(dataset, InMemory) and device.type != "cpu":
-        return "it is in memory, which may be the device's: see docs/your-model-and-data.md"
-    return f"it is in memory, with datamodule.num_workers={workers} try 0" if workers else None
-
-
-def _of_threads(trainer: Any) -> str | None:
-    threads, cores = torch.get_num_threads() * trainer.num_devices, visible_cores()
-    if trainer.strategy.root_device.type != "cpu" or threads <= cores:
-        return None
-    if torch.get_num_threads() == 1:
-        return f"{threads} processes share {cores} cores: try fewer of them, trainer.devices={cores}"
-    return f"{threads} threads share {cores} cores: try OMP_NUM_THREADS={max(1, cores // trainer.num_devices)}"
-
-
-def _of_communication(communication: Tensor) -> str | None:
-    least, most = float(communication.min()), float(communication.max())
-    if most - least > _MUCH:
-        return f"rank {int(communication.argmin())} is the slowest: another waits for it for {most:.0%} of a step"
-    if least < _MUCH:
-        return None
-    how = "a larger datamodule.batch_size or trainer.accumulate_grad_batches, for fewer all-reduces"
-    return f"{least:.0%} of a step is waiting for other processes: try {how}"
-
-
-def _of_host(idle: float) -> str | None:
-    """A GPU that is busy is a good part of a step behind the host, unless the host waits for it, or kernels are short."""
-    causes = "a larger datamodule.batch_size or model.compile_mode=reduce-overhead, or look for what reads a tensor's value"
-    return f"the GPU waits for the host at the end of {idle:.0%} of the steps: try {causes}" if idle > 0.5 else None
-
-
-def _of_memory(trainer: Any) -> str | None:
-    if (device := trainer.strategy.root_device).type != "cuda":
-        return None
-    used, total = torch.cuda.max_memory_reserved(device) / 2**30, torch.cuda.get_device_properties(device).total_memory / 2**30
-    return f"{used:.1f} of {total:.0f} GiB were used: try a larger datamodule.batch_size" if used < total / 2 else None
+            parts[part] += began.elapsed_time(ended) / 1000 if self._device.type == "cuda" else ended - began
+        between, parts["data"] = parts["data"], min(parts["data"], self._waited)
+        parts["rest"] += between - parts["data"]
+        return torch.tensor([*parts.values()], dtype=torch.float64)
