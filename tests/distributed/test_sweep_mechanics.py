@@ -35,7 +35,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None:
-    done = sweep(tmp_path, "seed=0,1,2,3,4,5,6", "hydra.launcher.timeout=15", "hydra.launcher.jobs=2", FAULTS="1")
+    done = sweep(tmp_path, "seed=0,1,2,3,4,5", "hydra.launcher.jobs=2", FAULTS="1")
     assert done.returncode == 1
     found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
     assert found == {
@@ -45,7 +45,6 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
         "seed=3": ("failed", "ended with code 7"),
         "seed=4": ("failed", "ended with code 0 and no record"),
         "seed=5": ("failed", "val/acc not finite"),
-        "seed=6": ("failed", "no end within 15 s"),
     }
     failed = jobs(tmp_path)["seed=1"]
     assert failed["log_tail"][-1] == "planted fault"
@@ -53,7 +52,7 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
     assert (again.returncode, again.stderr.strip()) == (1, "planted fault")
     assert "planted fault" in done.stdout
     with (tmp_path / "sweep" / "results.csv").open() as file:
-        assert [row["status"] for row in csv.DictReader(file)] == ["finished"] + ["failed"] * 6
+        assert [row["status"] for row in csv.DictReader(file)] == ["finished"] + ["failed"] * 5
 
     before = digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"]["directory"])
     again = ("resume", "sweep", "--program", ROOT / "tests" / "support" / "fakes" / "program.py")
@@ -63,16 +62,17 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
     assert digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"]["directory"]) == before
     assert len({job["metric"] for job in jobs(tmp_path).values()}) == 1
     status = python(ROOT / "scripts" / "sweep.py", "status", "sweep", cwd=tmp_path)
-    assert "7 of 7 jobs finished" in status.stdout
+    assert "6 of 6 jobs finished" in status.stdout
 
 
-def test_a_job_that_was_preempted_is_continued_by_its_sweep(tmp_path: Path) -> None:
-    done = sweep(tmp_path, "seed=7,0", FAULTS="1")
+def test_a_preempted_job_is_continued_by_its_sweep_and_a_value_given_twice_is_two_jobs(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "seed=7,0,0", FAULTS="1")
     assert done.returncode == 0, done.stdout + done.stderr
-    job, other = jobs(tmp_path)["seed=7"], jobs(tmp_path)["seed=0"]
+    job, *others = json.loads((tmp_path / "sweep" / "manifest.json").read_text())["jobs"].values()
     assert [(attempt["code"], attempt["reason"]) for attempt in job["attempts"]] == [(75, "preempted by SIGTERM"), (0, None)]
     assert "resume=" in job["attempts"][1]["command"][-1]
-    assert job["metric"] == other["metric"]
+    assert [(other["status"], other["metric"]) for other in others] == [("finished", job["metric"])] * 2
+    assert len({other["directory"] for other in others}) == 2
     assert not (tmp_path / "sweep" / job["directory"] / "attempts").exists()  # it went on, it was not begun again
 
 
@@ -89,14 +89,6 @@ def test_more_values_run_only_the_new_jobs_in_any_order(tmp_path: Path) -> None:
     assert digest(tmp_path / "sweep" / jobs(tmp_path)["model.optimizer.lr=0.2"]["directory"]) == first
     names = {path.name for path in (tmp_path / "sweep").iterdir() if path.is_file()}
     assert names == {"manifest.json", "lock", "multirun.yaml", "results.csv", "results.md"}
-
-
-def test_a_value_given_twice_is_two_jobs(tmp_path: Path) -> None:
-    done = sweep(tmp_path, "seed=0,0")
-    assert done.returncode == 0, done.stderr
-    manifest = json.loads((tmp_path / "sweep" / "manifest.json").read_text())
-    assert [job["status"] for job in manifest["jobs"].values()] == ["finished", "finished"]
-    assert len({job["directory"] for job in manifest["jobs"].values()}) == 2
 
 
 def test_what_can_not_start_is_refused_before_the_first_job(tmp_path: Path) -> None:
@@ -154,9 +146,9 @@ def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(900)  # its jobs hang, and are waited for
-def test_eight_jobs_survive_chaos(tmp_path: Path) -> None:
+def test_five_jobs_survive_chaos(tmp_path: Path) -> None:
     """Jobs raise, hang and are killed at random, the sweep is killed with -9 twice and interrupted once."""
-    grid = "model.optimizer.lr=" + ",".join(f"0.{i:02}" for i in range(1, 9))
+    grid = "model.optimizer.lr=" + ",".join(f"0.{i:02}" for i in range(1, 6))
     (tmp_path / "calm").mkdir()
     assert sweep(tmp_path / "calm", grid, "hydra.launcher.jobs=2").returncode == 0
     (tmp_path / "journal").mkdir()
@@ -185,8 +177,8 @@ def test_eight_jobs_survive_chaos(tmp_path: Path) -> None:
     found, calm = jobs(tmp_path), jobs(tmp_path / "calm")
     assert {job["status"] for job in found.values()} == {"finished"}
     assert {name: job["metric"] for name, job in found.items()} == {name: job["metric"] for name, job in calm.items()}
-    assert len(found) == 8
-    for i in range(1, 9):
+    assert len(found) == 5
+    for i in range(1, 6):
         entries = sorted(
             (tmp_path / "journal").glob(f"0.{i:02}".rstrip("0") + ".*"), key=lambda path: int(path.name.split(".")[2])
         )

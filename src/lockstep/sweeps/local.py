@@ -30,21 +30,21 @@ class Pool:
     """Slots by name (GPU ids, say); each is handed out to one job at a time."""
 
     slots: tuple[str, ...]
-    taken: dict[str, int] = field(default_factory=dict)  # slot to the width of the job that has it
+    in_use: dict[str, int] = field(default_factory=dict)  # slot to the width of the job that has it
 
     @property
     def free(self) -> list[str]:
-        return [slot for slot in self.slots if slot not in self.taken]
+        return [slot for slot in self.slots if slot not in self.in_use]
 
     def take(self, width: int) -> tuple[str, ...]:
         assert width <= len(self.free)
         given = tuple(self.free[:width])
-        self.taken |= dict.fromkeys(given, width)
+        self.in_use |= dict.fromkeys(given, width)
         return given
 
     def give_back(self, slots: Sequence[str]) -> None:
         for slot in slots:
-            del self.taken[slot]
+            del self.in_use[slot]
 
     def choose(self, waiting: Sequence[Job]) -> Job | None:
         """The job to start now: the widest that waits, the earliest of its width. A narrower one may overtake it only
@@ -52,7 +52,7 @@ class Pool:
         if not waiting:
             return None
         widest = max(job.width for job in waiting)
-        narrower = sum(1 for width in self.taken.values() if width < widest)
+        narrower = sum(1 for width in self.in_use.values() if width < widest)
         for job in sorted(waiting, key=lambda job: -job.width):  # a stable sort: the earliest of each width first
             if job.width > len(self.free):
                 continue

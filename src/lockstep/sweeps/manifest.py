@@ -8,16 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.sweeps.job_directory import (
-    CALL,
-    DIED,
-    METADATA,
-    NUMBER,
-    is_like,
-    read_metadata,
-    read_state,
-    write_metadata,
-)
+from lockstep.sweeps.job_directory import CALL, DIED, METADATA, NUMBER, is_like, read_metadata, read_state, write_metadata
 from lockstep.sweeps.jobs import Job, repetition
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, JobState
 
@@ -81,7 +72,7 @@ class Manifest:
         return max((job["number"] for job in self.jobs.values()), default=-1) + 1
 
     def save(self) -> None:
-        """On a full disk it is tried again at the next change: the jobs' own directories say how they stand."""
+        """On a full disk it is tried again at the next change: the jobs' own directories have their states."""
         names = ("calls", "cwd", "planned", "git_commit", "jobs")
         try:
             write_json(self.path, {name: getattr(self, name) for name in names})
@@ -136,10 +127,6 @@ class Manifest:
             known = {"number": self._next_number() if known is None else known["number"]} | _state(job.directory)
         facts = {"directory": job.directory.name, "repetition": repetition(job.config), **_facts(job)}
         self.jobs[job.key] = facts | known if known["status"] == FINISHED else known | facts
-
-    def find_directory(self, key: str) -> Path | None:
-        """Returns the directory of a job that is known, however its overrides are spelled this time."""
-        return self.directory / self.jobs[key]["directory"] if key in self.jobs else None
 
 
 def _is_manifest(content: dict[str, Any]) -> bool:

@@ -164,6 +164,6 @@ class Runner:
 
 
 def _checkpoint_time(job: Job) -> int | None:
-    """Tells one last.ckpt from the next, by the clock of the file system, which need not be ours."""
+    """Differs from one last.ckpt to the next; by the clock of the file system, which need not be this machine's."""
     last = job.directory / "checkpoints" / "last.ckpt"
     return last.stat().st_mtime_ns if last.is_file() else None

@@ -138,7 +138,8 @@ class Sweep:
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
         key = self._key(cfg)
-        directory = self.manifest.find_directory(key) or self.directory / directory_name(swept or overrides, key)
+        known = self.manifest.jobs.get(key)  # its overrides may be spelled in another way this time
+        directory = self.directory / (directory_name(swept or overrides, key) if known is None else known["directory"])
         command = CommandLine.of(full)
         pool, width = choose_pool(plan)
         self.jobs[key] = Job(

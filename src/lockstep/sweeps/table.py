@@ -18,7 +18,7 @@ from lockstep.sweeps.view import JobView, SweepView
 
 _COLUMNS = ("job", "overrides", "devices", "state", "epoch", "step", "done", "metric", "samples/s", "time", "left")
 _NARROW = ("job", "overrides", "state", "done", "metric", "left")  # on a terminal of fewer than _WIDE columns
-_WIDE = 120
+_WIDE = 110
 _STYLES = {RUNNING: "cyan", FAILED: "bold red", INTERRUPTED: "yellow", FINISHED: "green", WAITING: "dim", UNKNOWN: "yellow"}
 _PRIORITY = [*_STYLES]  # where there are more jobs than lines
 _REASONS = 5  # lines
@@ -132,7 +132,7 @@ def _reasons(jobs: Sequence[JobView]) -> list[str]:
 
 
 def shorten(reason: str) -> str:
-    """A reason's first clause: all that a table has room for. The whole is in the job's log and its status.json."""
+    """The first part of a reason: all that a table has room for. The whole is in the job's log and its status.json."""
     return reason if len(reason) <= 60 else textwrap.shorten(re.split(r"[,;]\s", reason)[0], 80, placeholder=" ...")
 
 

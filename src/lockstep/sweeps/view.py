@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +22,13 @@ class JobView:
     """One job.
 
     entry: what the manifest says of it.
-    overrides: those that are not the same for all jobs.
+    varying: the keys of the overrides that are not the same for all jobs.
     """
 
     key: str
     entry: Mapping[str, Any]
-    overrides: tuple[str, ...]
     directory: Path
+    varying: Sequence[str]
 
     @property
     def status(self) -> str:
@@ -37,6 +37,11 @@ class JobView:
     @property
     def number(self) -> int:
         return self.entry["number"]
+
+    @property
+    def overrides(self) -> list[str]:
+        """Those that are not the same for all jobs."""
+        return [item for item in self.entry["overrides"] if item.partition("=")[0] in self.varying]
 
     @property
     def label(self) -> str:
@@ -87,15 +92,7 @@ class SweepView:
         """By their final metrics, the best first; then those that have none, by their numbers."""
         entries, folder = self.manifest.jobs, self.manifest.directory
         names = varying([entry["overrides"] for entry in entries.values()])
-        jobs = [
-            JobView(
-                key,
-                entry,
-                tuple(item for item in entry["overrides"] if item.partition("=")[0] in names),
-                folder / entry["directory"],
-            )
-            for key, entry in entries.items()
-        ]
+        jobs = [JobView(key, entry, folder / entry["directory"], names) for key, entry in entries.items()]
         return sorted(jobs, key=_rank)
 
     @property

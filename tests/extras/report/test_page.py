@@ -130,7 +130,7 @@ def test_strong_scaling_compares_accuracy_at_one_batch(tmp_path: Path) -> None:
             ["1 of 2 jobs", "missing (the sweep process died)", "It needs times of two numbers of devices"],
         ),
         ([cell(1), cell(2, 0.2), cell(2, 0.3)], ["has no job for devices=1 at lr 0.2, devices=1 at lr 0.3, devices=2 at lr 0.1"]),
-        ([cell(1), cell(2, step=0.012)], ["can't be told from the others", "Nothing was repeated"]),
+        ([cell(1), cell(2, step=0.012)], ["can't distinguish it from the others", "Nothing was repeated"]),
         ([cell(1, batch=32), cell(2, batch=20)], ["Neither the batch of a device nor the global batch was kept"]),
         ([cell(1), cell(2, git_commit="ffff", git_dirty=True)], ["Jobs of several commits are compared", "not committed"]),
         ([cell(1, overrides=("model=a",)), cell(1, overrides=("model=b",))], ["1 job of model=b left out: --only model=b"]),

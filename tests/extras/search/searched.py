@@ -18,11 +18,11 @@ def search_with_a_job(folder: Path, pruner: dict[str, Any]) -> tuple[Study, Path
     overrides = ["model.optimizer.lr=0.01"]
     study.ask().set_user_attr(POINT, overrides)
     run_dir = folder / "lr=0.01_abc"
-    card: dict[str, Any] = {"key": "abc", "number": 0, "overrides": overrides, "devices": 1, "command": [], "config": {}}
-    write_metadata(run_dir, card | {"optimized_metric": "val/acc", "optimized_mode": "max", "cwd": "."})
+    metadata: dict[str, Any] = {"key": "abc", "number": 0, "overrides": overrides, "devices": 1, "command": [], "config": {}}
+    write_metadata(run_dir, metadata | {"optimized_metric": "val/acc", "optimized_mode": "max", "cwd": "."})
     return study, run_dir
 
 
-def told(study: Study) -> dict[int, float]:
-    """By the number of validations before it what the pruner of the first trial was told."""
+def values_in(study: Study) -> dict[int, float]:
+    """What the first trial has reported, by the number of validations before it."""
     return study.trials[0].intermediate_values

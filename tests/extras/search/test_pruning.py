@@ -1,11 +1,14 @@
 """Trials that tell their study how they stand, and end when its pruner says so."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fits import KeepAll, prepared, trained
-from searched import NOBODY, search_with_a_job, told
+from lightning import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
+from searched import NOBODY, search_with_a_job, values_in
 
 from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.pruning import Pruning
@@ -15,7 +18,7 @@ AT_THE_SECOND = {"_target_": "optuna.pruners.ThresholdPruner", "lower": 2.0, "n_
 PRUNING = ("callbacks=pruning", "test=false")
 
 
-def pruning_of(trainer: Any) -> Pruning:
+def find_pruning(trainer: Any) -> Pruning:
     return next(callback for callback in trainer.callbacks if isinstance(callback, Pruning))
 
 
@@ -23,27 +26,27 @@ def test_a_pruned_trial_ends_as_if_stopped_early_and_says_so(tmp_path: Path) -> 
     study, run_dir = search_with_a_job(tmp_path / "search", AT_THE_SECOND)
     _, trainer = trained(run_dir, *PRUNING)
     assert trainer.current_epoch == 2
-    assert pruning_of(trainer).facts() == {PRUNED: 2}
-    assert list(told(study)) == [0, 1]
-    assert told(study)[1] == float(trainer.callback_metrics["val/acc"])
+    assert find_pruning(trainer).facts() == {PRUNED: 2}
+    assert list(values_in(study)) == [0, 1]
+    assert values_in(study)[1] == float(trainer.callback_metrics["val/acc"])
 
 
 def test_a_pruned_trial_that_is_resumed_does_not_train_on(tmp_path: Path) -> None:
     study, run_dir = search_with_a_job(tmp_path / "search", AT_THE_SECOND)
     trained(run_dir, *PRUNING)
     _, trainer = trained(run_dir, *PRUNING, ckpt_path=run_dir / "checkpoints" / "last.ckpt")
-    assert (trainer.current_epoch, pruning_of(trainer).facts()) == (2, {PRUNED: 2})
-    assert list(told(study)) == [0, 1]
+    assert (trainer.current_epoch, find_pruning(trainer).facts()) == (2, {PRUNED: 2})
+    assert list(values_in(study)) == [0, 1]
 
 
 def test_a_trial_that_is_broken_off_counts_on_and_tells_nothing_twice(tmp_path: Path) -> None:
     study, run_dir = search_with_a_job(tmp_path / "search", NOBODY)
     (tmp_path / "kept").mkdir()
     _, trainer = trained(run_dir, *PRUNING, extra=[KeepAll(tmp_path / "kept")])
-    first = told(study)
-    assert (list(first), pruning_of(trainer).facts()) == ([0, 1, 2], {})
+    first = values_in(study)
+    assert (list(first), find_pruning(trainer).facts()) == ([0, 1, 2], {})
     trained(run_dir, *PRUNING, ckpt_path=tmp_path / "kept" / "5.ckpt")  # in the second of three epochs
-    assert told(study) == first
+    assert values_in(study) == first
 
 
 def test_a_run_that_is_no_trial_trains_as_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -52,3 +55,16 @@ def test_a_run_that_is_no_trial_trains_as_without(tmp_path: Path, caplog: pytest
     trainer.fit(model, datamodule)
     assert trainer.current_epoch == 1
     assert "this run is no trial of a search" in caplog.text
+
+
+def test_another_rank_does_what_rank_zero_decides_and_asks_no_study() -> None:
+    answers = [False, True]
+    state = SimpleNamespace(fn=TrainerFn.FITTING)
+    strategy = SimpleNamespace(broadcast=lambda _: answers.pop(0))
+    trainer: Any = SimpleNamespace(is_global_zero=False, state=state, sanity_checking=False, strategy=strategy, should_stop=False)
+    pruning, model = Pruning("val/acc"), LightningModule()
+    pruning.on_fit_start(trainer, model)
+    pruning.on_validation_end(trainer, model)
+    assert not trainer.should_stop
+    pruning.on_validation_end(trainer, model)
+    assert (trainer.should_stop, pruning.facts()) == (True, {PRUNED: 2})

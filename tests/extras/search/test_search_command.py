@@ -14,16 +14,23 @@ from lockstep.extras.search.study import load_study
 PROGRAM = ROOT / "tests" / "support" / "fakes" / "program.py"
 FIXED = ("-m", "hydra/sweeper=optuna", "trainer.accelerator=cpu", "fresh_processes=True", "hydra.sweep.dir=search")
 SPACE = ("model.optimizer.lr=tag(log,interval(1e-3,1e-1))", "hydra.sweeper.n_trials=3")
+SPACE += ("hydra.sweeper.sampler=interrupting.Interrupted",)
 
 
 @pytest.mark.slow
-def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
+def test_a_search_that_is_interrupted_between_two_trials_and_then_killed_goes_on(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     journal.mkdir()
-    with started(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, JOURNAL=str(journal)) as process:
+    command, env = (PROGRAM, *FIXED, *SPACE), {"JOURNAL": str(journal)}
+    done = python(*command, cwd=tmp_path, fresh=True, INTERRUPT="1", **env)
+    assert done.returncode == 75, done.stdout + done.stderr
+    assert "The sweep was stopped: interrupted by SIGINT. Resume it: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [trial.state.name for trial in load_study(tmp_path / "search").trials] == ["COMPLETE", "RUNNING"]
+    with started(*command, cwd=tmp_path, **env) as process:
         wait_for(lambda: len([*journal.glob("*.began")]) >= 2)
         process.send_signal(signal.SIGKILL)
-    done = python(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, JOURNAL=str(journal))
+    done = python(*command, cwd=tmp_path, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     study = load_study(tmp_path / "search")
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
@@ -33,16 +40,3 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
     finished = Counter(path.name.rpartition(".")[0].rpartition(".")[0] for path in journal.glob("*.finished"))
     assert finished == Counter(str(trial.params["model.optimizer.lr"]) for trial in study.trials)
     assert done.stdout.count("finished") >= 3  # the table is of the whole search
-
-
-@pytest.mark.slow
-def test_ctrl_c_between_two_trials_ends_as_within_one_and_the_search_goes_on(tmp_path: Path) -> None:
-    command = (PROGRAM, *FIXED, *SPACE, "hydra.sweeper.sampler=interrupting.Interrupted")
-    done = python(*command, cwd=tmp_path, fresh=True, INTERRUPT="1")
-    assert done.returncode == 75, done.stdout + done.stderr
-    assert "The sweep was stopped: interrupted by SIGINT. Resume it: " in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [trial.state.name for trial in load_study(tmp_path / "search").trials] == ["COMPLETE", "RUNNING"]
-    done = python(*command, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [trial.state.name for trial in load_study(tmp_path / "search").trials] == ["COMPLETE"] * 3

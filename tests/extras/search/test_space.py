@@ -12,7 +12,7 @@ from lockstep.extras.search.space import Space
 
 
 def space(*overrides: str) -> Space:
-    return Space.of(OverridesParser.create().parse_overrides([*overrides]))
+    return Space.from_overrides(OverridesParser.create().parse_overrides([*overrides]))
 
 
 @pytest.mark.parametrize(

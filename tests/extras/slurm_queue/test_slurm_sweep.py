@@ -23,7 +23,7 @@ PROGRAM, TRAIN, SWEEP = ROOT / "tests" / "support" / "fakes" / "program.py", ROO
 SLURM = ("hydra/launcher=slurm", "hydra.launcher.poll=0.3", "hydra.launcher.sbatch=['--gres=gpu:${trainer.devices}']")
 # nodes of one machine have names that lead nowhere
 SLURM += ("hydra.launcher.setup=['export MASTER_ADDR=127.0.0.1']",)
-GRID = ("trainer=cpu", "fresh_processes=True", "hydra.sweep.dir=sweep", "trainer.devices=1,2,4", "seed=0,1,7,8")
+GRID = ("trainer=cpu", "fresh_processes=True", "hydra.sweep.dir=sweep", "trainer.devices=1,4", "seed=0,1,7,8")
 TIMES = {"samples_per_second", "train_time", "wall_time"}
 
 
@@ -44,14 +44,14 @@ def results(folder: Path) -> list[dict[str, str]]:
         return [{name: value for name, value in row.items() if name not in TIMES} for row in csv.DictReader(file)]
 
 
-def test_twelve_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path: Path) -> None:
+def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path: Path) -> None:
     """Of those with one device one raises, one is preempted, one waits for ever and is cancelled."""
     (tmp_path / "slurm").mkdir()
     (tmp_path / "journal").mkdir()
     command = (PROGRAM, "-m", *SLURM, *GRID)
     env = cluster.environment | {"FAULTS": "1", "JOURNAL": str(tmp_path / "journal")}
     with started(*command, cwd=tmp_path / "slurm", **env) as process:
-        wait_for(cluster.tasks, 60)  # the first of three arrays
+        wait_for(cluster.tasks, 60)  # the first of two arrays
         process.kill()
     cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=planted")
     with started(*command, cwd=tmp_path / "slurm", **env) as process:
@@ -66,7 +66,7 @@ def test_twelve_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_pat
     found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path / "slurm").items()}
     assert found.pop("1 1") == ("failed", "ended with code 1: planted fault")
     assert found.pop("1 8") == ("interrupted", "CANCELLED by SLURM")
-    assert (len(found), set(found.values())) == (10, {("finished", None)})
+    assert (len(found), set(found.values())) == (6, {("finished", None)})
     assert [attempt["code"] for attempt in jobs(tmp_path / "slurm")["1 7"]["attempts"]] == [75, 0]
     attempts = {name: len(job["attempts"]) for name, job in jobs(tmp_path / "slurm").items()}
     assert sum(attempts.values()) == len(cluster.tasks())  # nothing was submitted that is not known
@@ -74,7 +74,7 @@ def test_twelve_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_pat
     assert finishes(tmp_path) == dict.fromkeys([jobs(tmp_path / "slurm")[name]["directory"] for name in found], 1)
 
     status = python(SWEEP, "status", "sweep", cwd=tmp_path / "slurm", **cluster.environment)
-    assert (status.stdout.count(" finished "), status.stdout.count(" interrupted: CANCELLED")) == (10, 1)
+    assert (status.stdout.count(" finished "), status.stdout.count(" interrupted: CANCELLED")) == (6, 1)
     again = (
         "resume",
         "sweep",
@@ -88,12 +88,7 @@ def test_twelve_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_pat
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(cluster.tasks()) == sum(attempts.values()) + 2
     assert set(finishes(tmp_path).values()) == {1}
-
-    (tmp_path / "local").mkdir()
-    done = python(PROGRAM, "-m", *GRID, "hydra.launcher.jobs=2", cwd=tmp_path / "local")
-    assert done.returncode == 0, done.stderr
-    assert len(results(tmp_path / "local")) == 12
-    assert results(tmp_path / "slurm") == results(tmp_path / "local")
+    assert len(results(tmp_path / "slurm")) == 8
 
 
 def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluster: Cluster, tmp_path: Path) -> None:
@@ -114,30 +109,12 @@ def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluste
     assert len(cluster.tasks()) == before + 4
 
 
-@pytest.mark.parametrize(
-    ("asked", "line"),
-    [
-        ("hydra.launcher.partition=nope", "hydra.launcher.partition=nope: sbatch refuses --partition=nope (invalid partition"),
-        ("hydra.launcher.mem=900G", "hydra.launcher.mem=900G: sbatch refuses --mem=900G ("),
-    ],
-)
-def test_what_slurm_would_refuse_is_refused_before_anything_is_written(
-    asked: str, line: str, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_what_slurm_would_refuse_is_refused_before_anything_is_written(cluster: Cluster, tmp_path: Path) -> None:
+    asked, line = "hydra.launcher.mem=900G", "hydra.launcher.mem=900G: sbatch refuses --mem=900G ("
     before = len(cluster.tasks())
     done = python(PROGRAM, "-m", *SLURM, *GRID, asked, cwd=tmp_path, **cluster.environment)
     assert (done.returncode, done.stderr.startswith(line), done.stderr.count("\n")) == (2, True, 1), done.stderr
     assert (len(cluster.tasks()), [*tmp_path.iterdir()]) == (before, [])
-
-
-def test_a_sweep_larger_than_the_largest_array_is_several_arrays(cluster: Cluster, tmp_path: Path) -> None:
-    asked = ("trainer=cpu", "fresh_processes=True", "hydra.sweep.dir=sweep", f"seed=range({slurm_cluster.MAX_ARRAY_SIZE + 1})")
-    before = {number for number, *_ in cluster.tasks()}
-    done = python(PROGRAM, "-m", *SLURM, *asked, cwd=tmp_path, **cluster.environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    arrays = Counter(number for number, *_ in cluster.tasks() if number not in before)
-    assert sum(arrays.values()) == len(results(tmp_path)) == slurm_cluster.MAX_ARRAY_SIZE + 1
-    assert max(arrays.values()) <= slurm_cluster.MAX_ARRAY_SIZE
 
 
 def finishes(folder: Path) -> Counter[str]:

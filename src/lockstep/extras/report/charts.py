@@ -47,10 +47,10 @@ def scaling(series: Series, fit: Fit | None) -> Figure:
     figure = Figure(figsize=(8, 3.2))
     left, right = figure.subplots(1, 2)
     counts, workload, base = [point.devices for point in series.points], series.workload, series.base.devices
-    left.plot(counts, [series.base.throughput.mean * n / base for n in counts], "--", color=GREY, label="ideal")
+    some = _counts_between(base, counts[-1])
+    left.plot(some, [series.base.throughput.mean * n / base for n in some], "--", color=GREY, label="ideal")
     right.axhline(1, linestyle="--", color=GREY)
     if fit is not None:
-        some = _counts_between(base, counts[-1])
         speeds = [workload.throughput(fit.model, n) for n in some]
         left.plot(some, speeds, color=ORANGE, label="model")
         right.plot(some, [speed / speeds[0] / n * base for n, speed in zip(some, speeds, strict=True)], color=ORANGE)

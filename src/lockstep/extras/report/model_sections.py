@@ -44,7 +44,7 @@ def predictions(analysis: Analysis) -> Iterator[Block]:
 
 
 def _prediction(fit: Fit, workload: Workload, devices: int) -> list[str]:
-    """By each of the candidates, which can't be told from each other."""
+    """By all candidates: the measurements can't distinguish them."""
     efficiency = fit.predict(lambda step: workload.efficiency(step, devices))
     low, high = efficiency.bounds
     efficiency = Estimate(efficiency.mean, (low, min(1.0, high)))
@@ -71,5 +71,5 @@ def _source(parameter: str, analysis: Analysis, fit: Fit) -> str:
     if parameter in analysis.given:
         return "measured apart"
     if not fit.is_sure_of(parameter):
-        return "can't be told from the others by these counts"
-    return "fitted" if parameter in fit.candidates[0].free else "nothing of it is seen"
+        return "these counts can't distinguish it from the others"
+    return "fitted" if parameter in fit.candidates[0].free else "it does not show"

@@ -21,7 +21,7 @@ from lockstep.extras.report.estimates import Estimate
 
 UNREPEATED_NOISE = 0.02  # relative, of timings of which none was repeated
 LEAST_NOISE = 0.002
-_AS_GOOD = 4.0  # in Akaike's criterion: models within it of the best can't be told from it (Burnham and Anderson 2002)
+_AS_GOOD = 4.0  # in Akaike's criterion: models within it of the best are as good (Burnham and Anderson 2002)
 LEAST_LOSS = 0.05  # of a step: less communication is no limit
 _NEGLIGIBLE = 1e-6  # of a step: a smaller parameter is dropped
 
@@ -139,9 +139,9 @@ def fit(timings: Sequence[Timing], given: Mapping[str, float] | None = None) -> 
     """Fits by least squares in relative error; parameters are not negative, and those `given` are not fitted. Returns None for
     fewer than two numbers of devices, which say nothing of communication.
 
-    The best choice of parameters that are not zero is taken, by Akaike's criterion: a smaller model where a larger one explains
-    no more. At one global batch (strong scaling) `fixed` and `transfer` can't be told apart: 2(n-1)/n is 2 less 2/n, and compute
-    has a part that goes with 1/n.
+    Akaike's criterion chooses the parameters that are not zero: a smaller model where a larger one explains no more. At one
+    global batch (strong scaling) `fixed` and `transfer` can't be distinguished: 2(n-1)/n is 2 less 2/n, and compute has a part
+    that goes with 1/n.
     """
     counts = tuple(sorted({timing.devices for timing in timings}))
     if len(counts) < 2:

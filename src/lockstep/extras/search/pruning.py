@@ -13,11 +13,12 @@ log = logging.getLogger(__name__)
 
 
 class Pruning(Callback):
-    """After each validation rank zero tells the study the metric and asks its pruner; what that says, all ranks do. A run that
-    is pruned ends as one that was stopped early does, and is tested and recorded; its record says after how many validations.
+    """After each validation rank zero reports `monitor`, the metric that the search optimizes, to the study and asks its pruner;
+    all ranks do what that decides. A run that is pruned ends as one that was stopped early, and is tested and recorded; its
+    record says after how many validations.
 
-    Steps are validations from the run's beginning on, which trials of any batch and number of processes have in common. What
-    is told is the metric that the search is for, `monitor`; a run that is no trial of a search trains as without this.
+    Steps are validations since the run began, which trials of any batch and number of processes have in common. A run that is
+    no trial of a search trains as without this callback.
     """
 
     def __init__(self, monitor: str) -> None:
@@ -36,14 +37,14 @@ class Pruning(Callback):
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             return
         self.validations += 1
-        is_worse = self._trial is not None and self._asked(float(trainer.callback_metrics[self.monitor]))
+        is_worse = self._trial is not None and self._should_prune(float(trainer.callback_metrics[self.monitor]))
         if trainer.strategy.broadcast(is_worse):
             trainer.should_stop = True
             self._pruned_after = self.validations
 
-    def _asked(self, value: float) -> bool:
+    def _should_prune(self, value: float) -> bool:
         step = self.validations - 1
-        if step not in self._trial.study.trials[self._trial.number].intermediate_values:  # told before the run was broken off
+        if step not in self._trial.study.trials[self._trial.number].intermediate_values:  # else reported before a restart
             self._trial.report(value, step)
         return self._trial.should_prune()
 

@@ -100,7 +100,7 @@ class Search:
 
     def run(self, arguments: Sequence[str]) -> None:
         given = [f"{key}={space}" for key, space in self.settings.params.items()]
-        self.space = Space.of(OverridesParser.create(self.loader).parse_overrides([*given, *arguments]))
+        self.space = Space.from_overrides(OverridesParser.create(self.loader).parse_overrides([*given, *arguments]))
         self._check()
         if self.config.hydra.launcher.get("dry_run"):
             self.study = optuna.create_study(directions=[StudyDirection.MINIMIZE] * len(self.objectives))

@@ -29,8 +29,8 @@ class Space:
     distributions: dict[str, Distribution]
 
     @classmethod
-    def of(cls, overrides: Sequence[Override]) -> Self:
-        """Of several overrides of one key the last counts. Raises ConfigError for what is no space, and where there is none."""
+    def from_overrides(cls, overrides: Sequence[Override]) -> Self:
+        """The last override of a key counts. Raises ConfigError for what is no space, and where there is none."""
         last = {override.get_key_element(): override for override in overrides}
         fixed = {key: one for key, one in last.items() if not one.is_sweep_override()}
         distributions = {key: _distribution(key, one) for key, one in last.items() if one.is_sweep_override()}
@@ -77,7 +77,7 @@ def _distribution(key: str, override: Override) -> Distribution:
         if tags:
             raise ConfigError(f"tag {_LOG} is for interval() and range()")
         return CategoricalDistribution(list(dict.fromkeys(override.sweep_string_iterator())))
-    except ValueError as error:  # Optuna's, and ours
+    except ValueError as error:  # Optuna's, and this module's
         raise config_error(key, override.get_value_string(), str(error)) from error
 
 

@@ -22,9 +22,9 @@ LARGEST = 1001  # tasks of an array: what MaxArraySize is unless slurm.conf says
 _NO_ANSWER = "timed out|unable to contact|connection refused"
 _SUBMITTING = "submitting"
 _FIELDS = "%F|%K|%j|%T|%r|%M|%N"
-# Of this process's place, none of the job's own; what SLURM needs to be found stays.
-_OF_THIS_PLACE = ("LOCKSTEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_")
-_OF_THIS_PLACE += ("CUDA_VISIBLE_DEVICES",)
+# Variables of the place where this process runs, which a job must not inherit; what leads to SLURM stays.
+_PLACE_VARIABLES = ("LOCKSTEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_")
+_PLACE_VARIABLES += ("CUDA_VISIBLE_DEVICES",)
 
 
 class Refused(RuntimeError):
@@ -59,7 +59,7 @@ def submit(script: Path, name: str, count: int, flags: Sequence[str], at_once: i
     A file beside the script is locked until sbatch has ended, even if this process is killed first: see `wait_for_sbatch`.
     Raises Refused with sbatch's words, Unanswered where it is not known whether it is.
     """
-    if (known := _number_of(name)) is not None:
+    if (known := _find_number(name)) is not None:
         return known
     array = f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")
     with (script.parent / _SUBMITTING).open("w") as file:
@@ -71,7 +71,7 @@ def submit(script: Path, name: str, count: int, flags: Sequence[str], at_once: i
     words = " ".join(done.stderr.split())
     if not re.search(_NO_ANSWER, words, re.IGNORECASE):  # a job that is refused may be in the queue all the same, as FAILED
         raise Refused(words)
-    if (known := _number_of(name)) is not None:  # it was heard after all
+    if (known := _find_number(name)) is not None:  # it was heard after all
         return known
     raise Unanswered(words)
 
@@ -94,15 +94,15 @@ def largest_array() -> int:
 
 
 def _environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith(_OF_THIS_PLACE) or key == "SLURM_CONF"}
+    return {key: value for key, value in os.environ.items() if not key.startswith(_PLACE_VARIABLES) or key == "SLURM_CONF"}
 
 
-def _number_of(name: str) -> str | None:
+def _find_number(name: str) -> str | None:
     return next((task.id.partition("_")[0] for place, task in tasks(name).items() if place.startswith(f"{name}_")), None)
 
 
 def wait_for_sbatch(folder: Path) -> None:
-    """Waits for the sbatch of a sweep that was killed while it submitted; what it has put into the queue is seen from now on."""
+    """Waits for the sbatch of a sweep that was killed while it submitted: then squeue shows what it has put into the queue."""
     if folder.is_dir():
         with (folder / _SUBMITTING).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -20,7 +20,7 @@ from lockstep.errors import ConfigError, config_error
 from lockstep.extras.slurm_queue import commands
 from lockstep.extras.slurm_queue.commands import Refused
 from lockstep.extras.slurm_queue.queue import CODE, Queue, QueuedAttempt, RefusedAttempt
-from lockstep.extras.slurm_queue.settings import OF_SBATCH, SlurmSettings
+from lockstep.extras.slurm_queue.settings import SBATCH_KEYS, SlurmSettings
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.slurm import Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
@@ -36,7 +36,7 @@ _KEYS = {"nodes": "trainer.num_nodes", "ntasks-per-node": "trainer.devices", "gr
 _KEYS |= {"cpus-per-task": "hydra.launcher.cpus_per_device"}
 _SCRIPT = """#!/bin/bash
 # Task k of the array is the k-th of these jobs.
-trap : TERM # srun is told too, and what it ends with is wanted
+trap : TERM # srun gets it too, and its exit code is wanted
 {setup}
 case $SLURM_ARRAY_TASK_ID in
 {cases}
@@ -88,9 +88,9 @@ class SlurmExecutor(Executor):
         return self._adopted.pop(job.key, None)
 
     def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
-        alike: dict[tuple[str, ...], list[Job]] = {}
+        groups: dict[tuple[str, ...], list[Job]] = {}
         for job in waiting:
-            alike.setdefault(job.resources, []).append(job)
+            groups.setdefault(job.resources, []).append(job)
         try:
             most = commands.largest_array() if len(waiting) > 1 else 1
         except Unanswered as error:  # the next look asks again
@@ -98,7 +98,7 @@ class SlurmExecutor(Executor):
             time.sleep(self.settings.poll)
             return []
         waiting.clear()
-        arrays = [jobs[at : at + most] for jobs in alike.values() for at in range(0, len(jobs), most)]
+        arrays = [jobs[at : at + most] for jobs in groups.values() for at in range(0, len(jobs), most)]
         return [started for jobs in arrays for started in self._submit(jobs, begin)]
 
     def _submit(self, jobs: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
@@ -148,7 +148,7 @@ def _refusal(flags: tuple[str, ...], words: str) -> ConfigError:
     if flag is None:
         return config_error("hydra.launcher", " ".join(flags), f"sbatch refuses that ({words}); accepted is what it takes")
     name, _, value = flag.removeprefix("--").partition("=")
-    key = _KEYS.get(name, f"hydra.launcher.{name}" if name in OF_SBATCH else "hydra.launcher.sbatch")
+    key = _KEYS.get(name, f"hydra.launcher.{name}" if name in SBATCH_KEYS else "hydra.launcher.sbatch")
     return config_error(key, value.rpartition(":")[2], f"sbatch refuses {flag} ({words}); accepted is what it takes")
 
 
@@ -187,7 +187,7 @@ def reconcile(manifest: Manifest, queue: Queue | None = None) -> dict[str, Queue
 
 
 def show_state(manifest: Manifest) -> None:
-    """`reconcile` for who only looks: where SLURM does not answer, nobody knows how the jobs stand."""
+    """`reconcile` for who only looks: where SLURM does not answer, nobody knows their states."""
     try:
         reconcile(manifest)
     except Unanswered as error:

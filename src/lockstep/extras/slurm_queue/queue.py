@@ -1,4 +1,4 @@
-"""What SLURM has of one sweep, and how each of its jobs stands there."""
+"""What SLURM has of one sweep, and the state of each of its jobs there."""
 
 import contextlib
 import hashlib
@@ -42,7 +42,7 @@ class Queue:
         self._due = time.monotonic() + self._poll
 
     def ask_if_due(self) -> None:
-        """Where it does not answer, things are taken to stand as they did."""
+        """Where it does not answer, states are taken not to have changed."""
         if time.monotonic() > self._due:
             try:
                 self.ask()

@@ -12,7 +12,7 @@ from lockstep.config.rules import TEXT, Rule, above, integer
 from lockstep.errors import config_error
 from lockstep.sweeps.settings import Settings
 
-OF_SBATCH = ("partition", "account", "time", "mem")  # keys that are its flags too
+SBATCH_KEYS = ("partition", "account", "time", "mem")  # keys that are its flags too
 _LINES = Rule(
     "accepted is a list of text", lambda v: isinstance(v, Sequence) and not isinstance(v, str) and all(map(TEXT.test, v))
 )
@@ -61,5 +61,5 @@ class SlurmSettings(Settings):
         flags = [f"--nodes={plan.num_nodes}", f"--ntasks-per-node={tasks}", f"--cpus-per-task={cpus}"]
         if plan.accelerator == "gpu":
             flags.append(f"--gres={self.gres}:{plan.devices}")
-        flags += [f"--{name}={value}" for name in OF_SBATCH if (value := getattr(self, name)) is not None]
+        flags += [f"--{name}={value}" for name in SBATCH_KEYS if (value := getattr(self, name)) is not None]
         return (*flags, "--requeue", f"--signal=USR1@{self.warning}", *self.sbatch)
