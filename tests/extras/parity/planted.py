@@ -85,7 +85,7 @@ class Nondeterministic(MLP):
         return super().forward(x) * (1 + noise)
 
 
-class Kink(MLP):
+class AtBoundary(MLP):
     """A unit whose input lies within float32's rounding of zero, where that rounds to another side on several processes."""
 
     def __init__(self, **net: Any) -> None:

@@ -7,8 +7,6 @@ import numpy
 import torch
 from planted_equal import Plain
 from torch import Tensor
-from torch.nn import functional
-from torchvision.ops import StochasticDepth
 
 
 class Noisy(Plain):
@@ -19,25 +17,6 @@ class Noisy(Plain):
 
     def noise(self, x: Tensor) -> Tensor:
         return torch.randn(len(x), 1)
-
-
-class NoiseOfDepth(Plain):
-    def __init__(self, **_: Any) -> None:
-        super().__init__()
-        self.depth = StochasticDepth(0.5, "row")
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x + self.depth(x))
-
-
-class NoiseOfRReLU(Noisy):
-    def noise(self, x: Tensor) -> Tensor:
-        return functional.rrelu(x, training=True)
-
-
-class NoiseOfGumbel(Noisy):
-    def noise(self, x: Tensor) -> Tensor:
-        return functional.gumbel_softmax(x)
 
 
 class NoiseInGradients(Plain):

@@ -1,6 +1,6 @@
 """Is N one: the comparison finds equality where it is, and where it is not the reason."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from fits import plain
@@ -33,13 +33,6 @@ def composed(*overrides: str) -> Callable[[list[str]], DictConfig]:
     return lambda more: compose(*plain(*overrides), *more, config_name="parity")
 
 
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """Started once for all comparisons of this file."""
-    with Processes(4, tmp_path_factory.mktemp("parity")) as started:
-        yield started
-
-
 @pytest.fixture
 def compared(processes: Processes) -> Callable[..., tuple[bool, str]]:
     """Are they equal, and what was said."""
@@ -53,25 +46,25 @@ def compared(processes: Processes) -> Callable[..., tuple[bool, str]]:
 
 Compared = Callable[..., tuple[bool, str]]
 EQUAL = {
-    "dropout": ("model.net.dropout=0.5", "datamodule.drop_last=false"),
+    "dropout, augmentation, a curriculum, logged at every step": (
+        *("model._target_=planted.LogsEveryStep", "model.net.dropout=0.5", "datamodule.drop_last=false"),
+        *("+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "datamodule.standardize=true"),
+        *("datamodule/curriculum=linear", "datamodule.curriculum.epochs=1.5"),
+    ),
     # 21 samples in steps of 8: the last takes 5, in two batches of 2 ranks and then in one of a single rank
     "a tail, accumulated": (
         *("trainer.accumulate_grad_batches=2", "datamodule.batch_size=2", "datamodule.drop_last=false"),
         "model.net._target_=planted.Peculiar",
     ),
     "three, float32, SGD": ("trainer.devices=3", "datamodule.global_batch_size=6", "model/optimizer=sgd", "parity.precision=run"),
-    "augmentation": ("+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "datamodule.standardize=true"),
-    "a curriculum": ("datamodule/curriculum=linear", "datamodule.curriculum.epochs=1.5", "datamodule.drop_last=false"),
     "BatchNorm": (*CNN, "datamodule.drop_last=false"),
     "BatchNorm, accumulated": (*CNN, "trainer.accumulate_grad_batches=2"),
-    "logged at every step": ("model._target_=planted.LogsEveryStep",),
     "plain DDP": ("parity.against=ddp",),
-    "in parts": (*CNN, "trainer/strategy=fsdp", "trainer.gradient_clip_val=0.1", "trainer.accumulate_grad_batches=2"),
-    "in parts, float32, a tail that leaves a process without a sample": (
+    "sharded": (*CNN, "trainer/strategy=fsdp", "trainer.gradient_clip_val=0.1", "trainer.accumulate_grad_batches=2"),
+    "sharded, float32, a tail that leaves a process without a sample": (
         *("trainer/strategy=fsdp", "model/optimizer=sgd", "parity.precision=run", *TAIL),
     ),
     "layers divided": ("trainer/strategy=tensor_parallel", "trainer/plan=mlp", "trainer.gradient_clip_val=0.1", *TAIL),
-    "a strategy's setting": ("parity.against='trainer.strategy.static_graph=true'",),
 }
 
 
@@ -141,8 +134,8 @@ def test_what_the_ranks_refuse_is_refused(compared: Compared) -> None:
         compared(*TINY, "datamodule.batch_size=100")
 
 
-def test_a_unit_at_its_kink_in_float32_is_seen_for_what_it_is(compared: Compared) -> None:
-    equal, said = compared(*TINY, "model.net._target_=planted.Kink", "parity.precision=32-true", "model.optimizer.lr=0.0")
+def test_a_unit_at_the_boundary_of_its_relu_is_equal_in_float32(compared: Compared) -> None:
+    equal, said = compared(*TINY, "model.net._target_=planted.AtBoundary", "parity.precision=32-true", "model.optimizer.lr=0.0")
     assert equal, said
     assert "equal but at ReLU boundaries" in said
     assert "NOT EQUAL" not in said
@@ -221,11 +214,13 @@ def test_a_process_that_is_killed_is_said_to_be_though_its_data_workers_live_on(
     assert failure.value.traceback == "rank 1 was killed by SIGKILL"
 
 
-def test_of_processes_that_wait_for_each_other_the_stacks_are_shown(processes: Processes, compared: Compared) -> None:
+def test_of_processes_that_wait_for_each_other_the_stacks_are_shown(
+    processes: Processes, compared: Compared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown: list[str] = []
-    processes.patience, processes.show = 4, shown.append
+    monkeypatch.setattr(processes, "patience", 4)
+    monkeypatch.setattr(processes, "show", shown.append)
     with pytest.raises(SideFailed, match="no progress for 4 s, in training batch 1 of epoch 0") as failure:
         compared(*TINY, *odd("unequal.Branches"))
-    processes.patience, processes.show = 120, lambda _: None
     assert "planted_unequal.py" in failure.value.traceback
     assert "step by step: in step 0" in shown

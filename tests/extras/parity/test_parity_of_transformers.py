@@ -1,6 +1,5 @@
 """Is N one for Transformers, in float64: after each step from the same weights, and after all of them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,13 +32,6 @@ MODELS = {
 }
 ON = [("gpt", 2), ("gpt", 3), ("vit", 2), ("gpt, LoRA", 2), ("gpt, AdamW", 2)]
 ON += [("gpt, fsdp", 2), ("gpt, fsdp", 4), ("gpt, tensor_parallel", 2), ("gpt, tensor_parallel", 4), ("vit, tensor_parallel", 2)]
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """Started once for all models."""
-    with Processes(4, tmp_path_factory.mktemp("parity")) as started:
-        yield started
 
 
 @pytest.mark.parametrize(("model", "devices"), ON)

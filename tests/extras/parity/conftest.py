@@ -1,0 +1,12 @@
+from collections.abc import Iterator
+
+import pytest
+
+from lockstep.extras.parity.processes import Processes
+
+
+@pytest.fixture(scope="package")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """Started once for all comparisons of this folder."""
+    with Processes(4, tmp_path_factory.mktemp("parity")) as started:
+        yield started
