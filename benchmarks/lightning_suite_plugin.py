@@ -43,14 +43,14 @@ def _write(line: str) -> None:
 def _use_our_loop() -> None:
     from lightning.pytorch.trainer import trainer as module
 
-    from lockstep.trainer.epoch_loop import EpochLoop, shorten_steps
+    from lockstep.trainer.epoch_loop import EpochLoop, install_fast_loop
 
     init, advance = module.Trainer.__init__, EpochLoop.advance
 
     @functools.wraps(init)
     def with_our_loop(self: Any, *arguments: Any, **named: Any) -> None:
         init(self, *arguments, **named)
-        shorten_steps(self)
+        install_fast_loop(self)
 
     def counted(self: EpochLoop, data_fetcher: Any) -> None:
         _steps[self._plain is not None] += 1

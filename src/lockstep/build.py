@@ -13,7 +13,7 @@ from lightning.pytorch.plugins.precision import DoublePrecision
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lockstep.callbacks import LastCheckpoint, MonitoredMetrics, PlainLightning, Ranks, SteppedRate
+from lockstep.callbacks import LastCheckpoint, Ranks, SteppedRate
 from lockstep.config.construct import Factory, construct
 from lockstep.config.metrics import monitored
 from lockstep.config.plan import Plan
@@ -29,7 +29,7 @@ from lockstep.models.loaders import check_test_data, check_training_data
 from lockstep.models.task import Task
 from lockstep.runs.continuation import check_continuation, has_own_checkpoint, trained_with
 from lockstep.trainer.batchnorm import synchronise_batchnorm
-from lockstep.trainer.epoch_loop import shorten_steps
+from lockstep.trainer.epoch_loop import install_fast_loop
 from lockstep.trainer.known_warnings import ignore_expected_warnings, ignore_warnings_about_tasks
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
 from lockstep.trainer.loggers import CSVLogger
@@ -86,14 +86,18 @@ def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | 
 
 
 def _add_callbacks(cfg: DictConfig, plan: Plan, model: Any, datamodule: Any, trainer: Any) -> None:
-    """Those that every run has, and those for a model or data that is no Task or DataModule."""
+    """Those that every run has, and those for a model or data that is no Task or DataModule, which are imported for it alone."""
     if not isinstance(model, Task):  # a Task says in the config what it logs; another module shows it in a batch of validation
         if cfg.trainer.num_sanity_val_steps is None:
             trainer.num_sanity_val_steps = 1
+        from lockstep.callbacks.monitored import MonitoredMetrics
+
         trainer.callbacks.append(MonitoredMetrics(dict(monitored(cfg))))
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
         ignore_warnings_about_tasks()
     else:
+        from lockstep.callbacks.plain_lightning import PlainLightning
+
         trainer.callbacks.append(PlainLightning(cfg.seed))
     trainer.callbacks.append(SteppedRate(trained_with(plan)))
 
@@ -126,7 +130,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     }
     trainer = construct("trainer", settings, objects)
     trainer.callbacks.append(Ranks())  # pyright: ignore[reportAttributeAccessIssue]
-    shorten_steps(trainer)
+    install_fast_loop(trainer)
     disable_sigterm_handling(trainer)
     return trainer
 

@@ -3,10 +3,8 @@
 from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lockstep.callbacks.early_stopping import EarlyStopping
 from lockstep.callbacks.equivalence import EquivalenceReport
-from lockstep.callbacks.monitored import MonitoredMetrics
 from lockstep.callbacks.monitors import LearningRate, SteppedRate, Throughput
 from lockstep.callbacks.nonfinite import NonFinite
-from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness

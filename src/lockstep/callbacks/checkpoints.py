@@ -1,19 +1,16 @@
 """The two checkpoints of a run: the one to continue from, exactly, and the one to use."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lockstep.errors import NamedFailure
 from lockstep.runs.identity import read_run_id
-from lockstep.trainer.lightning_internals import end_restart, logged_step_of, set_logged_step
-from lockstep.trainer.steps import begins_step
+from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
+from lockstep.trainer.steps import batches_trained, begins_step
 
 
 class LastCheckpoint(Checkpoint):
@@ -72,7 +69,7 @@ class LastCheckpoint(Checkpoint):
         self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()
         if trainer.world_size > 1:
             _check_that_all_are_at(trainer.strategy.broadcast(trainer.global_step), trainer)
-        if not _is_within_epoch(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
+        if not batches_trained(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
             trainer.fit_loop.epoch_loop.restarting = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -102,15 +99,15 @@ class LastCheckpoint(Checkpoint):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._is_saving:
-            _rewind_progress(checkpoint["loops"]["fit_loop"])
+            _rewind_progress(checkpoint["loops"]["fit_loop"], batches_trained(trainer) > 0)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         loop = checkpoint["loops"]["fit_loop"]
-        self._logged_step = logged_step_of(checkpoint)
+        self._logged_step = read_logged_step(checkpoint)
         _rescale_progress(loop["epoch_loop.batch_progress"], checkpoint, getattr(trainer, "datamodule", None))
 
 
-def last_checkpoint_of(trainer: Any) -> LastCheckpoint | None:
+def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:
     """The trainer's callback of that kind; None where it has been taken out."""
     return next((callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)), None)
 
@@ -123,15 +120,9 @@ def _check_that_all_are_at(step: int, trainer: Trainer) -> None:
         raise NamedFailure(f"{where}: the file system shows them different files; resume once more")
 
 
-def _is_within_epoch(trainer: Trainer) -> bool:
-    progress: Any = trainer.fit_loop.epoch_progress.current
-    return progress.started > progress.completed
-
-
-def _rewind_progress(loop: dict[str, Any]) -> None:
+def _rewind_progress(loop: dict[str, Any], within: bool) -> None:
     """What has been announced and not begun (a batch, and at its first batch an epoch) has not been counted."""
     batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
-    within = batches["current"]["completed"] > 0 and epochs["current"]["started"] > epochs["current"]["completed"]
     for counters in (batches, *([] if within else [epochs])):
         for counter in (counters["total"], counters["current"]):
             counter |= dict.fromkeys(counter, counter["completed"])
@@ -154,22 +145,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint.setdefault("metrics", {name: float(value) for name, value in trainer.callback_metrics.items()})
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        with self._named():
-            super().on_validation_end(trainer, pl_module)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        with self._named():
-            super().on_train_epoch_end(trainer, pl_module)
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Lightning names the argument of this class, and lists what was logged."""
-        try:
-            yield
-        except MisconfigurationException as error:
-            raise NamedFailure(f"optimized_metric={self.monitor}, by which the best checkpoint is chosen: {error}") from error
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         folder = Path(str(self.dirpath))

@@ -6,18 +6,18 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import dp_rank_and_size
-from lockstep.trainer.batchnorm import Synchronised, is_batchnorm, takes_own_statistics
+from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 from lockstep.trainer.monitor import Monitor
 
 log = logging.getLogger(__name__)
 
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 # Layers of other libraries that drop whole paths or blocks, by class name, and where they keep the probability.
 _DROPPING = ("StochasticDepth", "DropPath", "DropBlock", "DropBlock2d", "DropBlock3d", "PatchDropout")
 _PROBABILITIES = ("p", "drop_prob", "prob")
@@ -39,24 +39,20 @@ class EquivalenceReport(Monitor, Callback):
 
 
 def _causes(trainer: Any, model: LightningModule) -> Iterator[str]:
-    yield from _of_norms(model)
-    yield from _of_noise(trainer, model)
+    yield from _norms_with_own_statistics(model)
+    yield from _noise_of_each_process(trainer, model)
     if (communication := getattr(trainer.strategy, "communication", None)) is not None:
         yield f"trainer.strategy.communication: {communication.cause}"
-    yield from _of_data(trainer, getattr(trainer, "datamodule", None))
+    yield from _batches_of_each_process(trainer, getattr(trainer, "datamodule", None))
     if "16" in str(trainer.precision):
         yield f"trainer.precision={trainer.precision}: equal but for its rounding, which training makes larger"
 
 
-def _of_norms(model: nn.Module) -> Iterator[str]:
+def _norms_with_own_statistics(model: nn.Module) -> Iterator[str]:
     shared = Synchronised | nn.SyncBatchNorm
     alone = [name for name, layer in model.named_modules() if is_batchnorm(layer) and not isinstance(layer, shared)]
     if alone:
         yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {first_of(alone)}"
-    synchronised = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, shared)]
-    own = [f"{name} ({type(layer).__name__})" for name, layer in synchronised if takes_own_statistics(layer)]
-    if own:
-        yield f"BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in {first_of(own)}"
     others = [
         f"{name} ({type(layer).__name__})"
         for name, layer in model.named_modules()
@@ -66,7 +62,7 @@ def _of_norms(model: nn.Module) -> Iterator[str]:
         yield f"running statistics of each process's own samples, which only BatchNorm shares: {first_of(others)}"
 
 
-def _of_noise(trainer: Any, model: nn.Module) -> Iterator[str]:
+def _noise_of_each_process(trainer: Any, model: nn.Module) -> Iterator[str]:
     is_whole = dp_rank_and_size(trainer)[1] == trainer.world_size  # else a process may drop from a part of a sample
     is_counted = is_whole and any(isinstance(callback, CounterBasedRandomness) for callback in trainer.callbacks)
     drawing = [
@@ -81,12 +77,12 @@ def _of_noise(trainer: Any, model: nn.Module) -> Iterator[str]:
 def _draws(layer: nn.Module) -> bool:
     if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
         return layer.dropout > 0
-    if isinstance(layer, _DropoutNd) or type(layer).__name__ in _DROPPING:
+    if isinstance(layer, _DROPOUTS) or type(layer).__name__ in _DROPPING:
         return any((getattr(layer, name, None) or 0.0) > 0 for name in _PROBABILITIES)
     return isinstance(layer, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
 
 
-def _of_data(trainer: Any, datamodule: Any) -> Iterator[str]:
+def _batches_of_each_process(trainer: Any, datamodule: Any) -> Iterator[str]:
     if isinstance(datamodule, DataModule) and datamodule.global_batch_size is None:
         order = datamodule.order_facts()
         yield (

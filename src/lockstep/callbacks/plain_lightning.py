@@ -24,9 +24,9 @@ from lockstep.datamodules.streams import Positioned, is_stateful, is_stream, sha
 from lockstep.datamodules.torch_loaders import SharedSampler, shared_loader
 from lockstep.models.task import Task
 from lockstep.runs.shares import dp_rank_and_size
-from lockstep.trainer.batchnorm import uncounted
-from lockstep.trainer.lightning_internals import batches_passed, begin_batches_again, log_batch_as
-from lockstep.trainer.reduced_logs import reduce_logs
+from lockstep.trainer.batchnorm import without_statistics
+from lockstep.trainer.lightning_internals import begin_batches_again, log_batch_as, reduce_logs
+from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class PlainLightning(Callback):
     Training and evaluation take the batches of one process, shared out (see lockstep.datamodules.torch_loaders). Where ranks
     hold unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the whole
     batch, for a loss that is a mean over its batch. What is logged over an epoch is reduced over ranks: see
-    lockstep.trainer.reduced_logs.
+    lockstep.trainer.lightning_internals.
     A run that is continued loads anew the batches that it has trained on in its epoch, and passes over them. Samples and times
     are counted for the record of the run. Hyperparameters that a checkpoint could not be read with are left out of it.
 
@@ -129,7 +129,7 @@ class PlainLightning(Callback):
         self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
         self._is_first_epoch = True
-        if batches_passed(trainer):
+        if batches_trained(trainer):
             self._begin_again(trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
@@ -149,7 +149,7 @@ class PlainLightning(Callback):
         """Whether the training loaders have gone by themselves to where the checkpoint was written."""
         (number, shares), positions = dp_rank_and_size(trainer), self._positions
         self._positions = {}
-        if not batches_passed(trainer) or len(positions.get("ranks", ())) != shares:
+        if not batches_trained(trainer) or len(positions.get("ranks", ())) != shares:
             for loader in self._positioned:
                 loader.begin_again()
             return False
@@ -165,7 +165,7 @@ class PlainLightning(Callback):
         self._is_dummy = own == 0
         if self._is_dummy:
             log_batch_as(trainer, 0)
-            self._around_batch.enter_context(uncounted())
+            self._around_batch.enter_context(without_statistics())
 
         if batch_idx == 0 and trainer.world_size > 1:
             self._drawn = generator_states(pl_module.device)
@@ -202,7 +202,7 @@ class PlainLightning(Callback):
 
     def _save_positions(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
         """Of every rank; a collective. Nothing where some loader can't say it in plain values: batches are then passed over."""
-        batches = batches_passed(trainer)
+        batches = batches_trained(trainer)
         own = [loader.states.get(batches) for loader in self._positioned]
         ranks: list[Any] = [own]
         if trainer.world_size > 1:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.callbacks.checkpoints import last_checkpoint_of
+from lockstep.callbacks.checkpoints import find_last_checkpoint
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.trainer.steps import begins_step
 
@@ -36,7 +36,7 @@ class Preemption(Callback):
         is_due = trainer.world_size == 1 or self._is_overdue or trainer.global_step % self.every_n_steps == 0
         self._is_overdue = False
         if is_due and (number := _agree(trainer)):
-            saver = last_checkpoint_of(trainer)
+            saver = find_last_checkpoint(trainer)
             if saver is not None and trainer.global_step:
                 saver.save(trainer, wait=True)
             raise Preempted(number)

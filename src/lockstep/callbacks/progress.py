@@ -20,14 +20,13 @@ log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
 INTERVAL = 10.0  # seconds at most between two notes of how far a run is; it begins with shorter ones
 REDRAWN = 0.5  # seconds after which a bar is drawn again, however few batches have passed
-_BAR, _GROWTH = 5, 6  # columns: of the bar itself, and for a rate and a time that become longer
 
 
 class Progress(Monitor, TQDMProgressBar):
     """A bar on a terminal, and a line per epoch everywhere.
 
     The bar is redrawn every half second; every `refresh_rate` batches, and at the end of an epoch, with the metrics that are
-    logged anyway, as many as the terminal has room for. So no batch waits for the device on its account.
+    logged anyway. So no batch waits for the device on its account.
     """
 
     def __init__(self, refresh_rate: int = 50) -> None:
@@ -35,17 +34,11 @@ class Progress(Monitor, TQDMProgressBar):
         self._drawn = 0.0  # when a bar was drawn last
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
-        """Those that fit beside the bar, each whole; what a checkpoint is chosen by comes first."""
+        """What a checkpoint is chosen by comes first: tqdm cuts a line that is longer than the terminal is wide."""
         if not self.is_enabled:
             return {}
-        texts, room = _texts(trainer), _room(self.train_progress_bar)
         monitored = {getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks}
-        kept: dict[str, Any] = {}
-        for name in sorted(texts, key=lambda name: name not in monitored):
-            room -= len(f", {name}={texts[name]}")
-            if room >= 0:
-                kept[name] = texts[name]
-        return kept
+        return dict(sorted(_texts(trainer).items(), key=lambda item: item[0] not in monitored))
 
     def _redraw(self, bar: Tqdm, batches: int) -> None:
         """With the metrics that it shows: to read new ones may mean to wait for the device."""
@@ -132,14 +125,6 @@ class Progress(Monitor, TQDMProgressBar):
 
 def _texts(trainer: Trainer) -> dict[str, str]:
     return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
-
-
-def _room(bar: Tqdm) -> int:
-    """Columns that a line of the terminal has for metrics, when all batches are done."""
-    drawn: Any = bar.format_dict  # measures the terminal
-    state = drawn | {"n": drawn["total"] or drawn["n"], "ncols": None, "postfix": None}
-    state["bar_format"] = str(drawn["bar_format"]).replace("{bar}", "")
-    return (drawn["ncols"] or 80) - len(Tqdm.format_meter(**state)) - _BAR - _GROWTH
 
 
 def _share(trainer: Any, batches: int) -> float | None:

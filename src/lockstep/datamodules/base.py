@@ -23,6 +23,7 @@ from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSample
 from lockstep.datamodules.splits import Splits, check_part, draw_fold, seeded_split, subset
 from lockstep.errors import EpochTooShort, config_error
 from lockstep.runs.shares import dp_rank_and_size
+from lockstep.trainer.steps import batches_trained
 
 if TYPE_CHECKING:  # else where it is needed: the import takes a second
     from sklearn.preprocessing import StandardScaler
@@ -129,9 +130,7 @@ class DataModule(LightningDataModule):
         """Where in the data training is: counted in samples of the epoch's global order, so that it holds at any world size."""
         if self.trainer is None or self.samples_per_epoch is None:
             return {}
-        loop: Any = self.trainer.fit_loop
-        within = loop.epoch_progress.current.started > loop.epoch_progress.current.completed
-        batches = loop.epoch_loop.batch_progress.current.completed if within else 0
+        batches = batches_trained(self.trainer)
         order = self.order_facts()
         consumed = min(batches * order["samples_per_batch"], self.samples_per_epoch)
         return {"epoch": self.trainer.current_epoch, "consumed": consumed} | order

@@ -24,7 +24,7 @@ from lockstep.models.preprocess import Preprocess
 from lockstep.models.sample_mean import SampleMean
 from lockstep.models.schedules import TrainingLength
 from lockstep.runs.shares import dp_rank_and_size, is_first_of_share
-from lockstep.trainer.batchnorm import uncounted
+from lockstep.trainer.batchnorm import without_statistics
 from lockstep.trainer.lightning_internals import is_attached
 from lockstep.trainer.steps import begins_step, ends_step
 
@@ -101,7 +101,7 @@ class Task(LightningModule):
         samples = self.preprocess(inputs)
         if samples.shape[0]:
             return self.net(samples.contiguous(memory_format=self.memory_format))
-        with uncounted():
+        with without_statistics():
             return self.net(_dummy_inputs(samples).contiguous(memory_format=self.memory_format))[:0]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

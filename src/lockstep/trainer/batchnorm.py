@@ -1,11 +1,9 @@
 """BatchNorm over the global batch, on GPUs and on CPUs."""
 
-import copy
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from inspect import signature
 from typing import Any
 
 import torch
@@ -17,12 +15,11 @@ from torch.nn.modules._functions import SyncBatchNorm as TorchSyncBatchNorm  # w
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-_DIMENSIONS = {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}  # of a sample, beside its channels
-_uncounted: ContextVar[bool] = ContextVar("_uncounted", default=False)
+_without_statistics: ContextVar[bool] = ContextVar("_without_statistics", default=False)
 
 
 def is_batchnorm(layer: nn.Module) -> bool:
-    """Is it one of torch's BatchNorm layers, or of a subclass of theirs: what can be synchronised."""
+    """Returns whether it is one of torch's BatchNorm layers or of a subclass: what can be synchronised."""
     return isinstance(layer, _BatchNorm)
 
 
@@ -38,45 +35,15 @@ def synchronise_batchnorm(model: nn.Module) -> None:
             layer.__class__ = _synchronised(_AnyShape if type(layer) is nn.SyncBatchNorm else type(layer))
 
 
-def takes_own_statistics(layer: nn.Module) -> bool:
-    """Does a BatchNorm layer normalise without torch.nn.functional.batch_norm, by a `forward` of its own? Then it can't be
-    synchronised. A copy of the layer is tried on a batch of ones; where that fails it is not known, and the answer is no."""
-    calls = BatchNormCalls()
-    with suppress(Exception), torch.no_grad(), calls:
-        if _own_forward(layer).__func__ in (_BatchNorm.forward, nn.SyncBatchNorm.forward):  # a lazy one has no copy yet
-            return False
-        tried: Any = copy.deepcopy(layer).train()
-        dimensions = next((number for kind, number in _DIMENSIONS.items() if isinstance(layer, kind)), 0)
-        like = next(iter([*tried.parameters(), *tried.buffers()]), torch.empty(0))
-        _own_forward(tried)(like.new_ones(2, tried.num_features, *[2] * dimensions))
-        return not calls.seen
-    return False
-
-
-def _own_forward(layer: Any) -> Any:
-    return super(Synchronised, layer).forward if isinstance(layer, Synchronised) else layer.forward  # pyright: ignore
-
-
-class BatchNormCalls(TorchFunctionMode):
-    """`seen`: has anyone called torch.nn.functional.batch_norm in training meanwhile, but for layers that are synchronised?"""
-
-    seen = False
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        if func is functional.batch_norm:
-            self.seen |= bool(signature(func).bind(*args, **(kwargs or {})).arguments.get("training", False))
-        return func(*args, **(kwargs or {}))
-
-
 @contextmanager
-def uncounted() -> Iterator[None]:
-    """Samples that pass synchronised layers meanwhile add nothing to the statistics: they stand in on a process that has
+def without_statistics() -> Iterator[None]:
+    """Samples that pass synchronised layers meanwhile add nothing to the statistics: they are dummy inputs of a process that has
     no sample of its own, and yet has to take part in the others' collectives."""
-    token = _uncounted.set(True)
+    token = _without_statistics.set(True)
     try:
         yield
     finally:
-        _uncounted.reset(token)
+        _without_statistics.reset(token)
 
 
 class Synchronised:
@@ -123,7 +90,7 @@ def _batch_norm(
     if not training:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     parameters = (running_mean, running_var, weight, bias, momentum, eps)
-    if not _uncounted.get():
+    if not _without_statistics.get():
         return _normalised(input, *parameters)
     # the gradient of nothing passes the same collectives as that of the other processes' samples
     nothing = _normalised(input[:0], *parameters)
@@ -190,15 +157,15 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Every rank's loss depends on every rank's samples: what passes through the statistics is summed over the ranks."""
         x, weight, mean, inverse, count = ctx.saved_tensors
-        of_weight, of_bias = own = _own_sums(gradient, x, mean, inverse)
-        of_parameters = (None, None) if weight is None else (of_weight, of_bias)
+        weight_gradient, bias_gradient = own = _own_sums(gradient, x, mean, inverse)
+        parameter_gradients = (None, None) if weight is None else (weight_gradient, bias_gradient)
         if not ctx.needs_input_grad[0]:
-            return None, *of_parameters, None
-        along, total = _of_all_ranks(torch.stack(own).double()).sum(0) / count
+            return None, *parameter_gradients, None
+        along, total = _gather(torch.stack(own).double()).sum(0) / count
         scale = inverse.double() if weight is None else inverse.double() * weight
         slope, shift, scale = (t.to(x.dtype) for t in (-along * inverse * scale, -total * scale, scale))
-        of_x = x.sub(_by_channel(mean, x)).mul_(_by_channel(slope, x)).add_(_by_channel(shift, x))
-        return of_x.addcmul_(gradient, _by_channel(scale, x)), *of_parameters, None
+        x_gradient = x.sub(_by_channel(mean, x)).mul_(_by_channel(slope, x)).add_(_by_channel(shift, x))
+        return x_gradient.addcmul_(gradient, _by_channel(scale, x)), *parameter_gradients, None
 
 
 def _own_sums(gradient: Tensor, x: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,18 +185,18 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     own_mean = own.sum(values) / max(1, own_count)
     own_squares = own.sub_(_by_channel(own_mean, x)).square_().sum(values)
     own = torch.stack((own_mean, own_squares, torch.full_like(own_mean, own_count)))
-    means, squares, counts = _of_all_ranks(own).unbind(1)
+    means, squares, counts = _gather(own).unbind(1)
     count = counts.sum(0)
     mean = (counts * means).sum(0) / count
     return mean, (squares + counts * (means - mean).square()).sum(0) / count, count
 
 
-def _of_all_ranks(own: Tensor) -> Tensor:
+def _gather(own: Tensor) -> Tensor:
     """(...) to (world size, ...)."""
     gathered = own.new_empty(dist.get_world_size(), *own.shape)
     dist.all_gather_into_tensor(gathered.view(-1), own.view(-1))
     return gathered
 
 
-def _by_channel(of_channels: Tensor, x: Tensor) -> Tensor:
-    return of_channels.view([1, -1] + [1] * (x.ndim - 2))
+def _by_channel(values: Tensor, x: Tensor) -> Tensor:
+    return values.view([1, -1] + [1] * (x.ndim - 2))

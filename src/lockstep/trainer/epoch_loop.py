@@ -48,10 +48,10 @@ class NoProfiler(PassThroughProfiler):
         return self._NOTHING
 
 
-def shorten_steps(trainer: Any) -> None:
+def install_fast_loop(trainer: Any) -> None:
     """Gives a trainer that has not trained yet the loop of this module."""
-    theirs = trainer.fit_loop.epoch_loop
-    trainer.fit_loop.epoch_loop = EpochLoop(trainer, theirs.min_steps, theirs.max_steps)
+    stock = trainer.fit_loop.epoch_loop
+    trainer.fit_loop.epoch_loop = EpochLoop(trainer, stock.min_steps, stock.max_steps)
     if type(trainer.profiler) is PassThroughProfiler:
         trainer.profiler = NoProfiler()
 

@@ -20,8 +20,8 @@ class Monitor:
     rest of the run when one of its hooks raises, which is said in one line; only a ConfigError ends the run, before its first
     step.
 
-    Processes that exchange something do so in a hook that is `together`, by `meet`: where the monitor has failed in one of them
-    it is switched off in all, and none waits for another.
+    Processes that exchange something do so in a hook that is `together`, by `synchronize`: where the monitor has failed in one of
+    them it is switched off in all, and none waits for another.
     """
 
     is_off = False
@@ -51,10 +51,10 @@ class Monitor:
         except Exception as error:
             log.debug(f"{type(self).__name__} could not take away what it has registered", exc_info=error)
 
-    def meet(self, trainer: Any, prepare: Callable[[], Any]) -> Any:
+    def synchronize(self, trainer: Any, prepare: Callable[[], Any]) -> Any:
         """What `prepare` returns in this process, None where the monitor is off. A collective, after which it is off in all
         processes or in none: what they exchange next all of them do."""
-        prepared = _attempt(self, prepare, "meet")
+        prepared = _attempt(self, prepare, "synchronize")
         if trainer.world_size > 1 and not trainer.strategy.reduce_boolean_decision(not self.is_off, all=True):
             self._is_off_everywhere = True
             self.switch_off("it failed in another process")
@@ -73,8 +73,8 @@ def watched(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def together(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a Monitor: a hook in which its processes `meet`, at a time that does not depend on whether it is off. It is called until
-    all of them know that it is."""
+    """Decorates a hook of a Monitor in which its processes `synchronize`, at a time that does not depend on whether it is off. It
+    is called until all of them know that it is."""
 
     @functools.wraps(hook)
     def come(self: Monitor, trainer: Any, *arguments: Any, **named: Any) -> None:

@@ -1,4 +1,5 @@
-"""Where an optimizer step begins and ends, for with accumulated gradients it has several batches, and the parts of a batch."""
+"""Where an epoch and an optimizer step begin and end, for with accumulated gradients a step has several batches; and the parts of
+a step."""
 
 from abc import abstractmethod
 from typing import Any
@@ -8,6 +9,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.trainer.monitor import Monitor
+
+
+def batches_trained(trainer: Any) -> int:
+    """Returns how many batches of the epoch that training is within it has trained on; 0 between two epochs."""
+    loop = trainer.fit_loop
+    epoch = loop.epoch_progress.current
+    return loop.epoch_loop.batch_progress.current.completed if epoch.started > epoch.completed else 0
 
 
 def begins_step(trainer: Any, batch_idx: int) -> bool:

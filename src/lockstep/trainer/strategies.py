@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.trainer.communication import Communication, load_communication, save_communication
+from lockstep.trainer.communication import Communication, load_communication
 
 
 class PlannedWorldSize(ParallelStrategy):
@@ -25,10 +25,10 @@ class PlannedWorldSize(ParallelStrategy):
         store = _store_on_loopback()
         super().setup_environment()
         del store  # Lightning's own is the same by now
-        theirs: Any = self
+        launched: Any = self
         sizes = {
             "the config": self.planned_world_size,
-            "the trainer": theirs.num_nodes * theirs.num_processes,
+            "the trainer": launched.num_nodes * launched.num_processes,
             "the process group": torch.distributed.get_world_size(),
         }
         if len(set(sizes.values())) > 1:
@@ -84,7 +84,8 @@ class DDP(PlannedWorldSize, DDPStrategy):
             self.communication.synchronize()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
-        save_communication(self.communication, checkpoint)
+        if self.communication is not None:
+            self.communication.save_state(checkpoint)
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:

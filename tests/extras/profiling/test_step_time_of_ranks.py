@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from lockstep.callbacks import LearningRate, Throughput
 from lockstep.extras.profiling.step_time import PARTS, StepTime
-from lockstep.trainer.epoch_loop import shorten_steps
+from lockstep.trainer.epoch_loop import install_fast_loop
 
 pytestmark = pytest.mark.slow
 WAIT = 0.2  # seconds
@@ -55,7 +55,7 @@ def train_adversaries(folder: Path) -> dict[str, Any]:
         strategy=DDPStrategy(find_unused_parameters=True, process_group_backend="gloo"),
         plugins=[LightningEnvironment()],
     )
-    shorten_steps(trainer)
+    install_fast_loop(trainer)
     trainer.fit(Adversaries(), DataLoader(list(torch.ones(40, 2)), batch_size=2))
     return {"steps": trainer.global_step, "off": [monitor.is_off for monitor in monitors], **monitors[0].facts()}
 

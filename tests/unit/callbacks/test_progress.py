@@ -74,8 +74,10 @@ def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Pa
     assert seen[4:] == [(1, 5, 0.5, pytest.approx(80 / 3))] * 2 + [(1, 7, 0.875, 5.0)] * 2
 
 
-def test_a_bar_moves_in_an_epoch_of_few_batches_and_shows_whole_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten batches of a second each, where a refresh is due after 50; beside the bar there is room for one metric of six."""
+def test_a_bar_moves_in_an_epoch_of_few_batches_and_shows_first_what_is_monitored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten batches of a second each, where a refresh is due after 50; beside the bar there is no room for six metrics."""
     clock = [100.0]
     monkeypatch.setattr("lockstep.callbacks.progress.time.monotonic", lambda: clock[0])
     model, trainer = SimpleNamespace(), stand_in(tmp_path, 0)
@@ -94,7 +96,7 @@ def test_a_bar_moves_in_an_epoch_of_few_batches_and_shows_whole_metrics(tmp_path
     for batches in range(1, 11):
         assert any(f"| {batches}/10 [" in line for line in drawn), drawn
     assert all(len(line.rstrip("\n")) <= 80 for line in drawn)
-    assert drawn[-1].rstrip().endswith(", val/acc=0.1235]")
+    assert ", val/acc=0.1235, " in drawn[-1]
 
 
 def test_an_epoch_s_line_says_every_metric_and_breaks_between_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

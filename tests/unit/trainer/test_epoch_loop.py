@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lockstep.trainer.epoch_loop import EpochLoop, NoProfiler, shorten_steps
+from lockstep.trainer.epoch_loop import EpochLoop, NoProfiler, install_fast_loop
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about loaders and loggers
 
@@ -135,7 +135,7 @@ def train(folder: Path, is_short: bool, model: LightningModule, ckpt_path: Any =
         enable_model_summary=False,
     )
     if is_short:
-        shorten_steps(trainer)
+        install_fast_loop(trainer)
     trainer.fit(model, _data(22, 4), _data(8, 4), ckpt_path=ckpt_path)
     table = folder / "metrics.csv"  # not there where nothing is logged
     logs = list(csv.DictReader(table.read_text().splitlines())) if table.is_file() else []
@@ -269,5 +269,5 @@ def test_a_hook_that_is_wrapped_on_the_object_is_called(tmp_path: Path) -> None:
 
 def test_a_profiler_that_was_asked_for_stays() -> None:
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, profiler="simple")
-    shorten_steps(trainer)
+    install_fast_loop(trainer)
     assert not isinstance(trainer.profiler, NoProfiler)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
-from lockstep.trainer.epoch_loop import EpochLoop, shorten_steps
+from lockstep.trainer.epoch_loop import EpochLoop, install_fast_loop
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*log_every_n_steps")
 BOTH_LOOPS = pytest.mark.parametrize("is_short", [False, True], ids=["Lightning's", "ours"])
@@ -64,7 +64,7 @@ def fit(is_short: bool, model: LightningModule, *, odd_are_none: bool = False, i
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(**{"max_epochs": 1, "accelerator": "cpu", **quiet, **settings})
     if is_short:
-        shorten_steps(trainer)
+        install_fast_loop(trainer)
     trainer.fit(model, DataLoader(batches, batch_size=None))
     loop = trainer.fit_loop.epoch_loop
     assert not is_short or (isinstance(loop, EpochLoop) and (loop._plain is not None) is is_plain)

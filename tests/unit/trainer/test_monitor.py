@@ -15,7 +15,7 @@ from lockstep.errors import ConfigError
 from lockstep.trainer.monitor import Monitor, watched
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*log_every_n_steps")
-LOOKING = ("EquivalenceReport", "LearningRate", "Pictures", "Progress", "Throughput")
+LOOKING = ("EquivalenceReport", "LearningRate", "Progress", "Throughput")
 
 
 class Model(LightningModule):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lockstep.trainer.reduced_logs import Logged, _combined, _inexact
+from lockstep.trainer.reduced_logs import Logged, combine, explain_difference
 
 
 def logged(value: float, weight: float = 1.0, reduction: str = "mean", hook: str = "validation_step") -> Logged:
@@ -23,11 +23,11 @@ def logged(value: float, weight: float = 1.0, reduction: str = "mean", hook: str
     ],
 )
 def test_values_are_combined_as_on_one_process(parts: list[Logged], combined: float | None) -> None:
-    assert _combined(parts) == combined
+    assert combine(parts) == combined
 
 
 def test_a_mean_over_no_sample_is_no_number() -> None:
-    assert math.isnan(_combined([logged(0.0, 0), logged(0.0, 0)]) or 0.0)
+    assert math.isnan(combine([logged(0.0, 0), logged(0.0, 0)]) or 0.0)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,6 @@ def test_a_mean_over_no_sample_is_no_number() -> None:
     ],
 )
 def test_a_name_that_can_not_be_the_same_is_said(parts: list[Logged], line: str | None) -> None:
-    lines = _inexact(parts, 2)
+    lines = explain_difference(parts, 2)
     assert len(lines) == (line is not None)
     assert all(said.startswith(str(line)) for said in lines)

@@ -5,7 +5,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
-from lockstep.callbacks.checkpoints import last_checkpoint_of
+from lockstep.callbacks.checkpoints import find_last_checkpoint
 from lockstep.callbacks.nonfinite import step_was_skipped
 
 
@@ -47,7 +47,7 @@ class EMA(EMAWeightAveraging):
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        if (saver := last_checkpoint_of(trainer)) is not None:
+        if (saver := find_last_checkpoint(trainer)) is not None:
             saver.save(trainer)
         super().on_train_end(trainer, pl_module)
 

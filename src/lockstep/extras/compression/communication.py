@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 
 from lockstep.config.targets import buildable
 from lockstep.counter_rng import derive_seed
-from lockstep.trainer.communication import Communication, StatefulCommunication
+from lockstep.extras.compression.stateful import StatefulCommunication
+from lockstep.trainer.communication import Communication
 
 
 @buildable

@@ -91,7 +91,7 @@ class NoiseScale(Monitor, Callback):
 
     @together
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.meet(trainer, lambda: self._begin(trainer, pl_module))
+        self.synchronize(trainer, lambda: self._begin(trainer, pl_module))
 
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._has_halves = trainer.world_size * trainer.accumulate_grad_batches == 1
@@ -168,7 +168,7 @@ class NoiseScale(Monitor, Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if not self._is_sampled(trainer):
             return
-        sums = self.meet(trainer, lambda: self._own_sums(trainer, pl_module))
+        sums = self.synchronize(trainer, lambda: self._own_sums(trainer, pl_module))
         if sums is None:
             return
         if trainer.world_size > 1:

@@ -15,16 +15,18 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from lockstep.build import build
-from lockstep.callbacks import NonFinite, PlainLightning, Preemption, Watchdog
+from lockstep.callbacks import NonFinite, Preemption, Watchdog
 from lockstep.callbacks.nonfinite import NonFiniteLoss
+from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.config.plan import Plan
+from lockstep.extras.parity.batchnorm import BatchNormCalls, takes_own_statistics
 from lockstep.extras.parity.differences import Differences, Fingerprints, Tensors, all_ranks, compare_samples, copied
 from lockstep.extras.parity.interventions import applied, time_first
 from lockstep.extras.parity.larger_batches import take_larger_batches
 from lockstep.extras.parity.recorder import BatchRecorder, Observed, Recorder, divide, state
 from lockstep.extras.parity.records import Records
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Training
-from lockstep.trainer.batchnorm import BatchNormCalls, is_batchnorm, takes_own_statistics
+from lockstep.trainer.batchnorm import is_batchnorm
 from lockstep.trainer.dtensors import shard_like
 from lockstep.trainer.monitor import Monitor
 

@@ -53,7 +53,7 @@ class Pictures(Monitor, Callback):
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not isinstance(pl_module, Classifier):
             return
-        own = self.meet(trainer, lambda: (self._confusion or _confusion_matrix(pl_module)).confmat)
+        own = self.synchronize(trainer, lambda: (self._confusion or _confusion_matrix(pl_module)).confmat)
         if own is None:
             return
         counts: Any = trainer.strategy.reduce(own, reduce_op="sum")

@@ -94,7 +94,7 @@ class StepTime(StepParts):
 
     @together
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        own = self.meet(trainer, lambda: self._own(trainer, pl_module))
+        own = self.synchronize(trainer, lambda: self._own(trainer, pl_module))
         if own is None:
             return
         ranks = torch.stack(gather_all_tensors(own) if trainer.world_size > 1 else [own]).cpu()
