@@ -23,7 +23,7 @@ def jobs(folder: Path) -> list[dict[str, Any]]:
 def test_processes_and_rates_are_each_job_s_own(tmp_path: Path) -> None:
     done = sweep(tmp_path, "trainer.devices=2,1", "model.optimizer.lr=0.1,0.01", WITNESS)
     assert done.returncode == 0, done.stdout + done.stderr
-    seen = []
+    trained = []
     for job in jobs(tmp_path):
         folder = tmp_path / "sweep" / job["directory"]
         devices, rate = (float(override.partition("=")[2]) for override in job["overrides"][2:4])
@@ -33,8 +33,8 @@ def test_processes_and_rates_are_each_job_s_own(tmp_path: Path) -> None:
         for rank in range(int(devices)):
             world = json.loads((folder / f"seen.{rank}.json").read_text())["world"]
             assert (world["rank"], world["trainer"], world["group"]) == (rank, devices, devices)
-        seen.append((devices, rate))
-    assert seen == [(2, 0.1), (2, 0.01), (1, 0.1), (1, 0.01)]
+        trained.append((devices, rate))
+    assert trained == [(2, 0.1), (2, 0.01), (1, 0.1), (1, 0.01)]
     beside = {path.name for path in (tmp_path / "sweep").iterdir()} - {job["directory"] for job in jobs(tmp_path)}
     assert beside == {"manifest.json", "lock", "multirun.yaml", "results.csv", "results.md"}
     assert done.stdout.count(": finished  val/acc ") == 4

@@ -37,8 +37,8 @@ def digest(folder: Path) -> dict[str, str]:
 def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None:
     done = sweep(tmp_path, "seed=0,1,2,3,4,5", "hydra.launcher.jobs=2", FAULTS="1")
     assert done.returncode == 1
-    found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
-    assert found == {
+    results = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
+    assert results == {
         "seed=0": ("finished", None),
         "seed=1": ("failed", "ended with code 1: planted fault"),
         "seed=2": ("failed", "killed by SIGKILL"),
@@ -135,12 +135,12 @@ def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> No
         wait_for(lambda: list((tmp_path / "sweep").glob("*/checkpoints/last.ckpt")))
         process.stdout.close()
         process.stderr.close()
-        for _ in range(2):  # a shell passes it on to what the terminal has told already
+        for _ in range(2):  # a shell passes it on to what the terminal has sent already
             process.send_signal(signal.SIGHUP)
             time.sleep(0.3)
         assert process.wait(timeout=TIMEOUT) == 75
-    found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
-    assert found == {"seed=8": ("interrupted", "interrupted by SIGHUP"), "seed=0": ("waiting", None)}
+    results = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
+    assert results == {"seed=8": ("interrupted", "interrupted by SIGHUP"), "seed=0": ("waiting", None)}
     names = [job["directory"].rpartition("_")[0] for job in jobs(tmp_path).values()]
     assert names == ["seed=8", "seed=0"]  # what all jobs have in common is not in their names
 
@@ -174,10 +174,10 @@ def test_five_jobs_survive_chaos(tmp_path: Path) -> None:
         if (code := process.returncode) == 0:
             break
     assert code == 0
-    found, calm = jobs(tmp_path), jobs(tmp_path / "calm")
-    assert {job["status"] for job in found.values()} == {"finished"}
-    assert {name: job["metric"] for name, job in found.items()} == {name: job["metric"] for name, job in calm.items()}
-    assert len(found) == 5
+    results, calm = jobs(tmp_path), jobs(tmp_path / "calm")
+    assert {job["status"] for job in results.values()} == {"finished"}
+    assert {name: job["metric"] for name, job in results.items()} == {name: job["metric"] for name, job in calm.items()}
+    assert len(results) == 5
     for i in range(1, 6):
         entries = sorted(
             (tmp_path / "journal").glob(f"0.{i:02}".rstrip("0") + ".*"), key=lambda path: int(path.name.split(".")[2])

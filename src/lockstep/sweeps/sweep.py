@@ -5,7 +5,7 @@ import logging
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -66,7 +66,7 @@ class Sweep:
         if (sweep := cls._current) is not None:
             if sweep.planned is not None:
                 sweep._open()
-            elif not sweep.jobs:
+            elif not sweep.keys:
                 raise _no_jobs()
             if sweep.runner is not None:
                 sweep._end()
@@ -89,22 +89,24 @@ class Sweep:
     def __init__(self, config: DictConfig, loader: Any, settings: Settings, executor: Executor) -> None:
         self.config, self.loader, self.settings, self.executor = config, loader, settings, executor
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
-        self.jobs: dict[str, Job] = {}
+        self.keys: set[str] = set()  # the jobs of this call
         self.planned: int | None = None
         self.manifest = Manifest(self.directory)
         self.runner: Runner | None = None
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
         """Validates every job of the batch before it starts the first; then runs those that have not finished. Raises RefusedJob,
-        and is as if it had not been called, where one can't start."""
+        and has changed nothing, if one can't start."""
         if not job_overrides:
             raise _no_jobs()
-        before = dict(self.jobs)
-        try:
-            batch = [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
-        except RefusedJob:
-            self.jobs = before
-            raise
+        batch: dict[str, Job] = {}
+        for number, overrides in enumerate(job_overrides):
+            job = self._job(number, list(overrides), {*self.keys, *batch})
+            batch[job.key] = job
+        return self._run([*batch.values()])
+
+    def _run(self, batch: list[Job]) -> list[JobReturn]:
+        self.keys |= {job.key for job in batch}
         if self.settings.dry_run:
             for job in batch:
                 print(f"{' '.join(job.resources)}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
@@ -127,7 +129,7 @@ class Sweep:
             self._end()
         return [_job_return(job, manifest.jobs[job.key].get("metric")) for job in batch]
 
-    def _job(self, number: int, overrides: list[str]) -> Job:
+    def _job(self, number: int, overrides: list[str], taken: Container[str]) -> Job:
         constant = constants(self.config.hydra.overrides.task)
         swept = [override for override in overrides if override not in constant]
         try:
@@ -137,12 +139,12 @@ class Sweep:
             resources = self.executor.resources(full, plan)
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
-        key = self._key(cfg)
+        key = _key(cfg, taken)
         known = self.manifest.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / (directory_name(swept or overrides, key) if known is None else known["directory"])
         command = CommandLine.of(full)
         pool, width = choose_pool(plan)
-        self.jobs[key] = Job(
+        return Job(
             key=key,
             overrides=tuple(override for override in overrides if override_key(override) != ALLOW),
             directory=directory,
@@ -160,7 +162,6 @@ class Sweep:
             stop_deadline=_stop_deadline(cfg),
             resources=resources,
         )
-        return self.jobs[key]
 
     def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:
         """The job's config as its own process will compose it, with Hydra's part and without, checked as that would."""
@@ -177,12 +178,6 @@ class Sweep:
         if plan.device_ids is not None:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
         return full, cfg, plan
-
-    def _key(self, cfg: DictConfig) -> str:
-        """The job's identity; the same point twice in the grid is two jobs, the second with -2."""
-        base = identity(cfg)
-        keys = itertools.chain([base], (f"{base}-{repeat}" for repeat in itertools.count(2)))
-        return next(key for key in keys if key not in self.jobs)
 
     def _open(self) -> tuple[Manifest, Runner]:
         """Takes the directory, and what an earlier sweep has left in it."""
@@ -224,8 +219,15 @@ class Sweep:
 
     def _states(self) -> set[str]:
         """Of the jobs of this call, or of all where a sweeper hands them out over several; and of those that nobody knows."""
-        is_own = self.jobs if self.planned is None else self.manifest.jobs
-        return {job["status"] for key, job in self.manifest.jobs.items() if key in is_own or job["reason"] == UNREADABLE}
+        own = self.keys if self.planned is None else self.manifest.jobs
+        return {job["status"] for key, job in self.manifest.jobs.items() if key in own or job["reason"] == UNREADABLE}
+
+
+def _key(cfg: DictConfig, taken: Container[str]) -> str:
+    """The job's identity; the same point twice in the grid is two jobs, the second with -2."""
+    base = identity(cfg)
+    keys = itertools.chain([base], (f"{base}-{repeat}" for repeat in itertools.count(2)))
+    return next(key for key in keys if key not in taken)
 
 
 def _trusted_names(cfg: DictConfig) -> list[str]:

@@ -22,7 +22,7 @@ def test_a_finished_job_is_a_row_of_what_it_recorded(tmp_path: Path) -> None:
 
 
 def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) -> None:
-    """What is known of them is what they were told to be."""
+    """Their overrides are known."""
     cells = [
         cell(2, status="failed", reason="rank 1: ValueError: boom"),
         cell(2, lr=1.0, status="failed", reason="rank 0: at step 3 the loss is nan, of samples 1, 2"),

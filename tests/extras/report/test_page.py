@@ -1,4 +1,4 @@
-"""The page: all that was found, in one file, and of partial sweeps what there is."""
+"""The page: all results in one file; a partial sweep has what there is."""
 
 import json
 import re

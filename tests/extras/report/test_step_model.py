@@ -32,7 +32,7 @@ def test_the_formula_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("overlap", [0.0, 0.003])
-def test_planted_latency_and_bandwidth_are_found_within_a_tenth(overlap: float, seed: int) -> None:
+def test_planted_latency_and_bandwidth_are_fitted_within_a_tenth(overlap: float, seed: int) -> None:
     truth = planted(overlap)
     fitted = fit(simulated(truth, (1, 2, 4, 8, 16, 32), repeats=8, noise=0.005, seed=seed))
     assert fitted is not None

@@ -1,4 +1,4 @@
-"""A search whose launcher trains nothing: what is asked, what is told, and what is left when it is killed."""
+"""A search whose launcher trains nothing: what it asks, what it reports, and what is left when it is killed."""
 
 import hashlib
 import json
@@ -125,7 +125,7 @@ def test_trials_are_handed_over_in_batches_that_end_with_the_last(tmp_path: Path
     assert (more.batches, len(more.trained)) == ([2], 2)
 
 
-def test_what_fails_is_told_as_failed_and_not_tried_again(tmp_path: Path) -> None:
+def test_what_fails_is_reported_as_failed_and_not_tried_again(tmp_path: Path) -> None:
     def outcome(point: dict[str, str]) -> Outcome:
         return {"mlp": "failed", "cnn": "refused", "vit": 0.5}[point["model"]]
 

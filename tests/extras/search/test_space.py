@@ -36,9 +36,9 @@ def test_each_form_of_hydra_s_is_a_distribution(value: str, distribution: Any) -
 
 
 def test_what_is_not_swept_is_the_same_for_all_and_the_last_of_a_key_counts() -> None:
-    found = space("x=1,2", "seed=3", "+a.b=[1,2]", "x=interval(0,1)", "~logger")
-    assert found.constants == ("seed=3", "+a.b=[1,2]", "~logger=null")
-    assert found.distributions == {"x": FloatDistribution(0.0, 1.0)}
+    result = space("x=1,2", "seed=3", "+a.b=[1,2]", "x=interval(0,1)", "~logger")
+    assert result.constants == ("seed=3", "+a.b=[1,2]", "~logger=null")
+    assert result.distributions == {"x": FloatDistribution(0.0, 1.0)}
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_what_is_no_space_is_one_line(override: str, message: str) -> None:
 
 def test_what_is_drawn_is_written_so_that_it_is_read_back_to_the_bit() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    found = space("seed=1", "x=tag(log,interval(1e-9,1e3))", "n=range(1,5)", "m=choice(mlp,[1,2])")
+    result = space("seed=1", "x=tag(log,interval(1e-9,1e3))", "n=range(1,5)", "m=choice(mlp,[1,2])")
     for _ in range(20):
         trial = study.ask()
-        point = found.point(trial)
-        assert found.point(trial) == point
+        point = result.point(trial)
+        assert result.point(trial) == point
         read = {one.get_key_element(): one.value() for one in OverridesParser.create().parse_overrides([*point])}
         assert read["x"] == trial.params["x"]
         assert read["n"] == trial.params["n"]

@@ -55,7 +55,7 @@ def test_settings_that_make_no_sense_are_refused(key: str, value: Any) -> None:
         SlurmSettings.from_config(OmegaConf.create({f"my_{key}": 1}))
 
 
-def test_the_gpus_of_a_node_must_be_told_unless_they_are_not_needed(tmp_path: Path) -> None:
+def test_the_gpus_of_a_node_must_be_given_unless_they_are_not_needed(tmp_path: Path) -> None:
     executor = SlurmExecutor(tmp_path, SlurmSettings())
     config = OmegaConf.create({"trainer": {"accelerator": "auto"}, "hydra": {"launcher": {"gpus_per_node": None}}})
     with pytest.raises(ConfigError, match=r"^hydra.launcher.gpus_per_node=null: accepted is the number of GPUs"):

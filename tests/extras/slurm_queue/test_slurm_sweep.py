@@ -35,8 +35,8 @@ def cluster() -> Iterator[Cluster]:
 
 def jobs(folder: Path) -> dict[str, dict[str, Any]]:
     """By their devices and seeds."""
-    found = json.loads((folder / "sweep" / "manifest.json").read_text())["jobs"].values()
-    return {" ".join(item.partition("=")[2] for item in job["overrides"][2:]): job for job in found}
+    entries = json.loads((folder / "sweep" / "manifest.json").read_text())["jobs"].values()
+    return {" ".join(item.partition("=")[2] for item in job["overrides"][2:]): job for job in entries}
 
 
 def results(folder: Path) -> list[dict[str, str]]:
@@ -63,15 +63,15 @@ def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path
         output, errors = process.communicate(timeout=120)
     cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
     assert process.returncode == 75, output + errors
-    found = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path / "slurm").items()}
-    assert found.pop("1 1") == ("failed", "ended with code 1: planted fault")
-    assert found.pop("1 8") == ("interrupted", "CANCELLED by SLURM")
-    assert (len(found), set(found.values())) == (6, {("finished", None)})
+    states = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path / "slurm").items()}
+    assert states.pop("1 1") == ("failed", "ended with code 1: planted fault")
+    assert states.pop("1 8") == ("interrupted", "CANCELLED by SLURM")
+    assert (len(states), set(states.values())) == (6, {("finished", None)})
     assert [attempt["code"] for attempt in jobs(tmp_path / "slurm")["1 7"]["attempts"]] == [75, 0]
     attempts = {name: len(job["attempts"]) for name, job in jobs(tmp_path / "slurm").items()}
     assert sum(attempts.values()) == len(cluster.tasks())  # nothing was submitted that is not known
     assert {name: number for name, number in attempts.items() if number > 1}.keys() <= {"1 1", "1 7"}
-    assert finishes(tmp_path) == dict.fromkeys([jobs(tmp_path / "slurm")[name]["directory"] for name in found], 1)
+    assert finishes(tmp_path) == dict.fromkeys([jobs(tmp_path / "slurm")[name]["directory"] for name in states], 1)
 
     status = python(SWEEP, "status", "sweep", cwd=tmp_path / "slurm", **cluster.environment)
     assert (status.stdout.count(" finished "), status.stdout.count(" interrupted: CANCELLED")) == (6, 1)

@@ -91,7 +91,7 @@ def test_a_lost_manifest_is_made_anew_from_the_jobs(whole: Path, tmp_path: Path)
         assert [job[name] for job in after.jobs.values()] == [job[name] for job in before.jobs.values()]
 
 
-def test_with_the_manifest_and_the_cards_lost_finished_jobs_stay_finished(whole: Path, tmp_path: Path) -> None:
+def test_with_the_manifest_and_all_metadata_lost_finished_jobs_stay_finished(whole: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
     for path in [folder / "manifest.json", *folder.glob("*/job.json")]:
         path.unlink()
@@ -101,7 +101,7 @@ def test_with_the_manifest_and_the_cards_lost_finished_jobs_stay_finished(whole:
 def test_a_job_that_nothing_can_be_read_of_is_a_row_that_says_so(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The manifest cannot be read, nor the card of a finished job; and no command names the job again, as in a search."""
+    """The manifest cannot be read, nor the metadata of a finished job; and no command names the job again, as in a search."""
     folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
     lost = Manifest(folder).jobs[f"{1:012x}"]["directory"]
     (folder / lost / "job.json").write_text("")

@@ -82,7 +82,7 @@ def test_a_long_directory_s_name_shows_what_it_has_lost() -> None:
         assert name.endswith("~_abc")
 
 
-def test_what_varies_is_told_apart_from_what_does_not() -> None:
+def test_varying_keys_are_those_in_which_jobs_differ() -> None:
     jobs = [["lr=1", "seed=0", "trainer=cpu"], ["lr=2", "seed=0", "trainer=cpu"], ["lr=2", "seed=0", "trainer=cpu", "x=1"]]
     assert varying(jobs) == ["lr", "x"]
 
@@ -166,7 +166,7 @@ def test_on_failure_stop_hands_out_no_more_jobs(tmp_path: Path) -> None:
     assert (manifest.jobs["broken"]["status"], manifest.jobs["key1"]["status"]) == ("failed", "waiting")
 
 
-def test_jobs_that_ran_when_a_sweep_died_are_judged_by_what_they_left(tmp_path: Path) -> None:
+def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tmp_path: Path) -> None:
     manifest = Manifest(tmp_path)
     for name, finished in (("a", True), ("b", False)):
         (tmp_path / name).mkdir()

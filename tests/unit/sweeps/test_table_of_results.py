@@ -90,11 +90,11 @@ def test_a_terminal_s_table_fits_it_and_has_the_best_job_first(tmp_path: Path, m
     for number, one in enumerate(jobs):
         long = [f"model.optimizer.lr={10.0**-number}", f"datamodule.some_long_key={'x' * 40}{number}"]
         manifest.update(one.key, metric=number / 8, overrides=long)
-    with terminal(80, 24) as (seen, stream):
+    with terminal(80, 24) as (read_screen, stream):
         monkeypatch.setattr("sys.stdout", stream)
         monkeypatch.setenv("TERM", "xterm")
         print_table(SweepView(manifest))
-        text = re.sub(r"\x1b\[[0-9;]*m", "", seen())
+        text = re.sub(r"\x1b\[[0-9;]*m", "", read_screen())
     rows = [line for line in text.splitlines() if line.startswith("│")]
     numbers = [row.split("│")[1].strip() for row in rows]  # empty where a row is longer than a line
     assert [*filter(None, numbers)] == [str(number) for number in order(manifest)]

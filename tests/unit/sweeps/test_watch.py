@@ -1,4 +1,4 @@
-"""A sweep as it is seen from another terminal: its table, when it will have ended, and what comes of damage in between."""
+"""A sweep from another terminal: its table, and what damage does to it in between."""
 
 import json
 import sys
@@ -44,10 +44,10 @@ def looked_at(folder: Path) -> SweepView:
         return look_at(folder)
 
 
-def printed(found: SweepView, width: int, height: int | None = None) -> list[str]:
+def printed(view: SweepView, width: int, height: int | None = None) -> list[str]:
     console = Console(width=width)
     with console.capture() as text:
-        console.print(layout(found, "", width, height))
+        console.print(layout(view, "", width, height))
     return text.get().splitlines()
 
 
@@ -60,7 +60,7 @@ def test_a_running_job_shows_how_far_it_is(tmp_path: Path) -> None:
     assert "3 failed: planted" in [line.strip() for line in lines]
 
 
-def test_a_reason_is_told_once_for_all_that_have_it_and_of_an_attempt_before(tmp_path: Path) -> None:
+def test_a_reason_is_shown_once_for_all_that_have_it_and_of_an_attempt_before(tmp_path: Path) -> None:
     manifest = made(tmp_path, *["failed"] * 8, "running", "waiting")
     manifest.jobs[f"{8:012x}"]["attempts"].insert(0, {"started": 1.0, "ended": 2.0, "reason": "out of memory"})
     manifest.update(f"{9:012x}", reason="in SLURM's queue: Resources")
@@ -116,7 +116,7 @@ def test_the_summary_counts_the_jobs_that_are_still_to_come(tmp_path: Path) -> N
         (("finished", "failed", "running", "waiting"), 75, "No sweep process. Start it again: "),
     ],
 )
-def test_one_that_nobody_runs_is_told_with_its_exit_code_and_not_touched(
+def test_one_that_nobody_runs_is_shown_with_its_exit_code_and_not_touched(
     states: tuple[str, ...], code: int, note: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path, *states)

@@ -13,11 +13,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of `runs` values and its 95% confidence interval, which is None if nothing was repeated."""
+    """A mean and its 95% confidence interval, which is None if nothing was repeated."""
 
     mean: float
     interval: tuple[float, float] | None = None
-    runs: int = 1
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -27,7 +26,7 @@ class Estimate:
     def scaled(self, factor: float) -> "Estimate":
         """Multiplies by a positive number that is known exactly."""
         bounds = self.interval and (self.interval[0] * factor, self.interval[1] * factor)
-        return Estimate(self.mean * factor, bounds, self.runs)
+        return Estimate(self.mean * factor, bounds)
 
     def __format__(self, spec: str) -> str:
         """Formats the mean, and the interval in brackets if there is one that can be seen."""
@@ -41,24 +40,24 @@ def estimate(values: Sequence[float], low: float = -math.inf) -> Estimate:
     if len(values) < 2:
         return Estimate(mean)
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(mean, (float(max(low, mean - half)), float(mean + half)), len(values))
+    return Estimate(mean, (float(max(low, mean - half)), float(mean + half)))
 
 
 def difference(values: Sequence[float], others: Sequence[float]) -> Estimate:
     """Subtracts two means; the interval is Welch's and exists if both were repeated."""
-    mean, runs = statistics.fmean(values) - statistics.fmean(others), min(len(values), len(others))
-    if runs < 2:
+    mean = statistics.fmean(values) - statistics.fmean(others)
+    if min(len(values), len(others)) < 2:
         return Estimate(mean)
     if len({*values}) == len({*others}) == 1:
-        return Estimate(mean, (mean, mean), runs)
+        return Estimate(mean, (mean, mean))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # SciPy warns if the repeats of one side are equal
         low, high = stats.ttest_ind(values, others, equal_var=False).confidence_interval(CONFIDENCE)
-    return Estimate(mean, (float(low), float(high)), runs)
+    return Estimate(mean, (float(low), float(high)))
 
 
 def ratio(values: Sequence[float], others: Sequence[float]) -> Estimate:
     """Divides two means of positive numbers, by the difference of their logarithms."""
     logs = difference([math.log(value) for value in values], [math.log(value) for value in others])
     bounds = logs.interval and (math.exp(logs.interval[0]), math.exp(logs.interval[1]))
-    return Estimate(math.exp(logs.mean), bounds, logs.runs)
+    return Estimate(math.exp(logs.mean), bounds)

@@ -114,7 +114,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Fit:
-    """The best model comes first, then those that the measurements can't tell from it. `noise` is relative, of one timing."""
+    """The best model comes first, then those as good by the measurements. `noise` is relative, of one timing."""
 
     candidates: tuple[Candidate, ...]
     counts: tuple[int, ...]
@@ -128,7 +128,7 @@ class Fit:
         """Evaluates a quantity that is not negative; the interval covers the 95% intervals of all candidates."""
         values = [(quantity(one.model), 1.96 * one.error(quantity)) for one in self.candidates]
         bounds = max(0.0, min(value - half for value, half in values)), max(value + half for value, half in values)
-        return Estimate(values[0][0], bounds, len(self.counts))
+        return Estimate(values[0][0], bounds)
 
     def is_sure_of(self, parameter: str) -> bool:
         """Whether all candidates have this parameter, or none has it."""
