@@ -1,6 +1,7 @@
 """scripts/remove.py: a capability goes with all that belongs to it, and what is left does not know it."""
 
 import ast
+import functools
 import shutil
 import subprocess
 import sys
@@ -38,10 +39,11 @@ def with_those_that_need(name: str) -> list[remove.Extra]:
     return [present[one] for one in sorted(gone)]
 
 
-def imported(file: Path) -> set[str]:
-    """The modules that a file imports, those inside functions too."""
+@functools.cache  # for most files are the same in every copy
+def imported(text: str) -> set[str]:
+    """The modules that a program imports, those inside functions too."""
     modules = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module:
             modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
@@ -58,7 +60,7 @@ def test_what_is_left_does_not_know_it(name: str, copy: Path) -> None:
         f"{file.relative_to(copy)} imports {module}"
         for folder in ("src", "scripts", "tests", "benchmarks")
         for file in (copy / folder).rglob("*.py")
-        for module in imported(file)
+        for module in imported(file.read_text())
         if any(module == package or module.startswith(f"{package}.") for package in packages)
     }
     assert importing == set()

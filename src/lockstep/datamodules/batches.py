@@ -103,6 +103,6 @@ class Batches(Dataset[Batch]):
             return self.dataset.__getitems__(ids)
         wanted = ids.tolist() or [0]  # an empty batch is a batch of one, cut to none: its shape and type are right
         many = getattr(self.dataset, "__getitems__", None)
-        found = [self.dataset[i] for i in wanted] if many is None else many(wanted)
-        inputs, targets = found if isinstance(found, tuple) else default_collate(found)
+        samples = [self.dataset[i] for i in wanted] if many is None else many(wanted)
+        inputs, targets = samples if isinstance(samples, tuple) else default_collate(samples)
         return inputs[: len(ids)], targets[: len(ids)]

@@ -31,12 +31,12 @@ class LabelledImages(torchvision.datasets.ImageFolder):
             raise config_error("datamodule.data_dir", folder, str(error)) from error
 
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
-        found, _ = super().find_classes(directory)
-        if unknown := sorted(set(found) - self.numbers.keys()):
+        names, _ = super().find_classes(directory)
+        if unknown := sorted(set(names) - self.numbers.keys()):
             raise config_error("datamodule.data_dir", directory, f"has classes that train/ has not: {', '.join(unknown)}")
-        if absent := sorted(self.numbers.keys() - set(found)):
+        if absent := sorted(self.numbers.keys() - set(names)):
             log.warning(f"{directory} has no images of {', '.join(absent)}")
-        return found, {name: self.numbers[name] for name in found}
+        return names, {name: self.numbers[name] for name in names}
 
 
 class ImageFolder(DataModule):

@@ -30,14 +30,14 @@ class TorchvisionImages(DataModule):
         self.spec = DataSpec(_SHAPES[dataset], num_outputs=10)
 
     def prepare_data(self) -> None:
-        ours = [folder for folder in (self.data_dir, *self.data_dir.absolute().parents) if not folder.exists()]
+        created = [folder for folder in (self.data_dir, *self.data_dir.absolute().parents) if not folder.exists()]
         try:
             self._read(train=True, download=True)
             self._read(train=False, download=True)
         except ConfigError:
             raise
         except Exception as error:  # the downloaders of torchvision raise RuntimeError, URLError, OSError, ...
-            for folder in ours:
+            for folder in created:
                 shutil.rmtree(folder, ignore_errors=True)
             failed = f"{self.dataset} is not in {self.data_dir.absolute()} and could not be downloaded"
             advice = f"put torchvision's files there, or set it to the folder that has them ({error})"
@@ -49,12 +49,12 @@ class TorchvisionImages(DataModule):
     def _read(self, train: bool, download: bool = False) -> tuple[Tensor, Tensor]:
         """Images (n, channels, height, width) uint8 and class numbers (n,)."""
         try:
-            found = self._class(str(self.data_dir), train=train, download=download)
+            dataset = self._class(str(self.data_dir), train=train, download=download)
         except (ValueError, EOFError, AssertionError, RuntimeError) as error:  # what a truncated or overwritten file raises
             if "download" in str(error).lower():
                 raise
             reason = f"a file of {self.dataset} there is unreadable ({error})"
             raise config_error("datamodule.data_dir", self.data_dir, reason) from error
-        images = torch.as_tensor(numpy.asarray(found.data))
+        images = torch.as_tensor(numpy.asarray(dataset.data))
         images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
-        return images, torch.as_tensor(found.targets)
+        return images, torch.as_tensor(dataset.targets)

@@ -14,7 +14,7 @@ class EpochMetrics(nn.Module):
     """Named torchmetrics, each one number for all samples of an evaluation, over all ranks.
 
     torchmetrics synchronises the ranks. One that had no sample has states without a shape, with which a gather would hang:
-    it takes no part in it, and is told the result.
+    it takes no part in it, and is sent the result.
     """
 
     def __init__(self, metrics: Mapping[str, Metric]) -> None:

@@ -75,7 +75,7 @@ def _with_rate(parts: dict[str, Any], lr: float) -> dict[str, Any]:
 
 
 def _metrics(nodes: dict[str, Any], num_classes: int, trust: Trust | None) -> dict[str, Any]:
-    """torchmetrics of the model, told the number of classes where they ask for it."""
+    """Returns the model's torchmetrics, which are given the number of classes where they take it."""
     metrics = {}
     for name, node in nodes.items():
         factory = Factory(f"model.torchmetrics.{name}", node, trust)

@@ -1,7 +1,7 @@
 """The part of the data's preparation that belongs to the model, and is saved with it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,19 +21,13 @@ class Preprocess(nn.Module):
         shape = (input_shape[0], 1, 1) if len(input_shape) == 3 else tuple(input_shape)
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
-        self._is_fitted = False  # else the buffers need not be asked
-        self.register_load_state_dict_post_hook(Preprocess._look)
-
-    def _look(self, *_: Any) -> None:
-        self._is_fitted = bool((self.mean != 0).any() or (self.scale != 1).any())
 
     def fit(self, scaler: "StandardScaler") -> None:
         """Takes over the parameters of a fitted scaler, rounded to float32: they are the same at any precision."""
         for buffer, values in ((self.mean, scaler.mean_), (self.scale, scaler.scale_)):
             buffer.copy_(torch.as_tensor(values, dtype=torch.float32).reshape(buffer.shape))
-        self._is_fitted = True
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, *input_shape), uint8 or float, to the same shape in the buffers' type."""
         scaled = x.to(self.mean.dtype) / 255 if x.dtype == torch.uint8 else x.to(self.mean.dtype)
-        return (scaled - self.mean) / self.scale if self._is_fitted else scaled
+        return (scaled - self.mean) / self.scale

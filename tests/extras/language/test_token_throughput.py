@@ -9,7 +9,7 @@ from language_models import language_model
 from unwatched import unwatched
 
 from lockstep.errors import ConfigError
-from lockstep.extras.language.token_throughput import TokenThroughput, peak_of
+from lockstep.extras.language.token_throughput import TokenThroughput, find_peak
 
 
 def trainer(**options: Any) -> Any:
@@ -79,13 +79,13 @@ def test_a_model_without_tokens_is_refused() -> None:
     ],
 )
 def test_the_peak_of_a_device_by_its_name(name: str, precision: str, peak: float | None) -> None:
-    assert peak_of(name, precision) == peak
+    assert find_peak(name, precision) == peak
 
 
 def test_with_tf32_the_peak_of_float32_is_not_known() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
-        assert peak_of("NVIDIA A100-SXM4-80GB", "32-true") is None
+        assert find_peak("NVIDIA A100-SXM4-80GB", "32-true") is None
     finally:
         torch.backends.cuda.matmul.allow_tf32 = False
 

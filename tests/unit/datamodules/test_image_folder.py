@@ -116,7 +116,7 @@ def test_without_verification_a_damaged_file_is_named_when_it_is_read(tmp_path: 
     write_split(tmp_path, train=2, val=1, test=1)
     damaged = tmp_path / "test" / "cat" / "00.png"
     damaged.write_bytes(damaged.read_bytes()[:40])
-    datamodule = ImageFolder(str(tmp_path), verify=False)
+    datamodule = ImageFolder(str(tmp_path), verify=False, num_workers=0)
     datamodule.prepare_data()
     with pytest.raises(ConfigError, match=f"{damaged}.*not a readable image"):
         next(iter(datamodule.test_dataloader()))

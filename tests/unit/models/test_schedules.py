@@ -1,22 +1,16 @@
 """Learning rates, factor by factor."""
 
 import math
-import warnings
 from collections.abc import Callable
-from functools import partial
-from itertools import pairwise
 from typing import Any
 
-import lightning
 import pytest
 import torch
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
-from lockstep.datamodules.random_regression import RandomRegression
 from lockstep.errors import ConfigError
-from lockstep.models import Regressor, schedules
+from lockstep.models import schedules
 from lockstep.models.schedules import TrainingLength
-from lockstep.nets import MLP
 
 TEN_EPOCHS = TrainingLength(steps=100, epochs=10, steps_per_epoch=10)
 FOREVER = TrainingLength(steps=math.inf, epochs=math.inf, steps_per_epoch=10)
@@ -72,14 +66,6 @@ def test_cosine_falls_from_one_after_the_warmup_to_the_least_factor(
 ) -> None:
     found = factors(schedules.cosine, TEN_EPOCHS, max(points) + 1, **WHEN | when, min_factor=least)
     assert {at: found[at] for at in points} == pytest.approx(points, rel=1e-12, abs=1e-12)
-
-
-def test_cosine_changes_at_every_step_or_at_every_tenth() -> None:
-    each, tenth = (
-        factors(schedules.cosine, TEN_EPOCHS, 101, **WHEN | {"frequency": frequency}, min_factor=0.0) for frequency in (1, 10)
-    )
-    assert all(b < a for a, b in pairwise(each))
-    assert len(set(tenth)) == 11
 
 
 @pytest.mark.parametrize(
@@ -155,12 +141,6 @@ def test_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
     assert momenta[0] == momenta[-1] == pytest.approx(0.95)  # the other way: high when the rate is low
 
 
-def test_one_cycle_reaches_the_optimizer_s_rate() -> None:
-    length = TrainingLength(steps=10, epochs=1, steps_per_epoch=10)
-    found = factors(one_cycle, length, 10, interval="step", frequency=1, monitor=None, **CYCLE)
-    assert found[2] == max(found) == pytest.approx(1)  # step 0.3 * 10, the third
-
-
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
 def test_one_cycle_moves_the_momentum_or_beta1_as_torch_does(kind: Any) -> None:
     """OneCycleLR by itself cycles it, the other way than the rate."""
@@ -224,85 +204,6 @@ def test_a_schedule_with_an_end_is_refused_where_training_has_none(interval: str
 def test_schedules_without_an_end_train_forever() -> None:
     assert factors(schedules.constant, FOREVER, 3, **WHEN | {"warmup_epochs": 1}) == [1 / 11, 2 / 11, 3 / 11]
     assert factors(schedules.step, FOREVER, 3, **WHEN, step_size=1, gamma=0.5) == [1, 0.5, 0.25]
-
-
-def rates_of_a_run(
-    accumulate: int,
-    frequency: int,
-    schedule: Callable[..., dict[str, Any]] | None = None,
-    length: int = 48,
-    epochs: int = 1,
-    max_steps: int = -1,
-) -> list[float]:
-    """The learning rate of each optimizer step: 48 samples at a global batch of 8 are 6 steps."""
-
-    class Rates(lightning.Callback):
-        def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: torch.optim.Optimizer) -> None:
-            rates.append(optimizer.param_groups[0]["lr"])
-
-    rates: list[float] = []
-    datamodule = RandomRegression(4, 2, length, 8, 8, True, noise=0.1, batch_size=8 // accumulate, drop_last=False)
-    schedule = schedule or partial(schedules.constant, **WHEN | {"warmup_steps": 4, "frequency": frequency})
-    model = Regressor(
-        net=MLP((4,), 2, []),
-        spec=datamodule.spec,
-        optimizer=partial(torch.optim.SGD, lr=1.0),
-        lr_scheduler=schedule,
-        metrics=["loss"],
-    )
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The '.*_dataloader' does not have many workers")
-        lightning.Trainer(
-            accelerator="cpu",
-            devices=1,
-            max_epochs=epochs,
-            max_steps=max_steps,
-            accumulate_grad_batches=accumulate,
-            limit_val_batches=0,
-            callbacks=[Rates()],
-            **quiet,
-        ).fit(model, datamodule)
-    return rates
-
-
-RISING, IN_PAIRS = [1 / 5, 2 / 5, 3 / 5, 4 / 5, 1, 1], [1 / 5, 1 / 5, 3 / 5, 3 / 5, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("accumulate", "frequency", "run", "expected"),
-    [
-        *((accumulate, 1, {}, RISING) for accumulate in (1, 2, 4)),
-        *((accumulate, 2, {}, IN_PAIRS) for accumulate in (1, 2)),
-        # 20 samples at a global batch of 8: steps over 8, 8 and 4; accumulating 2 batches of 4, the last over one batch
-        *((accumulate, 1, {"length": 20, "epochs": 2}, RISING) for accumulate in (1, 2)),
-        # steps 1 and 2, 3 and 4, 5 and 6 share a rate across epochs, as `_factors` and `one_cycle` compute their lengths
-        (1, 2, {"length": 24, "epochs": 2}, IN_PAIRS),
-    ],
-)
-def test_lightning_advances_a_schedule_by_optimizer_steps(
-    accumulate: int, frequency: int, run: dict[str, int], expected: list[float]
-) -> None:
-    assert rates_of_a_run(accumulate, frequency, **run) == expected
-
-
-@pytest.mark.parametrize(
-    ("accumulate", "run", "length"),
-    [
-        *((accumulate, {}, TrainingLength(steps=6, epochs=1.0, steps_per_epoch=6)) for accumulate in (1, 2, 4)),
-        # Lightning then knows the number of steps before it has counted the batches of an epoch
-        (1, {"epochs": -1, "max_steps": 9}, TrainingLength(steps=9, epochs=1.5, steps_per_epoch=6)),
-    ],
-)
-def test_a_task_tells_its_schedule_how_long_training_lasts(accumulate: int, run: dict[str, int], length: TrainingLength) -> None:
-    told: list[TrainingLength] = []
-
-    def schedule(optimizer: torch.optim.Optimizer, length: TrainingLength) -> dict[str, Any]:
-        told.append(length)
-        return schedules.constant(optimizer, length, **WHEN)
-
-    assert len(rates_of_a_run(accumulate, 1, schedule, **run)) == length.steps
-    assert told == [length]
 
 
 def test_a_plateau_that_raises_the_rate_is_refused() -> None:

@@ -129,9 +129,9 @@ def field(train: Any, name: str) -> Tensor:
     if isinstance(train, Subset):
         return field(train.dataset, name)[torch.as_tensor(train.indices)]
     column = getattr(train, "column", lambda name: getattr(train, name, None))
-    if (found := column(name)) is None:
+    if (values := column(name)) is None:
         raise config_error(f"{_SCORES}.name", name, f"a {type(train).__name__} has no such column or attribute")
-    return torch.as_tensor(found)
+    return torch.as_tensor(values)
 
 
 @buildable

@@ -34,10 +34,10 @@ class Freeze(Callback):
         if stage != "fit":
             return
         names = [name for name, parameter in pl_module.named_parameters() if parameter.requires_grad]
-        frozen = _found("match", self.match, names)
+        frozen = _matching("match", self.match, names)
         self._ends = dict.fromkeys(frozen)
         for epoch, pattern in self.unfreeze.items():
-            for name in _found(f"unfreeze.{epoch}", pattern, [name for name in frozen if self._ends[name] is None]):
+            for name in _matching(f"unfreeze.{epoch}", pattern, [name for name in frozen if self._ends[name] is None]):
                 self._ends[name] = epoch
         if len(frozen) == len(names) and 0 not in self.unfreeze:
             raise config_error("callbacks.freeze.match", self.match, "leaves nothing to train; accepted is a part of the model")
@@ -72,12 +72,12 @@ class Freeze(Callback):
             parameter.grad = None  # an optimizer passes over what has no gradient
 
 
-def _found(key: str, pattern: Any, names: list[str]) -> list[str]:
+def _matching(key: str, pattern: Any, names: list[str]) -> list[str]:
     try:
-        found = [name for name in names if re.search(pattern, name)]
+        matches = [name for name in names if re.search(pattern, name)]
     except (re.error, TypeError) as error:
         raise config_error(f"callbacks.freeze.{key}", pattern, f"not a regular expression ({error})") from error
-    if not found:
+    if not matches:
         accepted = f"no parameter is left that it is found in; accepted is part of a name such as {', '.join(names[:4])}"
         raise config_error(f"callbacks.freeze.{key}", pattern, accepted)
-    return found
+    return matches

@@ -49,8 +49,8 @@ def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", tr
     Raises ConfigError where no layer is found.
     """
     layers = {name: layer for name, layer in net.named_modules(remove_duplicate=False) if type(layer) is nn.Linear}
-    found = {name: layer for name, layer in layers.items() if re.search(match, name)}
-    if not found:
+    matches = {name: layer for name, layer in layers.items() if re.search(match, name)}
+    if not matches:
         accepted = f"found in no name of a linear layer; accepted is part of {', '.join(layers) or 'one, and this net has none'}"
         raise config_error("model.adapt.match", match, accepted)
     also = [] if train is None else [name for name, _ in net.named_parameters() if re.search(train, name)]
@@ -58,8 +58,8 @@ def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", tr
         raise config_error("model.adapt.train", train, "found in no parameter's name; accepted is part of one, or null")
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(name in also)
-    adapted = {id(layer): LoRALinear(layer, rank, alpha / rank) for layer in found.values()}  # one for each of several names
-    for name, layer in found.items():
+    adapted = {id(layer): LoRALinear(layer, rank, alpha / rank) for layer in matches.values()}  # one for each of several names
+    for name, layer in matches.items():
         parent, _, own = name.rpartition(".")
         setattr(net.get_submodule(parent), own, adapted[id(layer)])
     return net

@@ -110,10 +110,10 @@ def cached(
 def _key(root: str | Path, paths: Sequence[str], shape: Sequence[int]) -> str:
     """Of the files' names, sizes and times, and of what decodes them: the code and its libraries."""
     try:
-        found = [(path, Path(path).stat()) for path in paths]
+        stats = [(path, Path(path).stat()) for path in paths]
     except OSError as error:
         raise config_error("datamodule.data_dir", error.filename, f"not a readable image ({error.strerror})") from error
-    files = [(str(Path(path).relative_to(root)), stat.st_size, stat.st_mtime_ns) for path, stat in found]
+    files = [(str(Path(path).relative_to(root)), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
     code = Path(decoding.__file__).read_text()
     text = json.dumps([files, list(shape), code, PIL.__version__, str(torch.__version__)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -85,7 +85,7 @@ class Text(DataModule):
         return {split: [named[number][1] for number in numbers] for split, numbers in self._numbers(named).items()}
 
     def _named(self) -> list[tuple[str, Path]]:
-        return [*standard_library().items()] if self.paths is None else _found(self.paths, self.suffixes)
+        return [*standard_library().items()] if self.paths is None else _list_files(self.paths, self.suffixes)
 
     @property
     def _asked_for(self) -> list[str]:
@@ -96,13 +96,13 @@ class Text(DataModule):
         """Which of the files each split has."""
         numbers: dict[str, list[int]] = {"train": [], "val": [], "test": []}
         for number, (name, _) in enumerate(named):
-            numbers[self._split_of(name)].append(number)
+            numbers[self._choose_split(name)].append(number)
         for split in (split for split in self._asked_for if not numbers[split]):
             accepted = f"of {len(named)} files none is for {split}; accepted are more files, or fractions of 0 for val and test"
             raise config_error("datamodule.paths", self.paths, accepted)
         return numbers
 
-    def _split_of(self, name: str) -> str:
+    def _choose_split(self, name: str) -> str:
         if _fraction(name) < self.test_fraction:
             return "test"
         share = _fraction(f"{self.seed} {name}")
@@ -137,28 +137,28 @@ def standard_library() -> dict[str, Path]:
     return _below(Path(sysconfig.get_path("stdlib")), (".py",), LEFT_OUT)
 
 
-def _found(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
+def _list_files(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[tuple[str, Path]]:
     """Files, each once, with their names: those below the folder that they were found in."""
     named: dict[Path, tuple[str, Path]] = {}
     for path in map(Path, paths):
         if not path.exists():
             raise config_error("datamodule.paths", path, f"no such file or folder: {path.absolute()}; accepted are text files")
-        found = {path.name: path} if path.is_file() else _below(path, suffixes)
-        if not found:
+        files = {path.name: path} if path.is_file() else _below(path, suffixes)
+        if not files:
             wanted = ", ".join(suffixes)
             raise config_error("datamodule.paths", path, f"has no {wanted} in it; others are found by datamodule.suffixes=[...]")
-        for name, file in found.items():
+        for name, file in files.items():
             named.setdefault(file.resolve(), (name, file))
     return [*named.values()]
 
 
 def _below(folder: Path, suffixes: tuple[str, ...], left_out: Collection[str] = ()) -> dict[str, Path]:
     """The files in a folder and those within it, but for some of these, by their paths below it."""
-    found = []
+    files = []
     for parent, folders, names in os.walk(folder):
         folders[:] = set(folders) - set(left_out)
-        found += [Path(parent, name) for name in names if name.endswith(suffixes)]
-    return {path.relative_to(folder).as_posix(): path for path in sorted(found)}
+        files += [Path(parent, name) for name in names if name.endswith(suffixes)]
+    return {path.relative_to(folder).as_posix(): path for path in sorted(files)}
 
 
 def _fraction(name: str) -> float:

@@ -50,7 +50,7 @@ class TokenThroughput(Throughput):
         if not isinstance(pl_module, LanguageModel):
             raise config_error("callbacks", "tokens", f"counts those of language models, not of a {type(pl_module).__name__}")
         name = torch.cuda.get_device_name(pl_module.device) if pl_module.device.type == "cuda" else "a CPU"
-        peak = self.peak_flops or peak_of(name, str(trainer.precision))
+        peak = self.peak_flops or find_peak(name, str(trainer.precision))
         flops: Any = getattr(pl_module.net, "flops_per_token", None)
         if peak and flops:
             self._share_of_a_token = flops / (peak * trainer.world_size)
@@ -61,8 +61,8 @@ class TokenThroughput(Throughput):
     def rates(self, trainer: Trainer, model: LightningModule, samples_per_second: float) -> dict[str, float]:
         assert isinstance(model, LanguageModel)
         self._tokens.append(samples_per_second * model.spec.input_shape[0])
-        found = {"throughput/tokens_per_second": self._tokens[-1], "throughput/mfu": self._tokens[-1] * self._share_of_a_token}
-        known = {name: value for name, value in found.items() if value == value}
+        rates = {"throughput/tokens_per_second": self._tokens[-1], "throughput/mfu": self._tokens[-1] * self._share_of_a_token}
+        known = {name: value for name, value in rates.items() if value == value}
         return super().rates(trainer, model, samples_per_second) | known
 
     def facts(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class TokenThroughput(Throughput):
         return super().facts() | {"tokens_per_second": tokens, "mfu": mfu if mfu == mfu else None}
 
 
-def peak_of(name: str, precision: str) -> float | None:
+def find_peak(name: str, precision: str) -> float | None:
     """By a device's name; None where it is not known, and for a part of one (MIG)."""
     words = set(name.replace("-", " ").split())
     if "MIG" in words or "64" in precision or (torch.backends.cuda.matmul.allow_tf32 and "32" in precision):

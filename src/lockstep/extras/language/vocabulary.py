@@ -41,10 +41,10 @@ class FromFile:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         count = self._tokenizer.get_vocab_size()
-        found = count if separator is None else self._tokenizer.token_to_id(separator)
-        if found is None:
+        number = count if separator is None else self._tokenizer.token_to_id(separator)
+        if number is None:
             raise config_error("datamodule.separator", separator, f"accepted is a token of {path}, or null")
-        self.separator: int = found
+        self.separator: int = number
         self.size = count + (separator is None)
         self.identity = hashlib.sha256(Path(path).read_bytes()).hexdigest() + f" {self.separator}"
 

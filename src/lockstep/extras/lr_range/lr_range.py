@@ -94,11 +94,11 @@ class LearningRateRange(Callback):
 
 def smoothed(losses: list[float], window: int) -> list[float]:
     """The mean over about so many around each; towards the ends over fewer, as many on either side."""
-    found = []
+    means = []
     for i in range(len(losses)):
         reach = min(window // 2, i, len(losses) - 1 - i)
-        found.append(sum(losses[i - reach : i + reach + 1]) / (2 * reach + 1))
-    return found
+        means.append(sum(losses[i - reach : i + reach + 1]) / (2 * reach + 1))
+    return means
 
 
 def suggested(rates: list[float], losses: list[float], diverged_at: float | None) -> Suggestion:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -12,11 +12,12 @@ from lockstep.config.plan import Plan
 from lockstep.config.rules import Rule, number
 from lockstep.config.targets import buildable
 from lockstep.config.urls import is_url
-from lockstep.extras.mirror.fetch import bring, directory_for
-from lockstep.extras.mirror.mirror import Mirror, check_mirror, copy_url
 from lockstep.extras.mirror.storage import shortcomings
 from lockstep.runs.directory import absolute
 from lockstep.runs.events import RunEvents
+
+if TYPE_CHECKING:  # else where there is a mirror
+    from lockstep.extras.mirror.mirror import Mirror
 
 log = logging.getLogger(__name__)
 _STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")  # a copy in a file system could come to lie where Python imports it
@@ -38,9 +39,14 @@ class MirrorEvents(RunEvents):
     def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
         if not is_url(wanted):
             return None
+        from lockstep.extras.mirror.fetch import directory_for
+
         return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else directory_for(wanted)
 
     def fetch(self, wanted: str, values: Mapping[str, str], directory: Path) -> None:
+        from lockstep.extras.mirror.fetch import bring
+        from lockstep.extras.mirror.mirror import copy_url
+
         if is_url(wanted):
             bring(wanted, directory)
         elif not directory.exists() and is_url(values.get("mirror")):
@@ -49,6 +55,8 @@ class MirrorEvents(RunEvents):
     def objection(self, key: str, value: Any, where: Path, wanted: str | None) -> str | None:
         if key != "mirror" or value is None or str(value).partition(":")[0] in _STORES:
             return None
+        from lockstep.extras.mirror.mirror import copy_url
+
         is_named = wanted is not None and is_url(wanted) and copy_url(str(value), where) == wanted.rstrip("/")
         return None if is_named else "where its files would be copied to"
 
@@ -57,10 +65,14 @@ class MirrorEvents(RunEvents):
 
     def claim(self, cfg: DictConfig, directory: Path, run_id: str, is_new: bool) -> None:
         if cfg.mirror is not None:
+            from lockstep.extras.mirror.mirror import check_mirror
+
             check_mirror(cfg.mirror, directory, run_id, is_new)
 
     def begin(self, cfg: DictConfig, directory: Path) -> None:
         if cfg.mirror is not None:
+            from lockstep.extras.mirror.mirror import Mirror, copy_url
+
             self._mirror = Mirror(copy_url(cfg.mirror, directory), directory, cfg.mirror_wait)
             self._mirror.start()
 

@@ -74,13 +74,13 @@ class NoiseScale(Monitor, Callback):
 
     def facts(self) -> dict[str, Any]:
         """For the record of the run."""
-        found = self.smoothed
+        smoothed = self.smoothed
         return {
-            "noise_scale": found.ratio,
-            "noise_scale_mean": found.total / found.told if found.told else None,
-            "noise_scale_gradient_squared": found.gradient / found.weight if found.estimates else None,
-            "noise_scale_trace": found.trace / found.weight if found.estimates else None,
-            "noise_scale_estimates": found.estimates,
+            "noise_scale": smoothed.ratio,
+            "noise_scale_mean": smoothed.total / smoothed.told if smoothed.told else None,
+            "noise_scale_gradient_squared": smoothed.gradient / smoothed.weight if smoothed.estimates else None,
+            "noise_scale_trace": smoothed.trace / smoothed.weight if smoothed.estimates else None,
+            "noise_scale_estimates": smoothed.estimates,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,8 +129,8 @@ class NoiseScale(Monitor, Callback):
     def _of_first_half(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """What the first half of the samples adds to each parameter's gradient, through the outputs that the loss is of; nothing
         where these are not one row for each sample."""
-        found, self._outputs = self._outputs, []
-        samples, outputs = len(self._batch.ids), found[0] if len(found) == 1 else None
+        passes, self._outputs = self._outputs, []
+        samples, outputs = len(self._batch.ids), passes[0] if len(passes) == 1 else None
         if not isinstance(outputs, Tensor) or len(outputs) != samples or samples < 2:
             return []
         (slopes,) = torch.autograd.grad(loss, outputs, retain_graph=True)

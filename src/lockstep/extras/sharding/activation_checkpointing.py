@@ -28,8 +28,8 @@ class ActivationCheckpointing(Callback):
         if stage != "fit" or self._done:
             return
         names = [name for name, module in pl_module.named_modules() if type(module).forward is not nn.Module.forward]
-        found = [name for name in names if name and re.search(self.match, name)]
-        blocks = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
+        matches = [name for name in names if name and re.search(self.match, name)]
+        blocks = [name for name in matches if not any(name.startswith(f"{other}.") for other in matches)]
         if not blocks:
             needs = f"found in no module's name; accepted is part of a name such as {first_of(names[1:])}"
             raise config_error("callbacks.activation_checkpointing.match", self.match, needs)

@@ -117,7 +117,7 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         torch.backends.mha.set_fastpath_enabled(False)  # torch's encoder layers read weights there that are in parts
         for key, pattern in plan.items():
             style, divided = STYLES[key]
-            for name, layer in _found(model, f"trainer.strategy.plan.{key}", pattern):
+            for name, layer in _matching_layers(model, f"trainer.strategy.plan.{key}", pattern):
                 if (features := getattr(layer, divided)) % self.tensor_parallel_size:
                     needs = f"does not divide the {features} {divided} of {name}; accepted is a divisor, or a plan without it"
                     raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
@@ -169,8 +169,8 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Into a whole model, or, in a test after training, into one that is in parts."""
         assert self.lightning_module is not None
-        ours = self.lightning_module.state_dict()
-        parts = {name: shard_like(value, ours.get(name)) for name, value in checkpoint["state_dict"].items()}
+        current = self.lightning_module.state_dict()
+        parts = {name: shard_like(value, current.get(name)) for name, value in checkpoint["state_dict"].items()}
         self.lightning_module.load_state_dict(parts, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
@@ -222,12 +222,12 @@ def _check_ties(model: nn.Module, units: list[nn.Module], blocks: str) -> None:
                 raise config_error("trainer.strategy.blocks", blocks, needs)
 
 
-def _found(model: nn.Module, key: str, pattern: str) -> list[tuple[str, nn.Linear]]:
+def _matching_layers(model: nn.Module, key: str, pattern: str) -> list[tuple[str, nn.Linear]]:
     layers = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
-    if not (found := [(name, layer) for name, layer in layers if re.search(pattern, name)]):
+    if not (matches := [(name, layer) for name, layer in layers if re.search(pattern, name)]):
         some = first_of([name for name, _ in layers]) or "one, and this model has none"
         raise config_error(key, pattern, f"found in no name of a linear layer; accepted is part of {some}")
-    return found
+    return matches
 
 
 def _check_norms(model: nn.Module, tensor_parallel_size: int) -> None:

@@ -1,0 +1,96 @@
+"""Schedules in a run of Lightning's: when they are advanced, and for how long."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import lightning
+import pytest
+import torch
+
+from lockstep.datamodules.random_regression import RandomRegression
+from lockstep.models import Regressor, schedules
+from lockstep.models.schedules import TrainingLength
+from lockstep.nets import MLP
+
+WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
+
+
+def rates_of_a_run(
+    accumulate: int,
+    frequency: int,
+    schedule: Callable[..., dict[str, Any]] | None = None,
+    length: int = 48,
+    epochs: int = 1,
+    max_steps: int = -1,
+) -> list[float]:
+    """The learning rate of each optimizer step: 48 samples at a global batch of 8 are 6 steps."""
+
+    class Rates(lightning.Callback):
+        def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: torch.optim.Optimizer) -> None:
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    rates: list[float] = []
+    datamodule = RandomRegression(4, 2, length, 8, 8, True, noise=0.1, batch_size=8 // accumulate, drop_last=False)
+    schedule = schedule or partial(schedules.constant, **WHEN | {"warmup_steps": 4, "frequency": frequency})
+    model = Regressor(
+        net=MLP((4,), 2, []),
+        spec=datamodule.spec,
+        optimizer=partial(torch.optim.SGD, lr=1.0),
+        lr_scheduler=schedule,
+        metrics=["loss"],
+    )
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The '.*_dataloader' does not have many workers")
+        lightning.Trainer(
+            accelerator="cpu",
+            devices=1,
+            max_epochs=epochs,
+            max_steps=max_steps,
+            accumulate_grad_batches=accumulate,
+            limit_val_batches=0,
+            callbacks=[Rates()],
+            **quiet,
+        ).fit(model, datamodule)
+    return rates
+
+
+RISING, IN_PAIRS = [1 / 5, 2 / 5, 3 / 5, 4 / 5, 1, 1], [1 / 5, 1 / 5, 3 / 5, 3 / 5, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "frequency", "run", "expected"),
+    [
+        *((accumulate, 1, {}, RISING) for accumulate in (1, 2, 4)),
+        *((accumulate, 2, {}, IN_PAIRS) for accumulate in (1, 2)),
+        # 20 samples at a global batch of 8: steps over 8, 8 and 4; accumulating 2 batches of 4, the last over one batch
+        *((accumulate, 1, {"length": 20, "epochs": 2}, RISING) for accumulate in (1, 2)),
+        # steps 1 and 2, 3 and 4, 5 and 6 share a rate across epochs, as `_factors` and `one_cycle` compute their lengths
+        (1, 2, {"length": 24, "epochs": 2}, IN_PAIRS),
+    ],
+)
+def test_lightning_advances_a_schedule_by_optimizer_steps(
+    accumulate: int, frequency: int, run: dict[str, int], expected: list[float]
+) -> None:
+    assert rates_of_a_run(accumulate, frequency, **run) == expected
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "run", "length"),
+    [
+        *((accumulate, {}, TrainingLength(steps=6, epochs=1.0, steps_per_epoch=6)) for accumulate in (1, 2, 4)),
+        # Lightning then knows the number of steps before it has counted the batches of an epoch
+        (1, {"epochs": -1, "max_steps": 9}, TrainingLength(steps=9, epochs=1.5, steps_per_epoch=6)),
+    ],
+)
+def test_a_task_tells_its_schedule_how_long_training_lasts(accumulate: int, run: dict[str, int], length: TrainingLength) -> None:
+    told: list[TrainingLength] = []
+
+    def schedule(optimizer: torch.optim.Optimizer, length: TrainingLength) -> dict[str, Any]:
+        told.append(length)
+        return schedules.constant(optimizer, length, **WHEN)
+
+    assert len(rates_of_a_run(accumulate, 1, schedule, **run)) == length.steps
+    assert told == [length]
