@@ -10,7 +10,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-it-works.md").read_text()
 # "## A training step", then lines such as: 1. `train.py::main`: builds and fits
 WAYS = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-MOST_FILES = {"A training step": 10, "A launch": 10, "A sweep's job": 12, "A resumption": 10}
+MOST_FILES = {"A run": 10, "A step": 6, "A launch": 8, "A sweep's job": 12, "A resumption": 10}
+LINES = 300  # of a file of the first way
 STEP = re.compile(r"^\d+\. `([^`:]+)::([^`]+)`(.*)$", re.MULTILINE)
 FRAMEWORKS = ("Hydra calls", "Lightning calls", "torch calls")
 
@@ -38,5 +39,7 @@ def test_each_way_leads_from_one_function_to_the_next(title: str, text: str) -> 
         before += source
 
 
-def test_the_ways_are_a_step_a_launch_a_job_and_a_resumption() -> None:
+def test_the_first_way_is_a_run_and_each_of_its_files_is_read_in_one_go() -> None:
     assert [title for title, _ in WAYS] == list(MOST_FILES)
+    for file, _, _ in STEP.findall(WAYS[0][1]):
+        assert len((ROOT / file).read_text().splitlines()) <= LINES, file
