@@ -12,6 +12,7 @@ FILES = [
     "conf/experiment/gpt_stdlib.yaml",
     "scripts/generate.py",
     "scripts/import_llama.py",
+    "templates/text",
 ]
 NEEDS = ["muon"]  # by an experiment
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,0 +1,35 @@
+"""Writes a project of your own, a dozen files whose engine is this package.
+
+    lockstep new PATH                    # its Python package is named after the folder
+    lockstep new PATH --model text       # image (the default), text, or lightning: a plain LightningModule
+    lockstep new --update PATH           # the files as this version writes them
+
+An update leaves the files that you have changed or deleted as they are, and names those of them that it would have written.
+
+Exit codes: 0, or 2 where PATH is no place for a project or has none.
+"""
+
+import argparse
+from pathlib import Path
+
+from lockstep.cli import start
+from lockstep.extras.new_project.project import create, update
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, metavar="PATH")
+    parser.add_argument("--model", default="image", help="image, text or lightning")
+    parser.add_argument("--update", action="store_true")
+    given = parser.parse_args()
+    if given.update:
+        changes = update(given.path)
+        print("\n".join([f"written: {file}" for file in changes.written] or ["Nothing to write."]))
+        print("".join(f"kept, for you have changed it: {file}\n" for file in changes.kept), end="")
+    else:
+        create(given.path, given.model)
+        print(f"{given.path} is a project that trains. Next:\n  cd {given.path}\n  make train\n  make test")
+
+
+if __name__ == "__main__":
+    start(main)

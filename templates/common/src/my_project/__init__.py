@@ -1,0 +1,1 @@
+"""What is this project's own: a net or a LightningModule, and data."""

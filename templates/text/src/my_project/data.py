@@ -1,0 +1,26 @@
+"""Data: here the text of Python's reference manual, which needs no download; put yours in its place."""
+
+from pathlib import Path
+from pydoc_data import topics
+from typing import Any
+
+import torch
+from lockstep.datamodules import DataModule, DataSpec, InMemory, Splits
+
+
+class Corpus(DataModule):
+    """Windows of `context` bytes, each byte a token; the targets are the bytes that follow. The last tenth is the test."""
+
+    def __init__(self, path: str | None = None, context: int = 64, **loading: Any) -> None:
+        super().__init__(**loading)
+        self.path, self.context = path, context
+        self.spec = DataSpec(input_shape=(context,), num_outputs=256)
+
+    def load(self) -> Splits:
+        text = "\n".join(topics.topics.values()) if self.path is None else Path(self.path).read_text()
+        tokens = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).long()
+        windows = tokens.unfold(0, self.context + 1, self.context)
+        inputs, targets = windows[:, :-1], windows[:, 1:]
+        test = len(windows) // 10
+        held_out = InMemory(inputs[-test:], targets[-test:])
+        return self.drawn(InMemory(inputs[:-test], targets[:-test]), test=held_out)  # val is drawn from train, with the seed

@@ -1,0 +1,124 @@
+"""A project of one's own: what is written, what is refused, and what a later version of its files changes."""
+
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from commands import ROOT, environment, python
+
+from lockstep.errors import ConfigError
+from lockstep.extras.new_project import project
+from lockstep.runs.composition import compose
+
+
+@pytest.mark.parametrize("model", project.models())
+def test_it_is_small_and_its_configs_name_its_own_code(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.create(tmp_path / "my-study", model)
+    files = [path for path in (tmp_path / "my-study").rglob("*") if path.is_file()]
+    assert len(files) <= 15
+    assert sum(path.read_text().count("\n") for path in files) <= 400
+    assert not [path for path in files if "my_project" in path.read_text()]
+    monkeypatch.chdir(tmp_path / "my-study")
+    cfg = compose("experiment=wide")
+    targets = [cfg.datamodule._target_, cfg.model.net._target_ if "net" in cfg.model else cfg.model._target_]
+    assert all(target.startswith("my_study.") for target in targets)
+    assert (Path("src") / Path(*targets[0].split(".")[:-1])).with_suffix(".py").is_file()
+
+
+@pytest.mark.parametrize("name", ["class", "1x", "torch", "tests", "Study", "full"])
+def test_a_place_or_a_name_that_can_not_be_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match=f"^PATH={tmp_path / name}: .*accepted is"):
+        project.create(tmp_path / name, "image")
+    assert [path.name for path in tmp_path.rglob("*")] == ["full", "thesis.tex"]
+
+
+def test_a_model_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = python(ROOT / "scripts" / "new.py", "study", "--model", "video", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"--model=video: accepted is {', '.join(project.models())}\n")
+    assert not (tmp_path / "study").exists()
+
+
+def test_an_update_writes_what_the_user_has_not_changed_and_names_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = tmp_path / "study"
+    project.create(study, "image")
+    assert project.update(study) == ([], [])
+    (study / "Makefile").write_text("# mine\n")
+    (study / "README.md").write_text("# mine\n")
+    (study / "src" / "study" / "nets.py").unlink()
+    later = {name: f"{text}# later\n" for name, text in project._render("study", "image").items() if name != "README.md"}
+    later |= {"README.md": project._render("study", "image")["README.md"], "CHANGES.md": "new\n"}
+    monkeypatch.setattr(project, "_render", lambda *_: later)
+    written, kept = project.update(study)
+    assert kept == ["Makefile", "src/study/nets.py"]
+    assert set(written) == {*later} - {*kept, "README.md"}
+    assert (study / "Makefile").read_text() == (study / "README.md").read_text() == "# mine\n"
+    assert (study / "CHANGES.md").read_text() == "new\n"
+    assert project.update(study) == ([], [])
+
+
+@pytest.mark.parametrize("record", [None, '{"name": "../x", "model": "image", "files": {}}', '{"name": "x", "model": "../x"}'])
+def test_an_update_of_what_is_no_project_is_refused(record: str | None, tmp_path: Path) -> None:
+    if record is not None:
+        (tmp_path / project.RECORD).write_text(record)
+    with pytest.raises(ConfigError, match=f"has no {project.RECORD}"):
+        project.update(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("origin", "requirement"),
+    [
+        (None, "lockstep==9.1"),
+        ('{"url": "file:///x/lockstep-9.1.whl", "archive_info": {}}', "lockstep @ file:///x/lockstep-9.1.whl"),
+        (
+            '{"url": "https://host/l.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}',
+            "lockstep @ git+https://host/l.git@abc",
+        ),
+    ],
+)
+def test_the_engine_is_the_one_that_is_installed(
+    origin: str | None, requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "METADATA").write_text("Metadata-Version: 2.1\nName: lockstep\nVersion: 9.1\n")
+    if origin is not None:
+        (tmp_path / "direct_url.json").write_text(origin)
+    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
+    assert project.engine() == requirement
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", sorted({*project.models()} - {"image"}))  # which test_wheel.py trains
+def test_its_own_tests_pass(model: str, tmp_path: Path) -> None:
+    project.create(tmp_path / "study", model)
+    tests_pass(tmp_path / "study")
+
+
+@pytest.mark.slow
+def test_a_project_that_the_commit_before_has_made_passes_its_tests(tmp_path: Path) -> None:
+    """Where that would make the same files, other tests show it."""
+    before, parts = tmp_path / "before", ("src", "scripts", "conf", "templates", "train.py")
+    before.mkdir()
+    archive = subprocess.run(["git", "archive", "HEAD~1", *parts], cwd=ROOT, capture_output=True)
+    if archive.returncode:
+        pytest.skip("there is no commit before, or it has no templates")
+    subprocess.run(["tar", "x"], input=archive.stdout, cwd=before, check=True)
+    done = python(before / "scripts" / "new.py", "study", cwd=tmp_path, interpreter=True, PYTHONPATH=str(before / "src"))
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "now").mkdir()
+    project.create(tmp_path / "now" / "study", "image")
+    made = [
+        {path.relative_to(root): path.read_text() for path in root.rglob("*") if path.is_file()}
+        for root in (tmp_path / "study", tmp_path / "now" / "study")
+    ]
+    if made[0] != made[1]:
+        tests_pass(tmp_path / "study")
+
+
+def tests_pass(study: Path) -> None:
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=study, PYTHONPATH=environment()["PYTHONPATH"])
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "2 passed" in done.stdout
