@@ -92,9 +92,9 @@ def test_the_engine_is_the_one_that_is_installed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", sorted({*project.models()} - {"image"}))  # which test_wheel.py trains
-def test_its_own_tests_pass(model: str, tmp_path: Path) -> None:
+def test_its_own_run_its_tests(model: str, tmp_path: Path) -> None:
     project.create(tmp_path / "study", model)
-    tests_pass(tmp_path / "study")
+    run_its_tests(tmp_path / "study")
 
 
 @pytest.mark.slow
@@ -115,10 +115,10 @@ def test_a_project_that_the_commit_before_has_made_passes_its_tests(tmp_path: Pa
         for root in (tmp_path / "study", tmp_path / "now" / "study")
     ]
     if made[0] != made[1]:
-        tests_pass(tmp_path / "study")
+        run_its_tests(tmp_path / "study")
 
 
-def tests_pass(study: Path) -> None:
+def run_its_tests(study: Path) -> None:
     done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=study, PYTHONPATH=environment()["PYTHONPATH"])
     assert done.returncode == 0, done.stdout[-4000:]
     assert "2 passed" in done.stdout
