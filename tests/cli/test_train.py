@@ -202,7 +202,7 @@ def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: 
     done = train(f"ckpt_path='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path)
-    assert (record(run)["epochs"], record(run)["steps"], record(run)["samples_trained"]) == (4, 80, 1280)
+    assert (record(run)["epochs"], record(run)["steps"], record(run)["samples_trained"]) == (4, 80, 5120)
     assert "train/loss" in (run / "csv" / "metrics.csv").read_text().partition("\n")[0]
     done = train(f"init_from='{last}'", "trainer.max_epochs=1", "model.optimizer.lr=0.0", "test=false", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
 from lockstep.runs.directory import OWN_DIRECTORY
+from lockstep.runs.results import samples_trained
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.monitor import Monitor
 
@@ -74,10 +75,13 @@ class SteppedRate(_AfterEachStep):
 
     Args:
         trained_with: what a run that continues from a checkpoint of this one can't change; see lockstep.runs.continuation.
+
+    Attributes:
+        samples_before: how many the checkpoint that this run goes on from was trained on.
     """
 
     def __init__(self, trained_with: dict[str, Any] | None = None) -> None:
-        self.trained_with = trained_with or {}
+        self.trained_with, self.samples_before = trained_with or {}, 0
         self._highest: float | Tensor | None = None
         self._latest: float | Tensor | None = None
 
@@ -112,6 +116,12 @@ class SteppedRate(_AfterEachStep):
     def facts(self) -> dict[str, float | None]:
         rates = {"lr": self._highest, "lr_last": self._latest}
         return {name: None if rate is None else float(rate) for name, rate in rates.items()}
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["samples_trained"] = self.samples_before + samples_trained(trainer)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.samples_before = checkpoint.get("samples_trained", 0)
 
     def state_dict(self) -> dict[str, Any]:
         return self.facts() | {"trained_with": self.trained_with}

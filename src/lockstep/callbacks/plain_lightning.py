@@ -149,12 +149,12 @@ class PlainLightning(Callback):
         """Whether the training loaders have gone by themselves to where the checkpoint was written."""
         (number, shares), positions = dp_rank_and_size(trainer), self._positions
         self._positions = {}
-        if not batches_trained(trainer) or len(positions.get("ranks", ())) != shares:
+        if len(positions.get("ranks", ())) != shares:
             for loader in self._positioned:
                 loader.begin_again()
             return False
         for loader, state in zip(self._positioned, positions["ranks"][number], strict=True):
-            loader.resume(positions["batches"], state)
+            loader.resume(batches_trained(trainer), state)
         return True
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -12,7 +12,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from lockstep.errors import config_error
 
 _MARK = "is_sharded"
-_KEPT = 4  # states: loading is at most two batches ahead of training, and a checkpoint one behind
+_LOADED = "_starting_state_dict"  # Hugging Face's datasets begin each later iteration, too, where they were told to begin
+_AHEAD = 2  # batches, by which loading is ahead of training at most
+_KEPT = _AHEAD + 2  # states: a checkpoint may be one batch behind
 
 
 class Shard(IterableDataset[Any]):
@@ -79,14 +81,16 @@ class Positioned:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self.states: dict[int, Any] = {}  # by the number of batches of the epoch that have been loaded
+        self.states: dict[int, Any] = {}  # by the number of batches of the epoch that have been loaded; 0: after the last epoch
         self._next_states: dict[int, Any] = {}
         self._beginning: Any = None  # the state before the first batch
 
     def resume(self, batches: int, state: Any) -> None:
-        """Goes on after so many batches of the epoch, the next time that it is iterated."""
-        self._next_states = {batches: state}
-        self.loader.load_state_dict(state)
+        """Goes on after so many batches of the epoch, the next time that it is iterated; after 0 the state is of the end of the
+        epoch before, which a stream may count."""
+        if batches or is_stream(self.loader):
+            self._next_states = {batches: state}
+            self.loader.load_state_dict(state)
 
     def begin_again(self) -> None:
         """Goes back to the first batch: a stream may go on from where an iteration has left it."""
@@ -94,16 +98,23 @@ class Positioned:
             self.loader.load_state_dict(self._beginning)
 
     def __iter__(self) -> Iterator[Any]:
-        self.states, self._next_states = self._next_states, {}
-        passed = max(self.states, default=0)
-        if self._beginning is None and not passed and is_stream(self.loader):
+        is_resumed, passed = bool(self._next_states), max(self._next_states, default=0)
+        before = {0: self.states[0]} if 0 in self.states else {}
+        self.states, self._next_states = self._next_states or before, {}
+        if self._beginning is None and not is_resumed and is_stream(self.loader):
             self._beginning = self.loader.state_dict()
+        batches = passed
         for batches, batch in enumerate(self.loader, start=1 + passed):
             self.states[batches] = self.loader.state_dict()
             self.states.pop(batches - _KEPT, None)
             yield batch
-        if passed:  # one of Hugging Face's begins each later iteration, too, where it was told to begin
+        self.states.pop(0, None)
+        if batches > _AHEAD:  # else the epoch that begins may have been loaded whole when the one before is saved
+            self.states[0] = self.loader.state_dict()
+        if is_resumed and hasattr(getattr(self.loader, "dataset", None), _LOADED):
             self.begin_again()
+        if is_resumed and not batches:  # it was at the end of an epoch, and some loaders then begin the next one by themselves
+            yield from self
 
     def __len__(self) -> int:
         return len(self.loader)

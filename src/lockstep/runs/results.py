@@ -49,16 +49,14 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
     """Sizes, times and devices, and what callbacks have found; called on every rank, for samples are counted over all of them."""
     model: Any = trainer.lightning_module
     datamodule: Any = getattr(trainer, "datamodule", None)
-    counted = accountant(trainer)
-    samples_of_ranks = int(sum(_of_ranks(trainer, getattr(counted, "samples_trained", 0))))
-    samples_trained = samples_of_ranks * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
+    counted, samples = accountant(trainer), samples_trained(trainer)
     train_time = getattr(counted, "train_time", 0.0)
     is_gpu = model.device.type == "cuda"
     facts = {
         "train_time": train_time,
         "train_cpu_time": getattr(counted, "train_cpu_time", 0.0),
-        "samples_per_second": samples_trained / train_time if train_time else 0.0,
-        "samples_trained": samples_trained,
+        "samples_per_second": samples / train_time if train_time else 0.0,
+        "samples_trained": samples + sum(getattr(callback, "samples_before", 0) for callback in trainer.callbacks),  # pyright: ignore[reportAttributeAccessIssue]
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),
         "samples": datamodule.describe() if hasattr(datamodule, "describe") else {},
         "has_test": _has_test(model, datamodule),
@@ -77,6 +75,12 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         if hasattr(callback, "facts"):
             facts |= callback.facts()
     return facts
+
+
+def samples_trained(trainer: Trainer) -> int:
+    """Of all processes, since these began; a collective."""
+    counted = int(sum(_of_ranks(trainer, getattr(accountant(trainer), "samples_trained", 0))))
+    return counted * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
 
 
 def _has_test(model: Any, datamodule: Any) -> bool:

@@ -51,7 +51,8 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     batches: int, whole: tuple[Path, Any], tmp_path: Path
 ) -> None:
     torch.rand(7)  # what other code has drawn does not matter
-    fitted(tmp_path / "run", f"ckpt_path={quote(str(whole[0] / f'{batches}.ckpt'))}")
+    trainer = fitted(tmp_path / "run", f"ckpt_path={quote(str(whole[0] / f'{batches}.ckpt'))}")
+    assert collect_facts(trainer)["samples_trained"] == 2800
     ours, theirs = last(tmp_path / "run"), last(whole[0] / "run")
     assert ours["global_step"] == theirs["global_step"] == 28
     assert all(torch.equal(ours["state_dict"][name], tensor) for name, tensor in theirs["state_dict"].items())

@@ -15,9 +15,11 @@ from torch.utils.data import IterableDataset
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.overrides import quote
+from lockstep.runs.results import collect_facts
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.set_vital. is deprecated")]  # of torch, which torchdata calls
 Stateful: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+nodes: Any = pytest.importorskip("torchdata.nodes")
 datasets: Any = pytest.importorskip("datasets")
 distributed: Any = pytest.importorskip("datasets.distributed")
 
@@ -51,6 +53,23 @@ class Stream(DigitsData):
         return Stateful(Images(), self.hparams["batch_size"], num_workers=self.hparams["num_workers"])
 
 
+class Epochs(torch.utils.data.Sampler[int]):
+    """Another order in each epoch, which torchdata's node counts."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        return iter(torch.randperm(700, generator=torch.Generator().manual_seed(self.epoch)).tolist())
+
+
+class Nodes(DigitsData):
+    def train_dataloader(self) -> Any:
+        pairs = nodes.Mapper(nodes.SamplerWrapper(Epochs()), rows().__getitem__)
+        batches = nodes.Mapper(nodes.Batcher(pairs, self.hparams["batch_size"]), torch.utils.data.default_collate)
+        return nodes.Loader(nodes.Prefetcher(batches, prefetch_factor=2))
+
+
 class MapStyle(DigitsData):
     def train_dataloader(self) -> Any:
         return Stateful(rows(), self.hparams["batch_size"], shuffle=True, num_workers=self.hparams["num_workers"])
@@ -72,10 +91,14 @@ def _collated(some: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "workers", "batches"), [(Stream, 0, 7), (MapStyle, 2, 7), (HuggingFace, 0, 7), (HuggingFace, 2, 8)]
+    ("kind", "workers", "batches", "passed"),
+    [
+        *((Stream, 0, 7, 4), (MapStyle, 2, 7, 4), (HuggingFace, 0, 7, 4), (HuggingFace, 2, 8, 3)),
+        *((Nodes, 0, 7, 4), (Nodes, 0, 7, 0), (Stream, 0, 7, 0), (HuggingFace, 0, 7, 0)),
+    ],
 )
-def test_a_run_that_is_continued_within_an_epoch_ends_as_if_nothing_had_been(
-    kind: type, workers: int, batches: int, tmp_path: Path
+def test_a_run_that_is_continued_in_its_second_epoch_ends_as_if_nothing_had_been(
+    kind: type, workers: int, batches: int, passed: int, tmp_path: Path
 ) -> None:
     data = (
         "trainer.max_epochs=3",
@@ -83,8 +106,10 @@ def test_a_run_that_is_continued_within_an_epoch_ends_as_if_nothing_had_been(
         f"+datamodule.num_workers={workers}",
     )
     fitted(tmp_path / "whole", *data, keep=tmp_path)
-    fitted(tmp_path / "run", *data, f"ckpt_path={quote(str(tmp_path / '11.ckpt'))}")
+    checkpoint = tmp_path / f"{batches + passed}.ckpt"
+    trainer = fitted(tmp_path / "run", *data, f"ckpt_path={quote(str(checkpoint))}")
     ours, theirs = last(tmp_path / "run"), last(tmp_path / "whole")
     assert ours["global_step"] == theirs["global_step"] == 3 * batches
     assert differences(ours["state_dict"], theirs["state_dict"]) == []
-    assert read_checkpoint("11", tmp_path / "11.ckpt")["loader_positions"]["batches"] == 11 - batches
+    assert read_checkpoint("kept", checkpoint)["loader_positions"]["batches"] == passed
+    assert collect_facts(trainer)["samples_trained"] == 3 * 700

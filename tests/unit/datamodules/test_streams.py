@@ -74,10 +74,10 @@ def test_a_position_hides_the_loader_s_own_state() -> None:
 
 
 class Begun:
-    """A loader that begins each iteration at the position that was loaded."""
+    """A loader that begins each iteration at the position that was loaded, as Hugging Face's datasets do."""
 
     def __init__(self) -> None:
-        self.first, self.given = 0, 0
+        self.first, self.given, self.dataset = 0, 0, SimpleNamespace(_starting_state_dict=None)
 
     def state_dict(self) -> dict[str, int]:
         return {"given": self.given}
@@ -96,3 +96,35 @@ def test_an_epoch_after_the_one_that_was_resumed_is_whole() -> None:
     next(iter(positioned))
     positioned.resume(2, {"given": 2})
     assert [list(positioned) for _ in range(3)] == [[2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+
+
+class Counted(Begun):
+    """A stream that goes on with the next epoch, which it counts, wherever it was told to begin."""
+
+    epoch = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.dataset
+
+    def state_dict(self) -> dict[str, int]:
+        return super().state_dict() | {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        super().load_state_dict(state)
+        self.epoch = state["epoch"]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from ((self.epoch, number) for number in super().__iter__())
+        self.first, self.given, self.epoch = 0, 0, self.epoch + 1
+
+
+@pytest.mark.parametrize("passed", [2, 0])
+def test_a_stream_that_counts_its_epochs_goes_on_counting(passed: int) -> None:
+    whole, positioned = Positioned(Counted()), Positioned(Counted())
+    assert [len(list(whole)) for _ in range(2)] == [4, 4]
+    next(iter(positioned))
+    positioned.resume(passed, {"given": 2, "epoch": 1} if passed else whole.states[0])
+    begun = [[(1, 2), (1, 3)]] if passed else []
+    epochs = [[(epoch, number) for number in range(4)] for epoch in (2, 3)]
+    assert [list(positioned) for _ in range(len(begun) + 2)] == begun + epochs
