@@ -42,7 +42,7 @@ BASES: tuple[tuple[str, ...], ...] = (
 # What is right although it looks wrong, beside null where null is shipped: it must train.
 RIGHT = (
     *("callbacks.?*=null", "guards.?*=null", "logger.?*=null", "callbacks=null", "logger=null"),
-    "datamodule.augment=null",
+    *("datamodule.augment=null", "events.?*=null", "allow=[[]x]"),
     *("guards.checkpoint.every_n_epochs=null", "guards.preemption.deadline=null", "trainer.max_epochs=null"),
     *("callbacks.best_checkpoint.dirpath=null", "callbacks.best_checkpoint.filename=null", "logger.*.name=null"),
     *("callbacks.best_checkpoint.monitor=null", "logger.*.version=null", "logger.*.version=5", "model.torchmetrics=null"),
@@ -67,9 +67,10 @@ DATA_SIZES += ("batch_size", "global_batch_size", "num_workers")
 BAD_SIZES = ("0", "1", "1.5", "999999999", "100000000000000000000")
 NAMED_BY_USERS = ("model.torchmetrics", "model.param_groups")  # the entries of these; what is in one is checked
 FREE_TEXT = ("name", "*.dirpath", "*.filename", "*.save_dir", "*.experiment_name", "*.tracking_uri", "logger.*.name")
-FREE_TEXT += ("logger.*.version", "logger.*.run_dir")
+FREE_TEXT += ("logger.*.version", "logger.*.run_dir", "datamodule.cache_dir")
 # Where the refusal rightly names another key: the one that no longer fits, or has no logger to be given to.
 ELSEWHERE = {"model.metrics=[nonsense]": "optimized_metric", "logger.mlflow.tracking_uri=null": "logger.mlflow"}
+ELSEWHERE |= {"datamodule.val_fraction=0": "optimized_metric", "datamodule.length=1": "datamodule.batch_size"}
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ def _data_sizes(base: tuple[str, ...], key: str, value: Any) -> Iterator[Line]:
     if key.startswith("datamodule.") and key.rpartition(".")[2] in DATA_SIZES:
         for size in BAD_SIZES:
             text = f"[{','.join([size] * len(value))}]" if OmegaConf.is_list(value) else size
-            yield Line("data sizes", (*base, f"{key}={text}"), key, may_train=True)
+            override = f"{key}={text}"
+            yield Line("data sizes", (*base, override), ELSEWHERE.get(override, key), may_train=True)
 
 
 def _words(table: str) -> Iterator[list[str]]:

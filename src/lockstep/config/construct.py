@@ -27,6 +27,9 @@ class Factory:
         """Raises ConfigError for a target that is not allowed or not there, and for arguments that it does not take."""
         if not isinstance(node, Mapping) or "_target_" not in node:
             raise config_error(key, shown(node), "accepted is a group with a _target_")
+        self.is_partial = node.get("_partial_", False)
+        if not isinstance(self.is_partial, bool):
+            raise config_error(f"{key}._partial_", shown(self.is_partial), "accepted is true, false")
         self.key, self.name = key, node["_target_"]
         self.target = resolve(key, self.name, trust)
         self.callee = self.target.func if isinstance(self.target, partial) else self.target
@@ -82,10 +85,7 @@ def construct(key: str, node: Any, given: Mapping[str, Any] | None = None, *, tr
     Raises ConfigError, naming the key below `key`, for an argument that the target does not take, lacks or refuses.
     """
     factory = Factory(key, node, trust)
-    is_partial = node.get("_partial_", False)
-    if not isinstance(is_partial, bool):
-        raise config_error(f"{key}._partial_", shown(is_partial), "accepted is true, false")
-    return factory if is_partial else factory.construct(given or {})
+    return factory if factory.is_partial else factory.construct(given or {})
 
 
 def _built(key: str, value: Any, trust: Trust | None) -> Any:

@@ -86,7 +86,7 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
             world_size=_integer(env, "SLURM_NTASKS"),
             num_nodes=_integer(env, "SLURM_NNODES", 1, least=1),
         )
-    for name in ("RANK", "LOCAL_RANK"):  # which Lightning reads whoever has set them
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):  # which Lightning reads whoever has set them
         _integer(env, name, 0)
     return None
 

@@ -17,8 +17,8 @@ class Unanswered(RuntimeError):
 
 def job_name() -> str | None:
     """Returns the job's id as SLURM's commands take it, 12 or 12_3; None outside of a job."""
-    array = os.environ.get("SLURM_ARRAY_JOB_ID")
-    return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ.get("SLURM_JOB_ID")
+    array, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
 def within_job(seconds: float) -> float:

@@ -119,6 +119,7 @@ def test_several_tasks_without_their_number_per_node_are_refused() -> None:
         (TORCHRUN | {"RANK": "-1"}, "RANK=-1: is less than 0; accepted is the environment of torchrun"),
         (SRUN | {"SLURM_NNODES": "0"}, "SLURM_NNODES=0: is less than 1; accepted is the environment of srun"),
         ({"SLURM_NTASKS": "abc"}, "SLURM_NTASKS=abc: is not a number; accepted is the environment of srun"),
+        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x: is not a number; accepted is the environment of srun"),
         (SRUN | {"SLURM_PROCID": ""}, "SLURM_PROCID=: is not a number; accepted is the environment of srun"),
     ],
 )

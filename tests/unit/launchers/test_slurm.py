@@ -42,6 +42,12 @@ def test_a_task_of_an_array_is_requeued_alone(calls: Path, monkeypatch: pytest.M
     assert calls.read_text() == "requeue 14_3\n"
 
 
+def test_half_of_an_array_s_variables_is_none_of_a_job(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "14")
+    assert requeue_when_warned(signal.SIGUSR1, True) is None
+    assert calls.read_text() == ""
+
+
 def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "13")
     assert requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"

@@ -84,6 +84,11 @@ def test_parts_of_training_are_not_for_a_schedule_that_does_not_know_them() -> N
         Schedule(KEY, {"_target_": f"{TORCH}.ExponentialLR", "gamma": 0.9})(optimizer(until=0.5), TEN_EPOCHS)
 
 
+def test_what_is_neither_partial_nor_whole_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model\.lr_scheduler\._partial_=perhaps: accepted is true, false$"):
+        Schedule(KEY, {"_target_": f"{TORCH}.ExponentialLR", "gamma": 0.9, "_partial_": "perhaps"})
+
+
 def fitted(folder: Path, *options: str) -> Any:
     short = ("model=linear", "datamodule=random_regression", "trainer.max_epochs=2", "trainer.limit_train_batches=3")
     datamodule, model, trainer = prepared(folder, *short, "trainer.limit_val_batches=0", *options, base=BARE)

@@ -1,0 +1,5 @@
+"""What the arguments of the event that keeps a run's code accept."""
+
+from lockstep.config.rules import integer
+
+RULES = {"KeepCode": {"max_kib": integer(0)}}
