@@ -1,6 +1,4 @@
-"""What TensorBoard's hyperparameter table shows of a run; imports neither torch nor Lightning."""
-# pyright: reportAttributeAccessIssue=false
-# (the classes of protocol buffers are made when they are imported)
+"""What TensorBoard's hyperparameter table shows of a run."""
 
 import os
 import time
@@ -35,36 +33,24 @@ def swept(overrides: Sequence[str]) -> list[str]:
     return [override for override in overrides if keys is None or override_key(override) in keys.split()]
 
 
-def session(values: Mapping[str, str | float], is_success: bool) -> list[Any]:
-    """Two protocol buffers, the session's start and its end, as tensorboard.plugins.hparams reads them.
+def write_session(folder: Path, values: Mapping[str, str | float]) -> None:
+    """Into an event file of its own, beside a logger's: a session's start, with its values, and its end.
 
     No experiment is described: of several TensorBoard takes the first it finds for all runs, and leaves out the columns
     that this one does not name. Without any it makes the columns from the sessions.
     """
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-
-    start, end = plugin_data_pb2.SessionStartInfo(), plugin_data_pb2.SessionEndInfo(end_time_secs=time.time())
-    for name, value in values.items():
-        kind = {bool: "bool_value", str: "string_value"}.get(type(value), "number_value")
-        setattr(start.hparams[name], kind, value)
-    end.status = api_pb2.STATUS_SUCCESS if is_success else api_pb2.STATUS_FAILURE
-    data = {
-        metadata.SESSION_START_INFO_TAG: plugin_data_pb2.HParamsPluginData(session_start_info=start),
-        metadata.SESSION_END_INFO_TAG: plugin_data_pb2.HParamsPluginData(session_end_info=end),
-    }
-    return [
-        Summary(value=[Summary.Value(tag=tag, metadata=metadata.create_summary_metadata(content))])
-        for tag, content in data.items()
-    ]
-
-
-def write_session(folder: Path, values: Mapping[str, str | float], is_success: bool) -> None:
-    """Into an event file of its own, beside a logger's."""
-    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  made at import
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     writer = EventFileWriter(str(folder))
-    for summary in session(values, is_success):
+    for summary in session(values):
         writer.add_event(Event(wall_time=time.time(), summary=summary))
     writer.close()
+
+
+def session(values: Mapping[str, str | float]) -> list[Any]:
+    """Two protocol buffers. torch writes True as 1, so here it is text."""
+    from torch.utils.tensorboard.summary import hparams
+
+    _, start, end = hparams({name: str(v).lower() if isinstance(v, bool) else v for name, v in values.items()}, {})
+    return [start, end]

@@ -32,7 +32,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         logger = TensorBoardLogger(job, name="tensorboard", version="", default_hp_metric=False)
         logger.log_metrics({"train/loss": 0.5}, step=1)
         logger.log_metrics({"val/acc": RATES[values["model.optimizer.lr"]]}, step=2)
-        for summary in session(values, is_success=True):
+        for summary in session(values):
             logger.experiment.file_writer.add_summary(summary)
         logger.finalize("success")
     write_report(folder, OmegaConf.load(CONF / "report.yaml").sections)
