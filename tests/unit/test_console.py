@@ -149,12 +149,11 @@ def test_what_sets_test_apart_from_validation_is_said_with_the_results(
         assert note not in capsys.readouterr().out
 
 
-def test_what_a_step_s_time_went_to_is_a_row(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_a_callback_adds_is_a_row(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     result: dict[str, Any] = {"metrics": {"val/acc": 0.99}, "wall_time": 1.0, "world_size": 1, "train_time": 0.0}
-    shares = {"data": 0.31, "forward": 0.2, "communication": 0.001, "rest": 0.489}
-    console.show_result(tmp_path, result | {"step_time": shares})
+    console.show_result(tmp_path, result | {"closing_rows": {"a step": "data 31%, rest 69%"}})
     lines = capsys.readouterr().out.splitlines()
-    assert next(line for line in lines if line.startswith("a step")).endswith("  data 31%, forward 20%, rest 49%")
+    assert next(line for line in lines if line.startswith("a step")).endswith("  data 31%, rest 69%")
 
 
 def test_what_to_do_next_is_what_can_be_done(

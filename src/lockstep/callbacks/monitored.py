@@ -47,5 +47,5 @@ class MonitoredMetrics(Callback):
 def _has_hooks_at_the_end(trainer: Any, model: LightningModule) -> bool:
     own = [one for one in trainer.callbacks if not type(one).__module__.startswith(("lockstep.", "lightning."))]
     hooks = ("on_train_batch_end", "on_train_epoch_end")
-    of_model = any(is_overridden(hook, model, LightningModule) for hook in hooks)
-    return of_model or any(is_overridden(hook, callback, Callback) for callback in own for hook in hooks)
+    in_model = any(is_overridden(hook, model, LightningModule) for hook in hooks)
+    return in_model or any(is_overridden(hook, callback, Callback) for callback in own for hook in hooks)

@@ -71,10 +71,13 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
     }
+    rows: dict[str, str] = {}
     for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
         if hasattr(callback, "facts"):
-            facts |= callback.facts()
-    return facts
+            own = dict(callback.facts())
+            rows |= own.pop("closing_rows", {})
+            facts |= own
+    return facts | {"closing_rows": rows}
 
 
 def samples_trained(trainer: Trainer) -> int:

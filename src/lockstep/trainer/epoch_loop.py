@@ -57,8 +57,9 @@ def install_fast_loop(trainer: Any) -> None:
 
 
 class EpochLoop(_TrainingEpochLoop):
-    """Lightning's own, but for plain steps: automatic optimization by one of torch's optimizers or ours, without accumulation, a
-    profiler, or a gradient scaler, on one device or under DDP, by a model that leaves Lightning's way of stepping as it is.
+    """Lightning's own, but for plain steps: automatic optimization by one of torch's optimizers or of this package's, without
+    accumulation, a profiler, or a gradient scaler, on one device or under DDP, by a model that leaves Lightning's way of stepping
+    as it is.
 
     Lightning's own tests end with it as they end without (benchmarks/lightning_suite.md). What a plain step leaves out:
 
@@ -137,12 +138,12 @@ class _PlainStep:
     def _implemented(self, hook: str) -> list[Callable[..., Any]]:
         """The hook's implementations, the callbacks' before the model's; called with what follows trainer and module."""
         trainer, model = self.trainer, self.model
-        of_callbacks = [
+        callbacks = [
             getattr(callback, hook)
             for callback in trainer.callbacks
             if is_replaced(hook, callback, Callback) and not _is_idle(callback, hook)
         ]
-        bound: list[Callable[..., Any]] = [partial(function, trainer, model) for function in of_callbacks]
+        bound: list[Callable[..., Any]] = [partial(function, trainer, model) for function in callbacks]
         return [*bound, getattr(model, hook)] if is_replaced(hook, model, LightningModule) else bound
 
     def may_end_something(self) -> bool:

@@ -22,13 +22,13 @@ from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.reduced_logs import Logged, combine, explain_difference
 from lockstep.trainer.steps import batches_trained
 
-_OF_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 # A model that has one of these steps in its own way.
-_OF_OPTIMIZATION = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping", "lr_scheduler_step")
+_OPTIMIZATION_HOOKS = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping", "lr_scheduler_step")
 _OPTIMIZERS = ("torch.optim.", f"{__name__.partition('.')[0]}.")  # that ask for the gradients once a step
-_OF_STRATEGY = ("batch_to_device", "on_train_batch_start", "post_training_step")
-_OF_STRATEGY += ("pre_backward", "backward", "post_backward", "optimizer_step")
-_OF_PRECISION = ("pre_backward", "backward", "post_backward", "_after_closure", "_wrap_closure", "optimizer_step")
+_STRATEGY_METHODS = ("batch_to_device", "on_train_batch_start", "post_training_step")
+_STRATEGY_METHODS += ("pre_backward", "backward", "post_backward", "optimizer_step")
+_PRECISION_METHODS = ("pre_backward", "backward", "post_backward", "_after_closure", "_wrap_closure", "optimizer_step")
 
 # Importing Lightning sets this, so that asking for GPUs leaves a process that can still be forked. torch's optimizers ask in
 # every step, and by this way each time load the NVML library.
@@ -103,10 +103,10 @@ def has_plain_steps(trainer: Any, data_fetcher: Any) -> bool:
     model, datamodule, strategy = trainer.lightning_module, trainer.datamodule, trainer.strategy
     optimizers = trainer.optimizers
     has_hooks: list[tuple[Any, Any, tuple[str, ...]]] = [
-        (model, LightningModule, (*_OF_OPTIMIZATION, *_OF_TRANSFER, "on_train_batch_start"))
+        (model, LightningModule, (*_OPTIMIZATION_HOOKS, *_TRANSFER_HOOKS, "on_train_batch_start"))
     ]
     if datamodule is not None:
-        has_hooks.append((datamodule, LightningDataModule, _OF_TRANSFER))
+        has_hooks.append((datamodule, LightningDataModule, _TRANSFER_HOOKS))
     return (
         model.automatic_optimization
         and trainer.accumulate_grad_batches == 1
@@ -143,14 +143,14 @@ def _is_plain_strategy(strategy: Any) -> bool:
     return (
         isinstance(strategy, DDPStrategy)
         and strategy._model_averager is None
-        and all(getattr(type(strategy), name) is getattr(DDPStrategy, name) for name in _OF_STRATEGY)
+        and all(getattr(type(strategy), name) is getattr(DDPStrategy, name) for name in _STRATEGY_METHODS)
     )
 
 
 def _is_plain_precision(precision: Any) -> bool:
     if type(precision) is MixedPrecision:
         return precision.scaler is None
-    return all(getattr(type(precision), name) is getattr(Precision, name) for name in _OF_PRECISION)
+    return all(getattr(type(precision), name) is getattr(Precision, name) for name in _PRECISION_METHODS)
 
 
 def log_batch_as(trainer: Trainer, samples: int) -> None:

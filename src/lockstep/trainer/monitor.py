@@ -30,8 +30,8 @@ class Monitor:
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         for name in dir(cls):
-            method, of_lightning = getattr(cls, name), getattr(Callback, name, None)
-            if method is of_lightning or hasattr(method, "is_watched"):
+            method, inherited = getattr(cls, name), getattr(Callback, name, None)
+            if method is inherited or hasattr(method, "is_watched"):
                 continue
             if name.startswith("on_") or name in _LOOKS:
                 setattr(cls, name, watched(method))

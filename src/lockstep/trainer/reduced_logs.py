@@ -46,4 +46,4 @@ def explain_difference(parts: list[Logged], shares: int) -> list[str]:
     if "_step" in hook or "_batch_" in hook:
         return []
     advice = "log a torchmetrics.Metric, or what self.all_gather returns"
-    return [f"{name}, logged in {hook}, differs between processes, and the {parts[0].reduction} of theirs is kept: {advice}"]
+    return [f"{name}, logged in {hook}, differs between processes, and their {parts[0].reduction} is kept: {advice}"]

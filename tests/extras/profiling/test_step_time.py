@@ -78,6 +78,7 @@ def test_each_wait_is_found_in_its_part(is_plain: bool, tmp_path: Path, monkeypa
     assert sum(seconds.values()) < 2 * sum(WAITS.values())
     record = next(callback.facts() for callback in trainer.callbacks if isinstance(callback, StepTime))
     assert sum(record["step_time"].values()) == pytest.approx(1, abs=1e-4)
+    assert record["closing_rows"]["a step"].startswith("data ")
     assert record["steps_measured"] == 9  # of twelve in three epochs, all but the first of each
     with (tmp_path / "csv" / "metrics.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["time/data"]]

@@ -16,7 +16,8 @@ from torch.autograd.profiler import emit_nvtx, record_function
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from lockstep.errors import config_error
-from lockstep.trainer.steps import StepParts, ends_step
+from lockstep.extras.profiling.step_parts import StepParts
+from lockstep.trainer.steps import ends_step
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from torch.nn import Parameter
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lockstep.callbacks.monitors import log_metrics
+from lockstep.extras.profiling.step_parts import StepParts
 from lockstep.trainer.epoch_loop import EpochLoop
 from lockstep.trainer.monitor import together, watched
-from lockstep.trainer.steps import StepParts
 
 PARTS: tuple[str, ...] = ("data", "forward", "backward", "communication", "optimizer", "rest")
 _WARM_UP = 5  # batches before the first that is measured
@@ -100,8 +100,11 @@ class StepTime(StepParts):
         ranks = torch.stack(gather_all_tensors(own) if trainer.world_size > 1 else [own]).cpu()
         if self._count:
             shares = ranks / ranks.sum(dim=1, keepdim=True)
+            parts = dict(zip(PARTS, shares.mean(dim=0).tolist(), strict=True))
+            said = ", ".join(f"{part} {share:.0%}" for part, share in parts.items() if share >= 0.005)
             self._facts = {
-                "step_time": dict(zip(PARTS, shares.mean(dim=0).tolist(), strict=True)),
+                "step_time": parts,
+                "closing_rows": {"a step": said},
                 "steps_measured": self._count,
             }
 
