@@ -33,9 +33,10 @@ Nothing is left on disk.
 """
 
 import argparse
+import logging
 import signal
 import sys
-import time
+from functools import partial
 
 from lockstep.cli import start
 from lockstep.config.overrides import quote
@@ -51,9 +52,11 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     overrides = [_quoted(override) for override in parser.parse_args().overrides]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way what is temporary is removed
-    progress = Progress()
+    progress = logging.getLogger("lockstep.extras.parity")
+    progress.setLevel(logging.INFO)
+    progress.addHandler(logging.StreamHandler())
     try:
-        equal = parity(lambda more: compose(*overrides, *more, config_name="parity"), say=progress.say, show=progress.show)
+        equal = parity(lambda more: compose(*overrides, *more, config_name="parity"), say=partial(print, flush=True))
     except NamedFailure as failure:
         say(f"No verdict: {failure}")
         sys.exit(ExitCode.FAILED)
@@ -64,25 +67,6 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(ExitCode.FINISHED if equal else ExitCode.NOT_EQUAL)
-
-
-class Progress:
-    """How far it is, on stderr: one line that changes on a terminal, else a line every half minute."""
-
-    def __init__(self) -> None:
-        self.is_terminal = sys.stderr.isatty()
-        self.shown = time.monotonic()
-
-    def show(self, text: str) -> None:
-        if time.monotonic() - self.shown > (0.1 if self.is_terminal else 30):
-            sys.stderr.write(f"\r\033[K{text}" if self.is_terminal else f"{text}\n")
-            sys.stderr.flush()
-            self.shown = time.monotonic()
-
-    def say(self, text: str) -> None:
-        if self.is_terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-        print(text, flush=True)
 
 
 def _quoted(override: str) -> str:

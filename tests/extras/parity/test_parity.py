@@ -217,10 +217,7 @@ def test_a_process_that_is_killed_is_said_to_be_though_its_data_workers_live_on(
 def test_of_processes_that_wait_for_each_other_the_stacks_are_shown(
     processes: Processes, compared: Compared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown: list[str] = []
     monkeypatch.setattr(processes, "patience", 4)
-    monkeypatch.setattr(processes, "show", shown.append)
     with pytest.raises(SideFailed, match="no progress for 4 s, in training batch 1 of epoch 0") as failure:
         compared(*TINY, *odd("unequal.Branches"))
     assert "planted_unequal.py" in failure.value.traceback
-    assert "step by step: in step 0" in shown

@@ -16,6 +16,7 @@ def test_not_equal_is_3_with_the_reason(tmp_path: Path) -> None:
     )
     assert done.returncode == 3, done.stderr
     assert done.stdout.startswith("2 CPU processes, DDP over gloo; global batch 16 (8 per process)")
+    assert done.stderr == "Comparing step by step ...\nComparing without BatchNorm without synchronisation ...\n"
     assert "Not equal, first in step 0: gradients of net." in done.stdout
     assert "Why: BatchNorm without synchronisation." in done.stdout
     assert "set trainer.sync_batchnorm=true" in done.stdout

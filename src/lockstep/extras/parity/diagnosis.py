@@ -1,5 +1,6 @@
 """Why two sides differ: causes are suspected by a symptom, and named only if switching them off helps. Imports no torch."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,8 @@ from lockstep.extras.parity.causes import CAUSES, KERNELS, Cause
 from lockstep.extras.parity.comparison import Comparison, TooFewSteps, compare, repeats
 from lockstep.extras.parity.processes import Processes
 from lockstep.extras.parity.sides import Sides
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,6 @@ def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Processes)
     """Compares over all steps: causes are confirmed up to the first one that differs, by the end only if nothing else does."""
     if comparison.only_the_end_differs:
         return None
-    processes.doing = "what is behind it"
     rest = compare(_without(causes, comparison, comparison.sides.steps), processes)
     return None if rest.equal else rest
 
@@ -74,7 +76,7 @@ def _together(suspects: Sequence[Cause], comparison: Comparison, processes: Proc
 
 def _equal_without(causes: Sequence[Cause], comparison: Comparison, processes: Processes) -> bool:
     """For as many steps as the difference needs to show."""
-    processes.doing = f"without {' and '.join(cause.name for cause in causes)}"
+    log.info(f"Comparing without {' and '.join(cause.name for cause in causes)} ...")
     try:
         sides = _without(causes, comparison, comparison.steps_needed)
         return compare(sides, processes, freely=comparison.only_the_end_differs).equal

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import mkdtemp
@@ -40,12 +39,11 @@ class Processes:
     """A context: the processes of each side, alive from their first training on.
 
     `total`: how many train at the same time, and share the cores. `patience`: seconds in which a process makes no step, until it
-    counts as hung; three times as many before its first batch. `show`: called with a line about how far they are.
+    counts as hung; three times as many before its first batch.
     """
 
-    def __init__(self, total: int, folder: Path, patience: float = 120, show: Callable[[str], None] = lambda _: None) -> None:
-        self.folder, self.patience, self.show = folder, patience, show
-        self.doing = ""  # what the trainings are for, in words
+    def __init__(self, total: int, folder: Path, patience: float = 120) -> None:
+        self.folder, self.patience = folder, patience
         threads = max(1, len(cores()) // total)
         deterministic = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # for kernels that may be asked for later; it is read once
         self._environment = deterministic | os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -84,7 +82,6 @@ class Processes:
         while not all(side.findings.exists() for side in sides.values()):
             for side in sides.values():
                 side.check()
-                self.show(f"{self.doing}: {side.progress()}")
             time.sleep(_POLL)
         return {name: Findings.from_plain(json.loads(side.findings.read_text())) for name, side in sides.items()}
 
@@ -109,10 +106,6 @@ class _Side:
     def findings(self) -> Path:
         """The file in which those of the current training will be."""
         return self._folder / f"{self._number}.findings.json"
-
-    def progress(self) -> str:
-        file = self._folder / "progress"
-        return file.read_text() if file.exists() else "before the first batch"
 
     def check(self) -> None:
         """Raises what the side has ended with, if it has."""

@@ -46,7 +46,7 @@ def _do_trainings(folder: Path, rank: int) -> None:
 
             patience = task.pop("patience")
             HEARTBEAT.start(3 * patience, folder / f"stacks.rank{rank}.log", give_up)
-            findings = train(Training(**task), patience, folder / "progress")
+            findings = train(Training(**task), patience)
             HEARTBEAT.stop()
             if rank == 0:
                 write_plain(folder / f"{number}.findings.json", asdict(findings))

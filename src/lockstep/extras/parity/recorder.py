@@ -1,7 +1,6 @@
 """A callback that records what each step, validation and test of a training did."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,10 +30,10 @@ Observed = dict[str, Any]  # by quantity: tensors by name, or the fingerprints o
 class Recorder(Callback):
     """Collects what happens from the beginning of an optimizer step, a validation or a test to its end.
 
-    `facts` are what is known of the model then; `progress` is a file for how far it is.
+    `facts` are what is known of the model then.
     """
 
-    def __init__(self, interventions: Mapping[Any, Any], progress: Path, records: Records) -> None:
+    def __init__(self, interventions: Mapping[Any, Any], records: Records) -> None:
         self.interventions, self.records = interventions, records
         self.differences = Differences()
         self.facts: dict[str, Any] = {"draws": set(), "unused": False, "steps": 0, "logged per step": set(), "not tensors": set()}
@@ -42,7 +41,6 @@ class Recorder(Callback):
         self.facts["changes with each batch"] = False
         self.end: Tensors = {}  # the model's state at the end of training
         self.number = 0  # of the step; the trainer's own counts each optimizer's
-        self._progress = progress
         self._in_step = False
         self._observed: Observed = {}
         self._losses: list[Tensor] = []
@@ -63,15 +61,10 @@ class Recorder(Callback):
         """Returns the reference's learning rates in this step; empty if they are not known."""
         return []
 
-    def _report(self, trainer: Trainer, where: str) -> None:
-        if trainer.is_global_zero:
-            self._progress.write_text(where)
-
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end_epoch(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._report(trainer, f"in step {self.number}")
         if not self._in_step:
             self._in_step, self._observed, self._losses, self._samples = True, {}, [], []
             self.begins(trainer, pl_module, "step")
@@ -141,7 +134,6 @@ class Recorder(Callback):
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        self._report(trainer, f"in {_stage(trainer)} batch {batch_idx}")
         self._samples.append(fingerprints(batch, f"loader {dataloader_idx}"))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

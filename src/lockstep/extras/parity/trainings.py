@@ -37,14 +37,14 @@ _UNWANTED = (
 )
 
 
-def train(training: Training, patience: float, progress: Path) -> Findings:
+def train(training: Training, patience: float) -> Findings:
     """`lead` and `follow` run at the same time; `finish` trains freely, afterwards, and compares the state it ends with; `alone`
     compares nothing."""
     cfg = OmegaConf.create(training.config)
     plan = Plan(**training.plan)
     datamodule, model, trainer = build(cfg, plan)
     kind = {"lead": Leader, "follow": Follower, "finish": Finisher, "alone": BatchRecorder}[training.role]
-    recorder = kind(cfg.interventions, progress, Records(Path(training.folder), training.subfolder))
+    recorder = kind(cfg.interventions, Records(Path(training.folder), training.subfolder))
     wanted: list[Any] = [callback for callback in trainer.callbacks if not isinstance(callback, _UNWANTED)]  # pyright: ignore
     trainer.callbacks = [*wanted, recorder, Watchdog(patience, 3 * patience)]  # pyright: ignore[reportAttributeAccessIssue]
     if times := cfg.interventions.get("larger_batches"):

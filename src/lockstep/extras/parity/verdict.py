@@ -1,5 +1,6 @@
 """From a composed config to what is said to a person. Imports no torch."""
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,7 @@ from lockstep.extras.parity.processes import Processes, SideFailed
 from lockstep.extras.parity.sides import AT_THE_END, Sides
 from lockstep.runs.validation import validated
 
+log = logging.getLogger(__name__)
 _DRIFT = (
     "Why: rounding, which this training amplifies: the control's weights drift as far, by the order of the samples alone.\n"
     "     Take a lower learning rate or fewer parity.steps."
@@ -25,14 +27,12 @@ _UNKNOWN = "Why: none of the causes known here."
 def parity(
     compose: Callable[[list[str]], DictConfig],
     say: Callable[[str], None] = print,
-    show: Callable[[str], None] = lambda _: None,
     processes: Processes | None = None,
 ) -> bool:
     """Compares the run that `compose([])` gives with its reference, and says what came of it. Returns whether they are equal.
 
-    `compose` takes more overrides; `show` is called with how far it is; `processes` are started if none are given.
-    Raises ConfigError for what can't be compared so, TooFewSteps if training ends early, SideFailed if the reference fails, or
-    the other side for a reason that is not known.
+    `compose` takes more overrides; `processes` are started if none are given. Raises ConfigError for what can't be compared so,
+    TooFewSteps if training ends early, SideFailed if the reference fails, or the other side for a reason that is not known.
     """
 
     def checked(more: list[str]) -> DictConfig:
@@ -45,11 +45,11 @@ def parity(
     with ExitStack() as stack:
         if processes is None:
             folder = stack.enter_context(TemporaryDirectory(prefix="lockstep-parity-"))
-            processes = stack.enter_context(Processes(sides.processes, Path(folder), cfg.parity.timeout, show))
+            processes = stack.enter_context(Processes(sides.processes, Path(folder), cfg.parity.timeout))
         if cfg.parity.against == "one":
             sides = in_larger_batches(sides, processes)
         say("\nagainst ".join(f"{Plan.of(side)}, {side.trainer.precision}" for side in (sides.other, sides.reference)))
-        processes.doing = "step by step"
+        log.info("Comparing step by step ...")
         comparison = compare(sides, processes)
         if comparison.failure is None:
             say("\n".join(["", comparison.table(), "", *notes(comparison)]))
