@@ -11,10 +11,10 @@ from lockstep.extras.parity.differences import (
     Differences,
     Fingerprints,
     compare_samples,
-    copied,
+    copy_tensors,
     difference,
     fingerprints,
-    gathered,
+    gather,
 )
 from lockstep.extras.parity.sides import Difference
 
@@ -75,12 +75,12 @@ def test_by_entry_a_large_one_hides_nothing_and_one_that_is_nearly_zero_makes_no
 
 def test_sparse_gradients_are_copied_densely_and_what_is_no_tensor_is_left_out() -> None:
     sparse = torch.sparse_coo_tensor(torch.tensor([[1, 1]]), torch.tensor([2.0, 3.0]), (3,), check_invariants=True)
-    assert copied({"sparse": sparse, "version": 1})["sparse"].tolist() == [0.0, 5.0, 0.0]
-    assert copied({"version": 1}) == {}
+    assert copy_tensors({"sparse": sparse, "version": 1})["sparse"].tolist() == [0.0, 5.0, 0.0]
+    assert copy_tensors({"version": 1}) == {}
 
 
 def prints(*batches: Any) -> Fingerprints:
-    return gathered([fingerprints(batch) for batch in batches], share=0)
+    return gather([fingerprints(batch) for batch in batches], share=0)
 
 
 def batch(*ids: int) -> Any:

@@ -45,11 +45,14 @@ def compared(processes: Processes) -> Callable[..., tuple[bool, str]]:
 
 
 Compared = Callable[..., tuple[bool, str]]
+NUMBERS_AS_KEYS = (
+    "+callbacks.accumulation={_target_: lightning.pytorch.callbacks.GradientAccumulationScheduler, scheduling: {0: 1}}"
+)
 EQUAL = {
     "dropout, augmentation, a curriculum, logged at every step": (
         *("model._target_=planted.LogsEveryStep", "model.net.dropout=0.5", "datamodule.drop_last=false"),
         *("+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "datamodule.standardize=true"),
-        *("datamodule/curriculum=linear", "datamodule.curriculum.epochs=1.5"),
+        *("datamodule/curriculum=linear", "datamodule.curriculum.epochs=1.5", NUMBERS_AS_KEYS),
     ),
     # 21 samples in steps of 8: the last takes 5, in two batches of 2 ranks and then in one of a single rank
     "a tail, accumulated": (

@@ -12,7 +12,7 @@ from lockstep.extras.parity.sides import Difference, Findings, Sides, is_referen
 from lockstep.extras.parity.verdict import not_compared, verdict
 
 
-def judged(bits: int, weights: float, control: float, gradients: float = 0.0, sgd: bool = False) -> Comparison:
+def comparison_with(bits: int, weights: float, control: float, gradients: float = 0.0, sgd: bool = False) -> Comparison:
     cfg = OmegaConf.create({"trainer": {"precision": f"{bits}-true"}})
     found = [
         Difference(0, "loss", "", 0.0),
@@ -29,16 +29,16 @@ def judged(bits: int, weights: float, control: float, gradients: float = 0.0, sg
 @pytest.mark.parametrize(
     ("comparison", "equal"),
     [
-        (judged(64, weights=9e-9, control=1e-9), True),
-        (judged(64, weights=11e-9, control=1e-9), False),
-        (judged(64, weights=9e-13, control=1e-13, sgd=True), True),
-        (judged(64, weights=2e-12, control=1e-12, sgd=True), False),  # below ten controls, but above 1e-12
-        (judged(32, weights=2e-12, control=1e-12, sgd=True), True),
-        (judged(64, weights=0.0, control=0.0, gradients=1e-9), False),
-        (judged(32, weights=0.0, control=0.0, gradients=9e-4), True),
-        (judged(32, weights=0.0, control=0.0, gradients=2e-3), False),
-        (judged(64, weights=1e-15, control=0.0), True),  # the control may happen to round alike
-        (judged(64, weights=math.nan, control=1.0), False),
+        (comparison_with(64, weights=9e-9, control=1e-9), True),
+        (comparison_with(64, weights=11e-9, control=1e-9), False),
+        (comparison_with(64, weights=9e-13, control=1e-13, sgd=True), True),
+        (comparison_with(64, weights=2e-12, control=1e-12, sgd=True), False),  # below ten controls, but above 1e-12
+        (comparison_with(32, weights=2e-12, control=1e-12, sgd=True), True),
+        (comparison_with(64, weights=0.0, control=0.0, gradients=1e-9), False),
+        (comparison_with(32, weights=0.0, control=0.0, gradients=9e-4), True),
+        (comparison_with(32, weights=0.0, control=0.0, gradients=2e-3), False),
+        (comparison_with(64, weights=1e-15, control=0.0), True),  # the control may happen to round alike
+        (comparison_with(64, weights=math.nan, control=1.0), False),
     ],
 )
 def test_the_rules_of_equality(comparison: Comparison, equal: bool) -> None:
@@ -48,20 +48,20 @@ def test_the_rules_of_equality(comparison: Comparison, equal: bool) -> None:
 
 def test_samples_and_rates_are_the_same_or_not_whatever_the_precision() -> None:
     for quantity in ("samples", "learning rate"):
-        comparison = judged(32, weights=0.0, control=0.0)
+        comparison = comparison_with(32, weights=0.0, control=0.0)
         comparison.other.differences.append(Difference(1, quantity, "", 1e-4))
         assert not comparison.equal
-    assert judged(32, weights=0.0, control=0.0, gradients=1e-4).equal
+    assert comparison_with(32, weights=0.0, control=0.0, gradients=1e-4).equal
 
 
 def test_the_first_step_and_parameter_are_named() -> None:
-    first = judged(64, weights=1.0, control=0.0, gradients=1e-3).first
+    first = comparison_with(64, weights=1.0, control=0.0, gradients=1e-3).first
     assert first == Difference(2, "gradients", "net.weight", 1e-3)
-    assert judged(64, weights=0.0, control=0.0).first is None
+    assert comparison_with(64, weights=0.0, control=0.0).first is None
 
 
 def tolerated(quantity: str, value: float, control: float = 0.0, precision: int = 64, bits: int = 64) -> bool:
-    found = judged(precision, weights=0.0, control=0.0)
+    found = comparison_with(precision, weights=0.0, control=0.0)
     found.other.differences.append(Difference(1, quantity, "it", value, bits, size=1.0))
     found.control.differences.append(Difference(1, quantity, "it", control, size=1.0))
     return found.equal
@@ -72,7 +72,7 @@ def test_rounding_that_the_control_shows_too_is_tolerated_tensor_by_tensor() -> 
     assert not tolerated("gradients", 11e-10, control=1e-10)
     assert not tolerated("gradients", 1e-7, control=1.0)
     assert not tolerated("gradients", 2e-3, control=1.0, precision=32)
-    other = judged(64, weights=0.0, control=0.0, gradients=1e-9)
+    other = comparison_with(64, weights=0.0, control=0.0, gradients=1e-9)
     other.control.differences.append(Difference(2, "gradients", "another", 1e-9))
     assert not other.equal
 
@@ -80,7 +80,7 @@ def test_rounding_that_the_control_shows_too_is_tolerated_tensor_by_tensor() -> 
 @pytest.mark.parametrize(("size", "equal"), [(1e-17, True), (1e-9, False)])
 def test_gradients_of_rounding_alone_are_not_compared(size: float, equal: bool) -> None:
     """Nor what an optimizer makes of them; but a gradient that is something is, on either side."""
-    found = judged(64, weights=0.0, control=0.0)
+    found = comparison_with(64, weights=0.0, control=0.0)
     found.other.differences.extend([Difference(0, "gradients", "weight", 0.0, size=1.0), Difference(9, "weights", "bias", 0.5)])
     found.other.differences.append(Difference(0, "gradients", "bias", 2.0, size=size))
     found.control.differences.append(Difference(0, "gradients", "bias", 1.0, size=1e-17))
@@ -90,7 +90,7 @@ def test_gradients_of_rounding_alone_are_not_compared(size: float, equal: bool) 
 
 def test_buffers_may_drift_as_the_weights_do_or_as_they_themselves_do_in_the_control() -> None:
     for value, control, equal in ((9e-9, 0.0, True), (2e-8, 0.0, False), (2e-8, 3e-9, True), (math.inf, math.inf, True)):
-        found = judged(64, weights=0.0, control=1e-9)
+        found = comparison_with(64, weights=0.0, control=1e-9)
         found.other.differences.append(Difference(9, "buffers at the end", "mean", value))
         found.control.differences.append(Difference(9, "buffers at the end", "mean", control))
         assert found.equal is equal
@@ -127,11 +127,14 @@ def said(comparison: Comparison) -> str:
 
 
 def test_a_drift_that_is_the_control_s_too_is_said_to_be_rounding() -> None:
-    assert "Why: rounding, which this training amplifies" in said(judged(64, weights=2e-12, control=1e-12, sgd=True))
-    assert said(judged(64, weights=2e-12, control=0.0)).endswith(
+    assert "Why: rounding, which this training amplifies" in said(comparison_with(64, weights=2e-12, control=1e-12, sgd=True))
+    assert said(comparison_with(64, weights=2e-12, control=0.0)).endswith(
         "\nCompared up to step 9, in epoch 1; what comes later was not compared."
     )
-    for other in (judged(64, weights=1.0, control=1e-12), judged(64, weights=2e-12, control=1e-12, gradients=1e-3, sgd=True)):
+    for other in (
+        comparison_with(64, weights=1.0, control=1e-12),
+        comparison_with(64, weights=2e-12, control=1e-12, gradients=1e-3, sgd=True),
+    ):
         assert "Why: none of the causes known here" in said(other)
 
 

@@ -76,14 +76,14 @@ def _is_scaled(comparison: Comparison) -> bool:
 
 def _is_summed(comparison: Comparison) -> bool:
     """Is each gradient of the first step that differs the reference's over the number of processes and accumulated batches?"""
-    first, parts = comparison.first, _parts_of(comparison.plan) / _parts_of(comparison.reference_plan)
+    first, parts = comparison.first, _parts(comparison.plan) / _parts(comparison.reference_plan)
     if first is None or first.quantity != "gradients" or parts <= 1:
         return False
     gradients = [d for d in comparison.other.differences if d.quantity == "gradients" and d.step == first.step]
     return all(abs(d.value - (1 - 1 / parts)) < 1e-2 for d in gradients if d.size and d.name not in comparison.rounding_alone)
 
 
-def _parts_of(plan: Plan) -> int:
+def _parts(plan: Plan) -> int:
     return plan.data_parallel_size * plan.accumulate_grad_batches
 
 

@@ -1,5 +1,6 @@
 """Two sides are trained and compared, and what came of it: the table, the tolerances, the verdict. Imports no torch."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -180,7 +181,7 @@ class Comparison:
         return bool(self.beyond) and {difference.quantity for difference in self.beyond} <= {*AT_THE_END}
 
     @property
-    def is_drift_of_the_control(self) -> bool:
+    def is_drift(self) -> bool:
         """Is all that differs what training leads to, and that no more than in another order of the samples?"""
         rows = [row for row in self.rows if row.quantity in AT_THE_END]
         return self.only_the_end_differs and all(row.difference <= CONTROLS * row.control for row in rows if not row.equal)
@@ -286,5 +287,8 @@ def _train(sides: Sides, processes: Processes, folder: Path, roles: Roles) -> di
             (folder / name).mkdir()
         cfg = for_steps(sides.other if name == "other" else sides.reference, sides.steps, folder)
         cfg.interventions.update(interventions)
-        trainings[name] = Training(OmegaConf.to_container(cfg), asdict(Plan.of(cfg)), role, str(folder), name)
+        content: Any = OmegaConf.to_container(cfg)
+        if json.loads(json.dumps(content)) != content:  # JSON has no numbers for keys
+            content = OmegaConf.to_yaml(cfg)
+        trainings[name] = Training(content, asdict(Plan.of(cfg)), role, str(folder), name)
     return processes.train(trainings)

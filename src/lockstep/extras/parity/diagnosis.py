@@ -21,7 +21,7 @@ class Explanation:
     rest: Comparison | None
 
 
-def explained(comparison: Comparison, processes: Processes) -> list[Explanation]:
+def explain(comparison: Comparison, processes: Processes) -> list[Explanation]:
     """Returns what explains the first difference, then the first that is left, and so on; nothing if no cause is confirmed."""
     explanations: list[Explanation] = []
     possible, current = list(CAUSES), comparison

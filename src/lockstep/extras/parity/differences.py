@@ -27,7 +27,7 @@ Axis = tuple[tuple[int, ...], Tensor]
 Fingerprints = dict[str, list[Axis]]
 
 
-def copied(values: Mapping[str, Any], keep: bool = True) -> Tensors:
+def copy_tensors(values: Mapping[str, Any], keep: bool = True) -> Tensors:
     """Returns dense copies on the CPU of those that are tensors; none if they are not to be kept. A collective for those that
     are sharded."""
     tensors = {name: value.detach() for name, value in full_tensors(dict(values), keep).items() if isinstance(value, Tensor)}
@@ -134,14 +134,14 @@ def _along(tensor: Tensor, axis: int, number: int) -> Axis:
     return tuple(rows.shape[1:]), flat @ torch.cos(torch.arange(flat.shape[1], dtype=torch.float64) + number)
 
 
-def gathered(batches: list[Fingerprints], share: int) -> Fingerprints:
+def gather(batches: list[Fingerprints], share: int) -> Fingerprints:
     """Returns those of all batches of all processes as of one batch, but once of those that take the same share of it."""
     batches = [batch for others in dict(all_ranks((share, batches))).values() for batch in others]
     names = dict.fromkeys(name for batch in batches for name in batch)
-    return {name: [_joined(axis) for axis in zip(*(b[name] for b in batches if name in b), strict=True)] for name in names}
+    return {name: [_join(axis) for axis in zip(*(b[name] for b in batches if name in b), strict=True)] for name in names}
 
 
-def _joined(parts: Sequence[Axis]) -> Axis:
+def _join(parts: Sequence[Axis]) -> Axis:
     """Empty, with the shape of none, if samples have several shapes."""
     shapes = {shape for shape, _ in parts}
     return (shapes.pop(), torch.cat([numbers for _, numbers in parts])) if len(shapes) == 1 else ((-1,), torch.zeros(0))

@@ -71,7 +71,7 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule, world_size
     if "norms" in interventions and world_size > 1:
         _wrap(model, _synchronised)
     if "tokens" in interventions and world_size > 1:
-        _wrap(model, _weighted_by_tokens)
+        _wrap(model, _weight_by_tokens)
     with ExitStack() as stack:
         if "no_dropout" in interventions:
             stack.enter_context(without_dropout(model))
@@ -149,10 +149,10 @@ def _still(model: LightningModule, step: Callable[..., Any], *arguments: Any, **
 
 
 def _times_parts(model: LightningModule, world_size: int, step: Callable[..., Any], *arguments: Any, **kwargs: Any) -> Any:
-    return _scaled(step(*arguments, **kwargs), world_size * model.trainer.accumulate_grad_batches)
+    return _scale(step(*arguments, **kwargs), world_size * model.trainer.accumulate_grad_batches)
 
 
-def _scaled(output: Any, factor: float) -> Any:
+def _scale(output: Any, factor: float) -> Any:
     """Returns what a step has returned, with its loss times the factor."""
     if output is None:
         return None
@@ -169,13 +169,13 @@ def _synchronised(step: Callable[..., Any], *arguments: Any, **kwargs: Any) -> A
         return step(*arguments, **kwargs)
 
 
-def _weighted_by_tokens(step: Callable[..., Any], batch: Any, *rest: Any, **kwargs: Any) -> Any:
+def _weight_by_tokens(step: Callable[..., Any], batch: Any, *rest: Any, **kwargs: Any) -> Any:
     """Makes the mean over a process's tokens its share of a mean over those of all processes."""
     everyone = all_ranks(count_tokens(batch))
     padded = {name for counts in everyone for name, (_, ignored) in counts.items() if ignored}
     total = sum(kept for counts in everyone for name, (kept, _) in counts.items() if name in padded)
     own = sum(kept for name, (kept, _) in everyone[dist.get_rank()].items() if name in padded)
-    return _scaled(step(batch, *rest, **kwargs), len(everyone) * own / max(1, total))
+    return _scale(step(batch, *rest, **kwargs), len(everyone) * own / max(1, total))
 
 
 def count_tokens(batch: Any) -> dict[str, tuple[int, int]]:

@@ -115,7 +115,8 @@ class _Side:
         if outcome.get("code") == ExitCode.REFUSED:
             raise ConfigError(outcome["reason"])
         stacks = [file.read_text() for file in sorted(self._folder.glob("stacks*.log"))]  # of processes that were hung
-        raise SideFailed(self.name, outcome.get("traceback") or "\n".join([*stacks, str(outcome.get("reason"))]))
+        reason = outcome.get("reason") or "its processes were killed"
+        raise SideFailed(self.name, outcome.get("traceback") or "\n".join([*stacks, reason]))
 
     def end(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -13,10 +13,10 @@ from lockstep.extras.parity.differences import (
     Fingerprints,
     Tensors,
     all_ranks,
-    copied,
+    copy_tensors,
     difference,
     fingerprints,
-    gathered,
+    gather,
 )
 from lockstep.extras.parity.draws import drawn_between, states
 from lockstep.extras.parity.interventions import add_rounding, count_tokens
@@ -91,7 +91,7 @@ class Recorder(Callback):
         gradients = {name: gradient for name, gradient in trained.items() if gradient is not None}
         self.facts["unused"] |= len(gradients) < len(trained)
         self.facts["trained"] |= gradients.keys()
-        self._observed.setdefault("gradients", {}).update(copied(gradients, keep=trainer.is_global_zero))
+        self._observed.setdefault("gradients", {}).update(copy_tensors(gradients, keep=trainer.is_global_zero))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
@@ -106,8 +106,8 @@ class Recorder(Callback):
         self.facts["epoch"] = trainer.current_epoch
         self._in_step, self.facts["steps"] = False, trainer.global_step
         total = trainer.strategy.reduce(sum(self._losses, torch.zeros((), device=pl_module.device)), reduce_op="mean")
-        self._observed["loss"] = copied({"": torch.as_tensor(total)})
-        self._observed["samples"] = gathered(self._samples, dp_rank_and_size(trainer)[0])
+        self._observed["loss"] = copy_tensors({"": torch.as_tensor(total)})
+        self._observed["samples"] = gather(self._samples, dp_rank_and_size(trainer)[0])
         self.ends(trainer, pl_module, "step", self._observed)
         self.number += 1
 
@@ -122,7 +122,7 @@ class Recorder(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end_epoch(trainer, pl_module)
-        self.end = copied(state(pl_module))
+        self.end = copy_tensors(state(pl_module))
         self.facts["batches per epoch"] = sized_len(trainer.train_dataloader)
         self.begins(trainer, pl_module, "end of training")
         self.ends(trainer, pl_module, "end of training", {})
@@ -139,7 +139,7 @@ class Recorder(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         stage, metrics = _stage(trainer), self._logged(trainer, pl_module)
         self.facts["ran"].add(stage)
-        samples = gathered(self._samples, dp_rank_and_size(trainer)[0])
+        samples = gather(self._samples, dp_rank_and_size(trainer)[0])
         self.ends(trainer, pl_module, stage, {f"{stage} samples": samples, f"{stage} metrics": metrics})
         self._known = dict(trainer.callback_metrics)
 
@@ -155,7 +155,7 @@ class Recorder(Callback):
         self._logged_names |= logged.keys() | batches
         if isinstance(model, Task):  # it knows them in float64
             logged |= {name: torch.tensor(model.results[name]).double() for name in logged.keys() & model.results.keys()}
-        everyone = all_ranks(copied(logged))
+        everyone = all_ranks(copy_tensors(logged))
         alone = [(rank, name) for rank, other in enumerate(everyone) for name in other if name not in everyone[0]]
         return everyone[0] | {f"{name} of process {rank}": everyone[rank][name] for rank, name in alone}
 
@@ -165,11 +165,11 @@ class BatchRecorder(Recorder):
 
     def begins(self, trainer: Trainer, model: LightningModule, what: str) -> None:
         if what == "step":
-            self._first = copied(state(model))
+            self._first = copy_tensors(state(model))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        now = copied(state(pl_module))
+        now = copy_tensors(state(pl_module))
         same = now.keys() == self._first.keys() and all(difference(value, now[name]) == 0 for name, value in self._first.items())
         self.facts["changes with each batch"] |= not same
 

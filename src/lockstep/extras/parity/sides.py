@@ -31,8 +31,8 @@ PARITY_RULES = {
 
 @dataclass(frozen=True)
 class Training:
-    """A training to do: the config and the plan of its run as plain containers, and what it is for (see trainings.py).
-    `folder`: of the comparison; its subfolders are of the trainings that follow another one."""
+    """A training to do: the config and the plan of its run in plain containers, or the config as YAML, and what it is for (see
+    trainings.py). `folder`: of the comparison; its subfolders are of the trainings that follow another one."""
 
     config: Any
     plan: dict[str, Any]

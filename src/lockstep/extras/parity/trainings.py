@@ -20,7 +20,7 @@ from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.config.plan import Plan
 from lockstep.extras.parity.batchnorm import BatchNormCalls, takes_own_statistics
-from lockstep.extras.parity.differences import Differences, Fingerprints, Tensors, all_ranks, compare_samples, copied
+from lockstep.extras.parity.differences import Differences, Fingerprints, Tensors, all_ranks, compare_samples, copy_tensors
 from lockstep.extras.parity.interventions import applied, time_first
 from lockstep.extras.parity.larger_batches import take_larger_batches
 from lockstep.extras.parity.recorder import BatchRecorder, Observed, Recorder, divide, state
@@ -79,7 +79,7 @@ class Leader(Recorder):
     def begins(self, trainer: Trainer, model: LightningModule, what: str) -> None:
         before = state(model) if what != "epoch" else {}
         self.facts["not tensors"] |= {name for name, value in before.items() if not isinstance(value, Tensor)}
-        self._before = copied(before, keep=trainer.is_global_zero)
+        self._before = copy_tensors(before, keep=trainer.is_global_zero)
 
     def ends(self, trainer: Trainer, model: LightningModule, what: str, observed: Observed) -> None:
         if "learning rate" in observed:
@@ -124,7 +124,7 @@ class Follower(Recorder):
 
     def _compare_buffers(self, trainer: Trainer, model: LightningModule) -> None:
         assert self._leader is not None
-        buffers = copied(divide(model, state(model))[1], keep=trainer.is_global_zero)
+        buffers = copy_tensors(divide(model, state(model))[1], keep=trainer.is_global_zero)
         if trainer.is_global_zero:
             reference = divide(model, self._leader["state"])[1]
             self.differences.add(max(0, self.number - 1), "buffers", reference, buffers, by_entry=True)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from lockstep.config.plan import Plan
 from lockstep.console import first_of
 from lockstep.extras.parity.comparison import Comparison, compare, in_larger_batches
-from lockstep.extras.parity.diagnosis import Explanation, explained
+from lockstep.extras.parity.diagnosis import Explanation, explain
 from lockstep.extras.parity.processes import Processes, SideFailed
 from lockstep.extras.parity.sides import AT_THE_END, Sides
 from lockstep.runs.validation import validated
@@ -56,14 +56,14 @@ def parity(
         if comparison.equal:
             say(f"Equal {_extent(comparison)}.")
             return True
-        explanations = explained(comparison, processes)
+        explanations = explain(comparison, processes)
     if comparison.failure is not None and not explanations:
-        raise _hinted(comparison.failure, cfg)
+        raise _with_hint(comparison.failure, cfg)
     say(verdict(comparison, explanations))
     return False
 
 
-def _hinted(failure: SideFailed, cfg: DictConfig) -> SideFailed:
+def _with_hint(failure: SideFailed, cfg: DictConfig) -> SideFailed:
     """A model may be bound to its precision: what it raises in another says so."""
     types = ("dtype", "Float", "Double", "float32", "float64", "Complex", "complex")
     if cfg.parity.precision == "run" or not any(word in str(failure) for word in types):
@@ -112,7 +112,7 @@ def verdict(comparison: Comparison, explanations: list[Explanation]) -> str:
         left = "both are equal" if rest is None else f"they still differ, first {_where(rest)}"
         lines += [f"Why: {c.name}. With {it} switched off {left}.\n     {c.remedy}." for c in explanation.causes]
     if rest is not None:
-        lines.append(_DRIFT if rest.is_drift_of_the_control else _UNKNOWN)
+        lines.append(_DRIFT if rest.is_drift else _UNKNOWN)
     if comparison.failure is None:
         lines.append(f"Compared {_extent(comparison)}.")
     return "\n".join(lines)
