@@ -6,6 +6,7 @@
     recorder.py        what each step did; records.py: the files in which one side reads what the other did
     differences.py     how far tensors lie apart, and which samples a step has had
     interventions.py   what is done to a training beyond its config; draws.py: to its random numbers
+    batchnorm.py       BatchNorm that is not synchronised
     larger_batches.py  one process takes the batches of several, where loaders alone know their size
     comparison.py      both are trained, and what came of it: the table and the tolerances
     causes.py          what may make two sides differ; diagnosis.py: confirmed by switching it off
