@@ -22,15 +22,12 @@ SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # the same for a job and its sweep
 JOB_MARK = "LOCKSTEP_JOB"  # by which what a sweep's job has started is known, wherever it has gone
 SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # those in which the jobs of a sweep may differ, for one of them
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-WARM_SERVER = "LOCKSTEP_WARM_SERVER"  # the socket of a server that this process may start others by
 RESTARTS = "LOCKSTEP_RESTARTS"  # how often our own parent has started these ranks again
 ERROR_DIR = "LOCKSTEP_ERROR_DIR"  # where a rank leaves its traceback for the parent, and who it is for the others
 # Set by other launchers; a rank of our own parent must not take itself for one of theirs.
 FOREIGN = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS_PER_NODE", "GROUP_RANK")
 # In which processes that are started from here may differ although they have imported the same.
-OF_EACH_PROCESS = frozenset(
-    {*RANK_VARIABLES, *FOREIGN, PARENT_PIPE, SWEEP_PIPE, JOB_MARK, SWEPT_KEYS, WARM_SERVER, RESTARTS, ERROR_DIR}
-)
+OF_EACH_PROCESS = frozenset({*RANK_VARIABLES, *FOREIGN, PARENT_PIPE, SWEEP_PIPE, JOB_MARK, SWEPT_KEYS, RESTARTS, ERROR_DIR})
 OF_EACH_PROCESS |= {"CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"}
 
 

@@ -1,11 +1,12 @@
 """Starting a process of this program: forked by a server that has imported torch and Lightning, or a fresh interpreter.
 
-The servers of this process end with it. One whose path is in the environment is another process's, a sweep's say, and used
-where it will do.
+A server is a child of the process that it serves, and ends with it. What it forks is a child of that process too: it is waited
+for like any other, whatever becomes of the server.
 """
 
 import atexit
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -16,38 +17,46 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from lockstep import console
 from lockstep.config.plan import cores
-from lockstep.launchers.environment import OF_EACH_PROCESS, WARM_SERVER
+from lockstep.launchers.environment import OF_EACH_PROCESS
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.launchers.warm_server import Request
 
 POLL = 0.05  # seconds between two looks
 PATIENCE = 120.0  # seconds that a server gets to answer, the time it takes to import torch included
-EXIT_CODE_GRACE = 5.0  # seconds that it gets to send the exit code of a process that has not sent it itself
-_CAN_FORK = all(hasattr(owner, name) for owner, name in ((os, "pidfd_open"), (socket, "send_fds"), (socket, "SOCK_SEQPACKET")))
+KILLED_WITHIN = 5.0  # seconds; a disk that does not answer keeps even a killed process
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
 # By these OpenMP settles, once, which cores its threads keep to.
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-class Forked:
-    """A process that a server has forked. Its exit code comes from itself, or from the server if that still answers; without
-    either it counts as killed. Whether it has ended is known from its pidfd alone."""
+@dataclass(frozen=True)
+class Request:
+    """A process to start: what it runs, where, and the variable that names the descriptor whose end it ends with."""
 
-    def __init__(self, pid: int, pidfd: int, connection: socket.socket) -> None:
+    arguments: list[str]  # from the script on
+    cwd: str
+    environment: dict[str, str]
+    lifeline: str
+    cores: list[int]
+
+
+class Forked:
+    """A child of this process that it has not started by `subprocess`."""
+
+    def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._pidfd, self._connection = pidfd, connection
 
     def poll(self) -> int | None:
-        if self.returncode is None and select.select([self._pidfd], [], [], 0)[0]:
-            self.returncode = self._receive_exit_code()
-            self._connection.close()
-            os.close(self._pidfd)
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
     def wait(self, timeout: float = float("inf")) -> int:
@@ -61,64 +70,74 @@ class Forked:
 
     def send_signal(self, number: int, /) -> None:
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
-
-    def _receive_exit_code(self) -> int:
-        """The process has sent its own before it ended, unless a signal has killed it: then the server, its parent, sends it."""
-        self._connection.settimeout(EXIT_CODE_GRACE)
-        try:
-            return int(self._connection.recv(64))
-        except (OSError, ValueError):  # nobody sends any more, or in time
-            return -signal.SIGKILL
+            os.kill(self.pid, number)
 
 
 Process = Forked | subprocess.Popen[bytes]
 
 
 class Server:
-    """An import server that this process has started, in the environment of the first process that it is to fork."""
+    """An import server of this process, for processes whose environment differs from its own only in what differs by rank."""
 
-    def __init__(self, request: Request) -> None:
-        with contextlib.ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lockstep-", ignore_cleanup_errors=True)))
-            self.path, self._said = str(folder / "server"), folder / "said"
-            lifeline, ours = os.pipe()
-            stack.callback(os.close, ours)
-            stack.callback(os.close, lifeline)
-            listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            listener.bind(self.path)
-            listener.listen()
-            with self._said.open("wb") as said:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _SERVER, *_module_path(request), str(listener.fileno()), str(lifeline)],
-                    env={name: value for name, value in request.environment.items() if name not in OF_EACH_PROCESS},
-                    stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
-                    pass_fds=(listener.fileno(), lifeline),
-                    start_new_session=True,
-                )
-            listener.close()  # whoever asks a server that has died gets an error
-            self._resources = stack.pop_all()
+    def __init__(self, process: Process, requests: socket.socket, environment: Mapping[str, str]) -> None:
+        self.environment = _shared(environment)
+        self._process, self._requests = process, requests
+        self._requests.settimeout(PATIENCE)
 
-    def last_line(self) -> str:
-        return " ".join(self._said.read_text(errors="replace").splitlines()[-1:])
+    @classmethod
+    def start(cls, request: Request, said: IO[bytes]) -> Self:
+        """Starts one for a process like this; what it says goes to a file."""
+        requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _SERVER, *_module_path(request), str(its.fileno())],
+                env=_shared(request.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                pass_fds=(its.fileno(),),
+                start_new_session=True,
+            )
+        return cls(process, requests, request.environment)
+
+    def fork(self, request: Request, descriptors: list[int]) -> Forked | None:
+        """Returns the new process; None once this one is asked to stop. Raises OSError if the server is gone, or does not answer
+        in time."""
+        channel, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with channel, _adopting_orphans():
+            with its:
+                content = json.dumps(dataclasses.asdict(request)).encode()
+                socket.send_fds(self._requests, [content], [*descriptors, its.fileno()])
+            due = time.monotonic() + PATIENCE
+            while not select.select([channel], [], [], POLL)[0]:
+                if STOP_SIGNALS.received:
+                    return None
+                if time.monotonic() > due:
+                    raise TimeoutError(f"the server has not answered within {PATIENCE:g} s")
+            answer = channel.recv(1024).decode()
+            if not answer.isdigit():
+                raise OSError(answer or "the server has died")
+            channel.send(b"go")  # without which it ends: it may have been forked too late for us
+            return Forked(int(answer))
 
     def end(self) -> None:
         """Ends the server; the processes that it has forked go on."""
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that does not answer keeps even a killed process
-            self._process.wait(EXIT_CODE_GRACE)
-        self._resources.close()
+        self._process.send_signal(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILLED_WITHIN)
+        self._requests.close()
 
 
 _SERVER = """
 import sys
-*sys.path[:], listener, lifeline = sys.argv[1:]
-from lockstep.launchers.warm_server import serve
-serve(int(listener), int(lifeline))
+*sys.path[:], requests = sys.argv[1:]
+from lockstep.launchers.warm_server import begin
+begin(int(requests))
 """
+
+
+def _shared(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in OF_EACH_PROCESS}
 
 
 def _module_path(request: Request) -> list[str]:
@@ -127,12 +146,25 @@ def _module_path(request: Request) -> list[str]:
     return [*sys.path] if sys.flags.safe_path else [script_folder, *sys.path[1:]]
 
 
+@contextlib.contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    """Within, what a child of this process has started becomes a child of this one when its parent ends."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+
+def prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
 class Processes:
     """Starts processes of this program."""
 
     def __init__(self) -> None:
         self._servers: list[Server] = []
-        self._silent = set[str]()  # paths of servers that have not answered in time: stopped, or out of memory
         self._has_failed = False
 
     def start(
@@ -151,10 +183,11 @@ class Processes:
         """
         kept = sorted(cores()) if cores_kept is None else [*cores_kept]
         is_script = command[0] == sys.executable and not command[1].startswith("-")
-        if _CAN_FORK and is_script and not fresh and not self._has_failed and not environment.keys() & {*_BINDING}:
+        can_fork = sys.platform == "linux" and not self._has_failed and not environment.keys() & {*_BINDING}
+        if is_script and can_fork and not fresh:
             request = Request([*command[1:]], str(Path.cwd()), environment, lifeline[0], kept)
             try:
-                forked = self._forked(request, [output.fileno() if output else 1, errors.fileno() if errors else 2, lifeline[1]])
+                forked = self._fork(request, [output.fileno() if output else 1, errors.fileno() if errors else 2, lifeline[1]])
             except OSError as error:
                 self._has_failed = True
                 console.say(f"Processes are started as fresh interpreters, each of which imports torch anew: {error}")
@@ -175,55 +208,34 @@ class Processes:
                 os.sched_setaffinity(process.pid, kept)
         return process
 
-    def _forked(self, request: Request, descriptors: list[int]) -> Forked | None:
-        """Has the process forked by the first server that can, else by a new one; None once we are asked to stop. Raises OSError
-        if no server can."""
-        for path in [os.environ.get(WARM_SERVER), *(server.path for server in self._servers)]:
-            if path is not None and path not in self._silent:
-                try:
-                    return _ask(path, request, descriptors)
-                except TimeoutError:
-                    self._silent.add(path)
-                except OSError:
-                    continue
-        if not self._servers:
-            atexit.register(self.end)
-        server = Server(request)
+    def _fork(self, request: Request, descriptors: list[int]) -> Forked | None:
+        """Has the process forked by a server of its environment, if there is one that answers, else by a new one; None once we
+        are asked to stop. Raises OSError if no server can."""
+        for server in [one for one in self._servers if one.environment == _shared(request.environment)]:
+            try:
+                return server.fork(request, descriptors)
+            except OSError:  # it has died, is stopped, or has left because the code has changed
+                self._servers.remove(server)
+                server.end()
+        with tempfile.TemporaryFile() as said:
+            server = Server.start(request, said)
+            self.add(server)
+            try:
+                return server.fork(request, descriptors)
+            except OSError as error:
+                said.seek(0)
+                last_line = said.read().decode(errors="replace").splitlines()[-1:]
+                raise OSError(*last_line or [str(error)]) from error
+
+    def add(self, server: Server) -> None:
         self._servers.append(server)
-        try:
-            return _ask(server.path, request, descriptors)
-        except OSError as error:
-            raise OSError(server.last_line() or str(error)) from error
+        atexit.register(self.end)
 
     def end(self) -> None:
         """Ends the servers; the processes that they have forked go on."""
         for server in self._servers:
             server.end()
         self._servers.clear()
-
-
-def _ask(path: str, request: Request, descriptors: list[int]) -> Forked | None:
-    """Asks a server to fork; None once we are asked to stop. Raises TimeoutError if it does not answer, OSError if it is gone."""
-    environment = request.environment | {WARM_SERVER: path}
-    content = json.dumps(dataclasses.asdict(request) | {"environment": environment}).encode()
-    with contextlib.ExitStack() as stack:
-        connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        connection.settimeout(PATIENCE)
-        connection.connect(path)
-        socket.send_fds(connection, [content], descriptors)
-        due = time.monotonic() + PATIENCE
-        while not select.select([connection], [], [], POLL)[0]:
-            if STOP_SIGNALS.received:
-                return None
-            if time.monotonic() > due:
-                raise TimeoutError(f"the server has not answered within {PATIENCE:g} s")
-        answer, pidfds, _, _ = socket.recv_fds(connection, 1024, 1)
-        word, _, rest = answer.decode().partition(" ")
-        if word != "started":
-            raise OSError(rest or "the server has died")
-        connection.send(b"go")  # without which it ends: it may have been forked too late for us
-        stack.pop_all()
-        return Forked(int(rest), pidfds[0], connection)
 
 
 PROCESSES = Processes()

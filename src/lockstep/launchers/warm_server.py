@@ -5,32 +5,26 @@ is forked is what a fresh interpreter is after the same imports.
 """
 
 import contextlib
-import ctypes
-import fcntl
 import gc
 import importlib
 import json
 import logging
 import os
-import select
 import shlex
-import shutil
 import signal
 import socket
 import sys
 import sysconfig
-import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 from lockstep.atomic_files import stamp_of
 from lockstep.imports import importing_much
-from lockstep.launchers.environment import OF_EACH_PROCESS, this_rank
+from lockstep.launchers.environment import SWEEP_PIPE, this_rank
 from lockstep.launchers.main_script import run_as_main, show_uncaught
 from lockstep.launchers.process_title import set_title
+from lockstep.launchers.processes import PR_SET_PDEATHSIG, PROCESSES, Forked, Request, Server, prctl
 
 # What a process that trains imports until its end. Rooms can be taken out; and what can't be imported is a matter of those who
 # need it.
@@ -50,30 +44,11 @@ PRELOADED = (
 LONGEST = 2**20  # bytes of a request
 
 
-@dataclass(frozen=True)
-class Request:
-    """A process to start: what it runs, where, and the variable that names the descriptor whose end it ends with."""
-
-    arguments: list[str]  # from the script on
-    cwd: str
-    environment: dict[str, str]
-    lifeline: str
-    cores: list[int]
-
-
-class _Refused(Exception):
-    """Another server could do it."""
-
-
-class _OutOfDate(_Refused):
-    """And this one never can again."""
-
-
 class Imports:
-    """What the server has imported: the state of the files then, and the environment."""
+    """What a server has imported: the state of the files then, and what the imports have set in the environment."""
 
     def __init__(self) -> None:
-        self._before = dict(os.environ)
+        before = dict(os.environ)
         handler = logging.NullHandler()
         logging.root.addHandler(handler)  # in a run Hydra has set up the logs by now; Lightning looks, and would print by itself
         with contextlib.suppress(Exception), importing_much():  # torch's own
@@ -81,30 +56,12 @@ class Imports:
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
         logging.root.removeHandler(handler)
-        self._after = dict(os.environ)
+        self.environment = {name: value for name, value in os.environ.items() if before.get(name) != value}
         self._files = {file: stamp_of(file) for file in map(_editable_source, list(sys.modules.values())) if file is not None}
 
-    def check(self, environment: Mapping[str, str]) -> None:
-        """Raises _Refused if a fresh interpreter would import other files, or in another environment."""
-        for file, stamp in self._files.items():
-            if stamp_of(file) != stamp:
-                raise _OutOfDate(f"{file} has changed")
-        for name in environment.keys() | self._before.keys() | self._after.keys():
-            if name not in OF_EACH_PROCESS and environment.get(name) not in (self._before.get(name), self._after.get(name)):
-                raise _Refused(f"{name} is another")
-
-    def environment(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """Returns the wanted environment with what the imports have changed in it."""
-        changed = {name: self._after.get(name) for name in self._before | self._after}
-        result = dict(wanted)
-        for name, value in changed.items():
-            if value == self._before.get(name) or name in OF_EACH_PROCESS:
-                continue
-            if value is None:
-                result.pop(name, None)
-            else:
-                result[name] = value
-        return result
+    def are_current(self) -> bool:
+        """Returns whether a fresh interpreter would import the same files."""
+        return all(stamp_of(file) == stamp for file, stamp in self._files.items())
 
 
 def _editable_source(module: ModuleType) -> Path | None:
@@ -114,120 +71,99 @@ def _editable_source(module: ModuleType) -> Path | None:
     return None if file is None or is_installed else Path(file)
 
 
-def serve(listening: int, lifeline: int) -> NoReturn:
-    """Serves until the process at the other end of `lifeline` has gone, or, once the code has changed, until all forked processes
-    have ended."""
+def begin(requests: int) -> NoReturn:
+    """Runs in a fresh interpreter: imports, and serves."""
     set_title("lockstep import server")
-    _continue_with_parent()
-    listener = socket.socket(fileno=listening)
-    folder = Path(listener.getsockname()).parent
-    with _ending_with(lifeline, folder):
-        imports = Imports()
+    _end_with_parent()
+    imports = Imports()
     gc.collect()
     gc.freeze()  # shared from here on: no collection in what is forked goes through it
-    children: dict[int, tuple[int, socket.socket]] = {}  # by a descriptor that can be read when it has ended
-    is_open = True
-    while is_open or children:
-        readable = select.select([lifeline, *children, *([listener] if is_open else [])], [], [])[0]
-        if lifeline in readable:
-            _leave(folder)
-        for ended in children.keys() & set(readable):
-            _report(ended, *children.pop(ended))
-        if listener in readable:
-            is_open = _answer(listener.accept()[0], imports, children, [listener.fileno(), lifeline])
-            if not is_open:
-                listener.close()
-    os._exit(0)
+    _serve(socket.socket(fileno=requests), imports)
 
 
-def _continue_with_parent() -> None:
-    """A server that is stopped when its parent ends goes on, and ends too: PR_SET_PDEATHSIG in prctl(2)."""
-    ctypes.CDLL(None).prctl(1, signal.SIGCONT, 0, 0, 0)
+def give_server(imports: Imports) -> None:
+    """Gives this process, which was forked and is still as its server was, a server of its own."""
+    requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if (pid := os.fork()) == 0:
+        set_title("lockstep import server")
+        _end_with_parent()
+        requests.close()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (1, 2):  # whoever reads what this process prints sees its end
+            os.dup2(nowhere, descriptor)
+        _serve(its, imports)
+    its.close()
+    PROCESSES.add(Server(Forked(pid), requests, os.environ))
 
 
-@contextlib.contextmanager
-def _ending_with(lifeline: int, folder: Path) -> Iterator[None]:
-    """Within, a thread ends this process with its parent; the thread has ended when the first process is forked."""
-    reader, writer = os.pipe()
-
-    def watch() -> None:
-        if lifeline in select.select([lifeline, reader], [], [])[0]:
-            _leave(folder)
-
-    thread = threading.Thread(target=watch, name="ending-with-parent", daemon=True)
-    thread.start()
-    yield
-    os.close(writer)
-    thread.join()
-    os.close(reader)
+def _end_with_parent() -> None:
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _leave(folder: Path) -> NoReturn:
-    """Cleans up and exits: the parent has gone."""
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)
-
-
-def _report(pidfd: int, pid: int, connection: socket.socket) -> None:
-    os.close(pidfd)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with connection, contextlib.suppress(OSError):  # who asked for it has gone
-        connection.send(b"%d" % code)
-
-
-def _answer(connection: socket.socket, imports: Imports, children: dict[int, tuple[int, socket.socket]], ours: list[int]) -> bool:
-    """Forks the process that is asked for. Returns false if this server is out of date."""
-    connection.settimeout(10)
-    descriptors: list[int] = []
-    try:
-        content, descriptors, _, _ = socket.recv_fds(connection, LONGEST, 3)
-        if not content or select.select([connection], [], [], 0)[0]:  # it has given up, and starts the process by itself
-            connection.close()
-            return True
-        request = Request(**json.loads(content))
-        imports.check(request.environment)
-        connection.settimeout(None)
-        if (pid := os.fork()) == 0:
-            for pidfd, (_, other) in children.items():
-                ours += [pidfd, other.fileno()]
-            _become(request, imports, descriptors, connection, ours)
-    except (OSError, ValueError, _Refused) as reason:
-        with connection, contextlib.suppress(OSError):
-            connection.send(f"refused {reason}".encode())
-        return not isinstance(reason, _OutOfDate)
-    finally:
-        for descriptor in descriptors:
+def _serve(requests: socket.socket, imports: Imports) -> NoReturn:
+    """Forks what is asked for, until the process at the other end has gone or the code has changed."""
+    while True:
+        content, descriptors, _, _ = socket.recv_fds(requests, LONGEST, 4)
+        if not content or not imports.are_current():
+            os._exit(0)
+        *given, answers = descriptors
+        with socket.socket(fileno=answers) as channel, contextlib.suppress(OSError):  # who has asked for it has gone
+            try:
+                pid = _fork_for_parent()
+            except OSError as error:
+                channel.send(str(error).encode())
+            else:
+                if pid == 0:
+                    requests.close()
+                    _become(Request(**json.loads(content)), imports, given, channel)
+                channel.send(b"%d" % pid)
+        for descriptor in given:
             os.close(descriptor)
-    pidfd = os.pidfd_open(pid)
-    children[pidfd] = (pid, connection)
-    with contextlib.suppress(OSError):
-        socket.send_fds(connection, [b"started %d" % pid], [pidfd])
-    return True
 
 
-def _become(request: Request, imports: Imports, given: list[int], connection: socket.socket, ours: list[int]) -> NoReturn:
+def _fork_for_parent() -> int:
+    """Forks a process that is a child of this one's parent, to which orphans fall while it asks. Returns its pid, 0 in itself."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        with contextlib.suppress(OSError):
+            if (pid := os.fork()) == 0:
+                os.close(reader)
+                os.close(writer)
+                return 0
+            os.write(writer, b"%d" % pid)
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as answer:
+        if not (pid := answer.readline()):
+            raise OSError("there can be no more processes")
+    return int(pid)
+
+
+def _become(request: Request, imports: Imports, given: list[int], channel: socket.socket) -> NoReturn:
     """Runs in the new process: makes it what `python ARGUMENTS` is when its script begins, runs that, and exits as it would."""
     code = 1
     try:
         os.setsid()
-        if connection.recv(8) != b"go":
+        if channel.recv(8) != b"go":
             os._exit(0)  # who asked for it has gone, or has given up
-        for number, descriptor in enumerate(given[:2], 1):  # first: what goes wrong from here on is seen
+        channel.close()
+        output, errors, lifeline = given
+        for number, descriptor in ((1, output), (2, errors)):  # first: what goes wrong from here on is seen
             os.dup2(descriptor, number)
-        lifeline = fcntl.fcntl(given[2], fcntl.F_DUPFD_CLOEXEC, 3)
-        for descriptor in (*given, *ours):
             os.close(descriptor)
+        os.set_inheritable(lifeline, False)
+        os.environ.clear()
+        os.environ.update(request.environment | imports.environment | {request.lifeline: str(lifeline)})
+        if request.lifeline == SWEEP_PIPE:  # a job may start ranks
+            give_server(imports)
         os.sched_setaffinity(0, request.cores)
         os.chdir(request.cwd)
         set_title(shlex.join([sys.executable, *request.arguments]))
-        os.environ.clear()
-        os.environ.update(imports.environment(request.environment) | {request.lifeline: str(lifeline)})
         _as_if_imported_here()
         code = run_as_main(request.arguments)
     except BaseException as error:
         show_uncaught(error)
-    with contextlib.suppress(OSError):
-        connection.send(b"%d" % (code if code == -signal.SIGINT else code & 0xFF))
     if code == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

@@ -127,7 +127,7 @@ def test_a_dirty_tree_is_reproduced_to_the_bit(tmp_path: Path) -> None:
     )  # fmt: skip
     assert first.returncode == 0, first.stderr
     net.write_text(original.replace("nn.ReLU", "nn.Sigmoid"))
-    done = python(copy / "scripts" / "reproduce.py", "logs/first", tmp_path / "again", cwd=copy, interpreter=True)
+    done = python(copy / "scripts" / "reproduce.py", "logs/first", tmp_path / "again", cwd=copy, fresh=True)
     assert done.returncode == 0, done.stderr
     command = [*shlex.split(done.stdout), "hydra.run.dir=logs/second"]
     second = subprocess.run(["env", *command], cwd=copy, env=variables, capture_output=True, text=True, timeout=150, check=False)

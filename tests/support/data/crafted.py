@@ -73,17 +73,14 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
             "local_rank_id": 0,
         }
     },
-    "a class of ours that starts one": {
+    "a class of ours that asks for one": {
         "net": {
-            "_target_": "lockstep.launchers.processes.Server",
-            "request": {
-                "_target_": "lockstep.launchers.warm_server.Request",
-                "arguments": ["evil.py"],
-                "cwd": ".",
-                "environment": {},
-                "lifeline": "",
-                "cores": [],
-            },
+            "_target_": "lockstep.launchers.processes.Request",
+            "arguments": ["evil.py"],
+            "cwd": ".",
+            "environment": {},
+            "lifeline": "",
+            "cores": [],
         }
     },
     "no text": {"net": {"_target_": ["os.system"], "command": RUN}},

@@ -1,12 +1,10 @@
 """Command lines as a user types them, bounded in time, with nothing left running."""
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,10 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import warm
-
-from lockstep.launchers.environment import WARM_SERVER
-from lockstep.launchers.processes import Server
-from lockstep.launchers.warm_server import Request
 
 ROOT = Path(__file__).parents[3]
 MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
@@ -36,11 +30,11 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def python(
-    *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, interpreter: bool = False, **env: str
+    *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """`python ARGUMENTS` to its end; see `started`."""
     output, errors = "", ""
-    with started(*arguments, cwd=cwd, fresh=fresh, interpreter=interpreter, **env) as process:
+    with started(*arguments, cwd=cwd, fresh=fresh, **env) as process:
         try:
             output, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as late:
@@ -53,56 +47,42 @@ def python(
 
 @contextmanager
 def started(
-    *arguments: str | Path, cwd: Path, fresh: bool = False, interpreter: bool = False, **env: str
+    *arguments: str | Path, cwd: Path, fresh: bool = False, **env: str
 ) -> Iterator["subprocess.Popen[str] | warm.Running"]:
     """`python ARGUMENTS`, running; on leaving, whatever it has left behind is ended and is a failure.
 
-    A script that is named by its whole path is forked from a process that has imported everything, and its ranks and jobs from
-    a server that all commands of a test process share. With `interpreter` the script has an interpreter of its own: for how one
-    begins and ends. With `fresh`, or a mark in its environment, it also starts a server of its own: for sums that are to round
-    as those of any other command do, to the bit, and for what becomes of servers.
+    A script that is named by its whole path is forked from a process that has imported everything, and so are its ranks and jobs.
+    With `fresh`, or a mark in its environment, it has an interpreter of its own, and starts a server for them: for how one begins
+    and ends, for sums that are to round as those of any other command do, to the bit, and for what becomes of servers.
     """
     command, fresh = [*map(str, arguments)], fresh or MARK in env
-    mark = env.setdefault(MARK, uuid.uuid4().hex) if fresh else uuid.uuid4().hex[:12]
+    mark = env.setdefault(MARK, uuid.uuid4().hex)
     there = {*warm.served_in(cwd)}
-    with tempfile.TemporaryDirectory() as folder:
-        variables = environment(**env)
-        if not fresh:
-            link = Path(folder) / mark  # so that this variable is a mark; the server forks only for environments like its own
-            link.symlink_to(_server().path)
-            variables[WARM_SERVER] = str(link)
-        is_script = command[0].endswith(".py") and Path(command[0]).is_absolute()
-        if is_script and not (fresh or interpreter):
-            process = warm.Running(command, cwd, variables)
-        else:
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=cwd,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-            left = _left_by(process, mark, cwd, there)
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
+    if command[0].endswith(".py") and Path(command[0]).is_absolute() and not fresh:
+        process = warm.Running(command, cwd, environment(**env))
+    else:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=cwd,
+            env=environment(**env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        left = _left_by(process, mark, cwd, there)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
     assert not left, f"left running: {left}"
-
-
-@functools.cache
-def _server() -> Server:
-    """For the ranks of commands in the environment of most tests; another makes them start one of their own."""
-    return Server(Request([str(ROOT / "train.py")], ".", environment(HYDRA_FULL_ERROR="1"), "", []))  # as every command has it
 
 
 def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, cwd: Path, there: set[int]) -> list[int]:

@@ -24,6 +24,7 @@ PRELOADED = (
     "torch.utils.tensorboard",
     "matplotlib.figure",
     "fits",
+    "imported",
     "frozen",
 )
 
@@ -97,13 +98,18 @@ def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: C
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # pyright: ignore[reportAttributeAccessIssue]
     os.chdir(cwd)
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(environment | {"HYDRA_FULL_ERROR": "1"})  # as every command sets it before it starts others
     signal.signal(signal.SIGINT, signal.default_int_handler)
     multiprocessing.set_start_method(None, force=True)  # of data workers: the default, not the one by which this was started
     sys.path[:0] = [str(Path(arguments[0]).resolve().parent), *environment.get("PYTHONPATH", "").split(os.pathsep)]
     import torch  # as it was before: not in the tests' own process when it begins
 
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # which was read when torch was imported
+    from imported import IMPORTS
+
+    from lockstep.launchers.warm_server import give_server
+
+    give_server(IMPORTS)
     code = run_as_main(arguments)
     if code == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

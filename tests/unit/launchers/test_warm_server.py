@@ -1,11 +1,8 @@
 """Processes forked by a server that has imported: each is what a fresh interpreter makes of the same command, and ends so."""
 
-import dataclasses
 import json
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,10 +18,9 @@ from commands import MARK, environment, processes_marked
 from waiting import wait_for
 
 from lockstep.launchers import processes as launchers
-from lockstep.launchers.environment import SWEEP_PIPE, WARM_SERVER
+from lockstep.launchers.environment import SWEEP_PIPE
 from lockstep.launchers.processes import Forked, Processes, Server
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.launchers.warm_server import Request
 
 Start = Callable[..., Any]
 
@@ -35,7 +31,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("torch", "lightning"):
         (tmp_path / f"{name}.py").write_text("raise ImportError")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(WARM_SERVER, raising=False)
     return tmp_path
 
 
@@ -95,35 +90,34 @@ def test_it_is_what_a_fresh_one_is(start: Start) -> None:
     found = json.loads(said)
     assert code == 0
     code, said = end_of(start(LOOK, "a=1", "b c", fresh=True, **mark))
-    assert {**found, "variables": None} == {**json.loads(said), "variables": None}
-    assert {*found["variables"]} - {*json.loads(said)["variables"]} == {WARM_SERVER}
+    assert found == json.loads(said)
     assert found["argv"] == ["script.py", "a=1", "b c"]
     assert found["leads"]
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("print('all is well')", 0),
-        ("import sys; sys.exit(3)", 3),
-        ("import sys; sys.exit(256 + 5)", 5),
-        ("import sys; sys.exit('why')", 1),
-        ("def f(): raise ValueError('why')\nf()", 1),
-        ("this is no Python", 1),
-        ("raise KeyboardInterrupt", -signal.SIGINT),
-        ("import os; os._exit(7)", 7),
-        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
-        ("import signal, time; signal.raise_signal(signal.SIGTERM); time.sleep(60)", -signal.SIGTERM),
-        ("import atexit, sys; atexit.register(print, 'last'); print('first'); sys.exit(2)", 2),
-        ("import threading, time; threading.Thread(target=lambda: [time.sleep(0.2), print('later')]).start()", 0),
-    ],
-)
-def test_it_ends_as_a_fresh_one_does(text: str, code: int, start: Start) -> None:
-    process = start(text)
-    assert isinstance(process, Forked)
-    ended = end_of(process)
-    assert ended[0] == code
-    assert ended == end_of(start(text, fresh=True))
+ENDS = {
+    "print('all is well')": 0,
+    "import sys; sys.exit(3)": 3,
+    "import sys; sys.exit(256 + 5)": 5,
+    "import sys; sys.exit('why')": 1,
+    "def f(): raise ValueError('why')\nf()": 1,
+    "this is no Python": 1,
+    "raise KeyboardInterrupt": -signal.SIGINT,
+    "import os; os._exit(7)": 7,
+    "import os; os.kill(os.getpid(), 9)": -signal.SIGKILL,
+    "import signal, time; signal.raise_signal(signal.SIGTERM); time.sleep(60)": -signal.SIGTERM,
+    "import atexit, sys; atexit.register(print, 'last'); print('first'); sys.exit(2)": 2,
+    "import threading, time; threading.Thread(target=lambda: [time.sleep(0.2), print('later')]).start()": 0,
+}
+
+
+def test_it_ends_as_a_fresh_one_does(start: Start) -> None:
+    for text, code in ENDS.items():
+        process = start(text)
+        assert isinstance(process, Forked)
+        ended = end_of(process)
+        assert ended[0] == code
+        assert ended == end_of(start(text, fresh=True))
 
 
 def test_it_can_be_asked_to_end(start: Start) -> None:
@@ -135,60 +129,87 @@ def test_it_can_be_asked_to_end(start: Start) -> None:
     process.send_signal(signal.SIGTERM)  # which reaches nobody
 
 
-SERVED = "import os; print(os.getppid())"
+def pids(processes: Processes) -> list[int]:
+    return [server._process.pid for server in processes._servers]
 
 
-def test_one_server_serves_all_of_one_environment(start: Start) -> None:
-    env = {MARK: "one", "OMP_NUM_THREADS": "1"}
-    first = end_of(start(SERVED, **env))
-    assert end_of(start(SERVED, **env, CUDA_VISIBLE_DEVICES="1", RANK="1")) == first
-    other = end_of(start(SERVED, **env | {"OMP_NUM_THREADS": "2"}))  # read when libraries are loaded
-    assert other != first
-    assert end_of(start(SERVED, **env)) == first
+def test_one_server_serves_all_of_one_environment(start: Start, processes: Processes) -> None:
+    """What it forks is this process's child, as it has forked it or started it itself."""
+    text, env = "import os; print(os.getppid())", {MARK: "one", "OMP_NUM_THREADS": "1"}
+    own = (0, f"{os.getpid()}\n")
+    assert end_of(start(text, **env)) == own
+    first = pids(processes)
+    assert end_of(start(text, **env, CUDA_VISIBLE_DEVICES="1", RANK="1")) == own
+    assert pids(processes) == first
+    assert end_of(start(text, **env | {"OMP_NUM_THREADS": "2"})) == own  # read when libraries are loaded
+    both = pids(processes)
+    assert (len(both), both[:1]) == (2, first)
+    assert end_of(start(text, **env)) == own
+    assert pids(processes) == both
 
 
-def test_the_server_of_another_process_is_used(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job finds in its environment what it was forked from, for its ranks."""
-    _, said = end_of(start(SERVED + "; print(os.environ['LOCKSTEP_WARM_SERVER'])", **{MARK: "one"}))
-    server, path = said.split()
-    monkeypatch.setenv(WARM_SERVER, path)
-    others, (reader, writer) = Processes(), os.pipe()
-    Path("script.py").write_text(SERVED)
-    with Path("output").open("wb") as file:
-        lifeline = (SWEEP_PIPE, reader)
-        process = others.start([sys.executable, "script.py"], environment(**{MARK: "one"}), lifeline, file, file)
-    assert end_of(process) == (0, f"{server}\n")
-    os.close(reader)
-    os.close(writer)
+COUNTED = "import os\nwith open('imported', 'a') as file: file.write(f'{os.getpid()} ')"
+JOB = """
+import os, sys
+from lockstep.launchers.environment import PARENT_PIPE
+from lockstep.launchers.processes import PROCESSES
+open("rank.py", "w").write("import sys, torch._dynamo; print('torch._dynamo' in sys.modules)")
+for _ in range(2):
+    PROCESSES.start([sys.executable, "rank.py"], dict(os.environ), (PARENT_PIPE, os.pipe()[0])).wait()
+"""
+
+
+def test_a_job_has_its_ranks_forked_without_another_import(start: Start, folder: Path) -> None:
+    write_dynamo(folder, COUNTED)
+    assert end_of(start(JOB, **{MARK: "one"})) == (0, "True\nTrue\n")
+    assert len((folder / "imported").read_text().split()) == 1
+
+
+def write_dynamo(folder: Path, text: str) -> None:
+    """The module torch._dynamo, as the working directory has it."""
+    (folder / "torch.py").unlink(missing_ok=True)
+    (folder / "torch").mkdir(exist_ok=True)
+    (folder / "torch" / "__init__.py").touch()
+    (folder / "torch" / "_dynamo.py").write_text(text)
+    os.utime(folder / "torch" / "_dynamo.py", ns=(time.time_ns(), time.time_ns()))
 
 
 def test_code_that_has_changed_is_imported_anew(start: Start, folder: Path) -> None:
-    (folder / "torch.py").unlink()
-    (folder / "torch").mkdir()
-    (folder / "torch" / "__init__.py").touch()
-    module = folder / "torch" / "_dynamo.py"
     text = "import sys; print('torch._dynamo' in sys.modules); import torch._dynamo; print(torch._dynamo.VALUE)"
-    for value in ("'first'", "'second'"):
-        module.write_text(f"VALUE = {value}")
-        os.utime(module, ns=(time.time_ns(), time.time_ns()))
-        assert end_of(start(text, **{MARK: "one"})) == (0, f"True\n{value[1:-1]}\n")
+    for value in ("first", "second"):
+        write_dynamo(folder, f"VALUE = {value!r}")
+        assert end_of(start(text, **{MARK: "one"})) == (0, f"True\n{value}\n")
 
 
-def test_a_server_that_is_killed_takes_nothing_with_it(start: Start) -> None:
-    """What runs goes on, and says itself how it has ended, unless it can't; then there is another server."""
-    text = "import os, sys, time; print(os.getppid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\n{}"
-    servers = list[int]()
-    for end, code in {"sys.exit(5)": 5, "os._exit(5)": -signal.SIGKILL}.items():
-        process = start(text.format(end), **{MARK: "one"})
-        wait_for(lambda: Path("output").read_text().endswith("\n"))
-        servers.append(int(Path("output").read_text()))
-        os.kill(servers[-1], signal.SIGKILL)
-        time.sleep(0.2)
-        assert process.poll() is None
-        Path("go").touch()
-        assert end_of(process)[0] == code
-        Path("go").unlink()
-    assert len(set(servers)) == 2
+WAITS = "import os, sys, time; print('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\nsys.exit(5)"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_what_runs_goes_on_without_its_server(number: int, start: Start, processes: Processes, monkeypatch: Any) -> None:
+    """Then there is another server; and what a stopped one would still fork never begins."""
+    process = start(WAITS, **{MARK: "one"})
+    wait_for(lambda: Path("output").read_text() == "up\n")
+    (server,) = pids(processes)
+    os.kill(server, number)
+    wait_for(lambda: Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[0] in "ZT")
+    assert process.poll() is None
+    Path("go").touch()
+    assert end_of(process) == (5, "up\n")
+    monkeypatch.setattr(launchers, "PATIENCE", 0.3)
+    monkeypatch.setattr(Server, "start", slowly(Server.start, monkeypatch))
+    assert end_of(start("open('begun', 'a').write('x')", **{MARK: "one"}))[0] == 0
+    assert (len(pids(processes)), server in pids(processes)) == (1, False)
+    assert Path("begun").read_text() == "x"
+
+
+def slowly(begin: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A new server may take its time to import."""
+
+    def patient(*arguments: Any) -> Any:
+        monkeypatch.setattr(launchers, "PATIENCE", 120)
+        return begin(*arguments)
+
+    return patient
 
 
 CLIENT = """
@@ -213,25 +234,26 @@ def test_all_end_with_a_parent_that_is_killed(temporary: Path) -> None:
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "up\n"
-        assert len(processes_marked(mark)) == 3
+        assert len(processes_marked(mark)) == 4  # the job has a server of its own
         client.kill()
         wait_for(lambda: not processes_marked(mark))
     assert not list(temporary.iterdir())
 
 
-CALLED = "import os; print(*(open(f'/proc/{pid}/cmdline').read().rstrip(chr(0)) for pid in (os.getppid(), os.getpid())), sep='|')"
+CALLED = "import os; print(open('/proc/self/cmdline').read().rstrip(chr(0)))"
 
 
 @pytest.mark.skipif(find_spec("setproctitle") is None, reason="without setproctitle processes keep their names")
-def test_processes_say_what_they_are(start: Start) -> None:
+def test_processes_say_what_they_are(start: Start, processes: Processes) -> None:
     """A fork is its command until it says that it is a rank or a job; /proc/PID/environ is as it was, and the name in
     /proc/PID/stat is one word, as SLURM's proctrack/linuxproc reads it."""
-    server, own = end_of(start(CALLED, "a=1", "b c", **{MARK: "one"}))[1].strip().split("|")
-    assert (server, own) == ("lockstep import server", f"{sys.executable} script.py a=1 'b c'")
+    assert end_of(start(CALLED, "a=1", "b c", **{MARK: "one"})) == (0, f"{sys.executable} script.py a=1 'b c'\n")
+    (server,) = pids(processes)
+    assert Path(f"/proc/{server}/cmdline").read_text().rstrip("\0") == "lockstep import server"
     text = "from lockstep.launchers.process_title import set_title; import os; set_title('lockstep rank 1/4 RUN'); " + CALLED
     text += f"; print('{MARK}=one' in open('/proc/self/environ').read(), 'SPT_NOENV' in os.environ)"
     text += "; print(open('/proc/self/stat').read().split()[3] == str(os.getppid()))"
-    assert end_of(start(text, **{MARK: "one"}))[1].endswith("|lockstep rank 1/4 RUN\nTrue False\nTrue\n")
+    assert end_of(start(text, **{MARK: "one"}))[1] == "lockstep rank 1/4 RUN\nTrue False\nTrue\n"
 
 
 def test_few_open_files_are_enough_to_start_what_is_asked_for() -> None:
@@ -281,71 +303,20 @@ def test_nobody_who_is_asked_to_stop_waits_for_a_server(start: Start) -> None:
     assert end_of(process) == (0, "all is well\n")
 
 
-# A server that is stopped, or hangs
-
-
-def stopped(server: int) -> None:
+def test_what_is_forked_for_one_who_has_given_up_never_begins(start: Start, processes: Processes) -> None:
+    """It waits for a word, which does not come."""
+    assert end_of(start("", **{MARK: "one"}))[0] == 0
+    (server,) = pids(processes)
     os.kill(server, signal.SIGSTOP)
-    wait_for(lambda: Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[0] == "T")
-
-
-@pytest.mark.parametrize(("end", "code"), [("sys.exit(5)", 5), ("raise KeyboardInterrupt", -2), ("os._exit(5)", -9)])
-def test_nobody_waits_for_a_stopped_server_to_say_how_it_ends(
-    end: str, code: int, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launchers, "EXIT_CODE_GRACE", 0.2)
-    text = "import os, sys, time; print(os.getppid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\n" + end
-    process = start(text, **{MARK: "one"})
-    wait_for(lambda: Path("output").read_text().endswith("\n"))
-    stopped(int(Path("output").read_text()))
-    assert process.poll() is None
-    Path("go").touch()
-    assert process.wait(timeout=60) == code
-    process.send_signal(signal.SIGTERM)  # which reaches nobody
-
-
-def test_nobody_waits_for_a_stopped_server_to_start_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another server does; and what the stopped one would fork when it goes on ends at once."""
-    text = "import os; print(os.getppid()); open('begun', 'a').write('x')"
-    server = int(end_of(start(text, **{MARK: "one"}))[1])
-    stopped(server)
-    monkeypatch.setattr(launchers, "PATIENCE", 0.3)
-    monkeypatch.setattr(Server, "__init__", slowly(Server.__init__, monkeypatch))
-    code, said = end_of(start(text, **{MARK: "one"}))
-    assert (code, int(said) != server) == (0, True)
+    with STOP_SIGNALS.deferring() as received:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_for(lambda: received)
+        assert isinstance(process := start("open('begun', 'a').write('x')", **{MARK: "one"}), subprocess.Popen)
+    assert end_of(process)[0] == 0
     os.kill(server, signal.SIGCONT)
-    time.sleep(0.3)
-    assert Path("begun").read_text() == "xx"
-
-
-def slowly(begin: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A new server may take its time to import."""
-
-    def patient(*arguments: Any) -> None:
-        monkeypatch.setattr(launchers, "PATIENCE", 120)
-        begin(*arguments)
-
-    return patient
-
-
-def test_what_is_forked_for_one_who_has_given_up_never_begins(start: Start, processes: Processes, folder: Path) -> None:
-    """It waits for his word."""
-    assert end_of(start("open('begun', 'w').close()", **{MARK: "one"}))[0] == 0
-    (folder / "begun").unlink()
-    request = Request(["script.py"], str(folder), environment(**{MARK: "one"}), SWEEP_PIPE, [0])
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(processes._servers[0].path)
-        socket.send_fds(connection, [json.dumps(dataclasses.asdict(request)).encode()], [1, 2, 0])
-        answer, (pidfd,), _, _ = socket.recv_fds(connection, 1024, 1)
-        assert answer.startswith(b"started")
-        connection.shutdown(socket.SHUT_RDWR)
-        assert select.select([pidfd], [], [], 60)[0]
-    os.close(pidfd)
-    assert not (folder / "begun").exists()
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert end_of(start("open('begun', 'a').write('y')", **{MARK: "one"}))[0] == 0
+    assert pids(processes) == [server]
+    assert Path("begun").read_text() == "xy"
 
 
 def test_a_stopped_server_ends_with_its_parent(temporary: Path) -> None:
@@ -354,7 +325,9 @@ def test_a_stopped_server_ends_with_its_parent(temporary: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", CLIENT, "60"], env=env, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "up\n"
-        stopped(next(pid for pid in processes_marked(mark) if parent_of(pid) == client.pid))
+        for pid in processes_marked(mark):
+            if b"server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGSTOP)
         client.kill()
         wait_for(lambda: not processes_marked(mark), seconds=20)
     assert not list(temporary.iterdir())
