@@ -78,7 +78,7 @@ def begin(requests: int) -> NoReturn:
     imports = Imports()
     gc.collect()
     gc.freeze()  # shared from here on: no collection in what is forked goes through it
-    _serve(socket.socket(fileno=requests), imports)
+    serve(socket.socket(fileno=requests), imports)
 
 
 def give_server(imports: Imports) -> None:
@@ -91,7 +91,7 @@ def give_server(imports: Imports) -> None:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (1, 2):  # whoever reads what this process prints sees its end
             os.dup2(nowhere, descriptor)
-        _serve(its, imports)
+        serve(its, imports)
     its.close()
     PROCESSES.add(Server(Forked(pid), requests, os.environ))
 
@@ -100,7 +100,7 @@ def _end_with_parent() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _serve(requests: socket.socket, imports: Imports) -> NoReturn:
+def serve(requests: socket.socket, imports: Imports) -> NoReturn:
     """Forks what is asked for, until the process at the other end has gone or the code has changed."""
     while True:
         content, descriptors, _, _ = socket.recv_fds(requests, LONGEST, 4)
