@@ -104,7 +104,15 @@ class Task(LightningModule):
         with without_statistics():
             return self.net(_dummy_inputs(samples).contiguous(memory_format=self.memory_format))[:0]
 
+    def _check_batch(self, batch: Any) -> None:
+        """Raises ConfigError for what a plain datamodule's loader yields instead."""
+        if not isinstance(batch, Batch):
+            source = type(getattr(self.trainer, "datamodule", None)).__name__
+            needs = f"yields a {type(batch).__name__}; accepted is a lockstep.datamodules.DataModule, which yields a Batch"
+            raise config_error("datamodule", source, needs)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        self._check_batch(batch)
         values = self._measured(self(batch.inputs), batch.targets)
         self.train_means.update(values)
         self.samples_trained += batch.ids.shape[0]
@@ -125,6 +133,7 @@ class Task(LightningModule):
         return self._evaluate(batch, self.test_means, self.test_metrics)
 
     def _evaluate(self, batch: Batch, means: SampleMean, metrics: EpochMetrics) -> Tensor:
+        self._check_batch(batch)
         outputs = self(batch.inputs)
         means.update(self._measured(outputs, batch.targets))
         if metrics and is_first_of_share(self.trainer):
