@@ -106,7 +106,7 @@ def test_a_project_that_the_commit_before_has_made_passes_its_tests(tmp_path: Pa
     if archive.returncode:
         pytest.skip("there is no commit before, or it has no templates")
     subprocess.run(["tar", "x"], input=archive.stdout, cwd=before, check=True)
-    done = python(before / "scripts" / "new.py", "study", cwd=tmp_path, interpreter=True, PYTHONPATH=str(before / "src"))
+    done = python(before / "scripts" / "new.py", "study", cwd=tmp_path, fresh=True, PYTHONPATH=str(before / "src"))
     assert done.returncode == 0, done.stderr
     (tmp_path / "now").mkdir()
     project.create(tmp_path / "now" / "study", "image")
