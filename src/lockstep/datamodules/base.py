@@ -142,7 +142,7 @@ class DataModule(LightningDataModule):
         now = self.order_facts()
         if state_dict["consumed"]:
             saved = {"shuffle": now["shuffle"]} | state_dict  # an older checkpoint does not say it
-            for name in (now | saved).keys() - _MAY_CHANGE:
+            for name in sorted((now | saved).keys() - _MAY_CHANGE):
                 if (value := now.get(name, 0)) != saved.get(name, 0):  # 0 is of an option that is not there
                     accepted = f"the checkpoint is from within an epoch of {saved.get(name, 0)}; accepted is the same"
                     raise config_error(_KEYS.get(name, f"datamodule.{name}"), value, accepted)
@@ -202,6 +202,12 @@ class DataModule(LightningDataModule):
                 check_part("val_fraction", self.val_fraction, length)
             return seeded_split(length, self.val_fraction, self.seed)
         return draw_fold(length, self.folds, self.fold, self.seed)
+
+    def check_length(self, length: int) -> None:
+        """Raises ConfigError where so many samples are to be trained on and are too few for a step: for data whose preparation
+        leaves files."""
+        if self._is_trained:
+            self._train_sampler(length)
 
     def check_batch(self, name: str, value: int, shape: tuple[int, ...]) -> None:
         """Raises ConfigError where a batch of this shape, which the argument `name` decides, is more than there is memory for."""

@@ -74,6 +74,12 @@ class ImageFolder(DataModule):
         return {name: LabelledImages(folder, self.classes, self.spec.input_shape) for name, folder in there.items()}
 
     def prepare_data(self) -> None:
+        """Raises ConfigError where the images are too few, before any is decoded."""
+        numbers = {name: range(len(images)) for name, images in self.folders.items()}
+        self.check_length(len(self.draw_splits(numbers).train))
+        self.check_images()
+
+    def check_images(self) -> None:
         """Reads every image's header, before training."""
         for images in self.folders.values():
             for path, _ in images.samples if self.verify else []:

@@ -168,6 +168,12 @@ def test_what_lora_has_learnt_goes_to_llama_within_the_weights() -> None:
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
+        ({"hidden_size": None}, "config.json hidden_size=null: accepted is an integer between 1 and 2147483648"),
+        ({"vocab_size": "x"}, "config.json vocab_size=x: accepted is an integer between 1 and 2147483648"),
+        ({"num_attention_heads": 0}, "config.json num_attention_heads=0: accepted is an integer between 1 and 2147483648"),
+        ({"num_hidden_layers": 10**6}, "config.json num_hidden_layers=1000000: accepted is an integer between 1 and 1000"),
+        ({"rope_scaling": 5}, "config.json rope_scaling=5: accepted is a group of values, or null"),
+        ({"rms_norm_eps": True}, "config.json rms_norm_eps=true: accepted is a number above 0, or null"),
         ({"model_type": "mistral"}, "config.json model_type=mistral: accepted is llama"),
         ({"tie_word_embeddings": False}, "config.json tie_word_embeddings=False: accepted is True"),
         ({"rope_parameters": {"rope_type": "llama3"}}, "config.json rope_type=llama3: accepted is default"),
@@ -199,10 +205,16 @@ def test_transformers_gives_the_same_logits() -> None:
     torch.testing.assert_close(small().float()(row), read(row).logits, rtol=1e-5, atol=1e-5)
 
 
+def test_a_llama_that_no_machine_has_memory_for_is_refused() -> None:
+    tensors, config = to_llama(small())
+    with pytest.raises(ConfigError, match=r"^config.json.vocab_size=2147483648: takes .* GiB of memory, and this machine has"):
+        from_llama(tensors, config | {"vocab_size": 2**31, "hidden_size": 2**12, "head_dim": 2**10})
+
+
 @pytest.mark.parametrize(
     "name", ["hidden_size", "num_attention_heads", "max_position_embeddings", "vocab_size", "intermediate_size"]
 )
 def test_a_key_that_a_llama_lacks_is_named(name: str) -> None:
     tensors, config = to_llama(small())
-    with pytest.raises(ConfigError, match=rf"^config.json {name}=null: a value is required"):
+    with pytest.raises(ConfigError, match=rf"^config.json {name}=null: accepted is an integer"):
         from_llama(tensors, {key: value for key, value in config.items() if key != name})

@@ -3,6 +3,7 @@
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -213,3 +214,24 @@ def test_a_file_of_tokenizers(folder: Path, tmp_path: Path) -> None:
     assert (named.separator, named.spec.num_outputs) == (0, 262)
     with pytest.raises(ConfigError, match=r"^datamodule.separator=nothing: accepted is a token of .*t.json, or null$"):
         text(folder, tokenizer=str(tmp_path / "t.json"), separator="nothing")
+
+
+def test_texts_too_short_for_a_step_are_refused_before_their_tokens_are_written(folder: Path) -> None:
+    """There are 14 bytes in four files, each after a separator, and one more at the end."""
+
+    def prepared(**options: Any) -> None:
+        datamodule = text(folder, **options)
+        datamodule.trainer = SimpleNamespace(
+            state=SimpleNamespace(fn="fit"), accumulate_grad_batches=1, distributed_sampler_kwargs=None
+        )  # pyright: ignore[reportAttributeAccessIssue]
+        datamodule.prepare_data()
+
+    with pytest.raises(ConfigError, match=r"^datamodule.context=18: the training texts have 19 tokens in all; accepted is less"):
+        prepared(context=18, batch_size=2)
+    with pytest.raises(
+        ConfigError, match=r"^datamodule.batch_size=3: the global batch of 3 is larger than the training split of 2"
+    ):
+        prepared(context=9, batch_size=3)
+    assert not folder.with_name("cache").exists()
+    prepared(context=9, batch_size=2)
+    assert folder.with_name("cache").is_dir()

@@ -54,7 +54,7 @@ class CachedImageFolder(ImageFolder):
         beside = self.data_dir.absolute()
         self.cache_dir = beside.with_name(f"{beside.name}.cache") if cache_dir is None else Path(cache_dir)
 
-    def prepare_data(self) -> None:
+    def check_images(self) -> None:
         self.pack()
 
     def load(self) -> Splits:

@@ -8,15 +8,24 @@ from typing import Any
 
 from torch import Tensor
 
+from lockstep.config.arguments import shown
+from lockstep.config.memory import check_memory
+from lockstep.config.rules import Rule, above, integer
 from lockstep.errors import config_error
 from lockstep.extras.language.gpt import GPT
 
 _PREFIX = "model."  # of LlamaForCausalLM
 _ROPE = ("rope_parameters", "rope_scaling")
-_NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-_NEEDED += ("max_position_embeddings", "vocab_size")
 # What a GPT has no other value of.
 _FIXED = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False}
+
+
+_SIZE = integer(1, 2**31)
+_RULES = dict.fromkeys(("hidden_size", "num_attention_heads", "max_position_embeddings", "vocab_size"), _SIZE)
+_RULES |= {"intermediate_size": _SIZE, "num_hidden_layers": integer(1, 1000)}
+_RULES |= {"num_key_value_heads": _SIZE.or_null(), "head_dim": _SIZE.or_null(), "bos_token_id": integer(-1).or_null()}
+_RULES |= {"rope_theta": above(0).or_null(), "rms_norm_eps": above(0).or_null()}
+_RULES |= {name: Rule("accepted is a group of values", lambda v: isinstance(v, dict)).or_null() for name in _ROPE}
 
 
 def to_llama(net: GPT) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -45,9 +54,9 @@ def from_llama(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> tupl
 
     Raises ConfigError for what a GPT has not: another kind of model, a head of its own, scaled rotary positions.
     """
-    for name in _NEEDED:
-        if config.get(name) is None:
-            raise config_error(f"config.json {name}", "null", "a value is required")
+    for name, rule in _RULES.items():
+        if not rule.test(value := config.get(name)):
+            raise config_error(f"config.json {name}", shown(value), rule.words)
     absent: dict[str, Any] = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "tie_word_embeddings": False}
     for name, needed in _FIXED.items():
         if (value := config.get(name, absent.get(name))) != needed:
@@ -58,6 +67,9 @@ def from_llama(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> tupl
     width, heads = config["hidden_size"], config["num_attention_heads"]
     if (head_dim := config.get("head_dim") or width // heads) * heads != width:
         raise config_error("config.json head_dim", head_dim, f"accepted is {width // heads}, the width by the heads")
+    sizes = {name: config[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
+    layers = config["num_hidden_layers"] * (2 * width + 3 * config["intermediate_size"])
+    check_memory("config.json", sizes, 4 * width * (config["vocab_size"] + layers))
     arguments = {
         "input_shape": [config["max_position_embeddings"]],
         "num_outputs": config["vocab_size"],

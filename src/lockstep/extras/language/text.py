@@ -1,6 +1,7 @@
 """Text files, or the sources of Python's standard library, in windows of tokens."""
 
 import hashlib
+import math
 import os
 import sysconfig
 from collections.abc import Collection, Sequence
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.splits import Splits
-from lockstep.errors import config_error
+from lockstep.errors import EpochTooShort, config_error
 from lockstep.extras.language.tokens import Windows, token_file
-from lockstep.extras.language.vocabulary import vocabulary
+from lockstep.extras.language.vocabulary import Bytes, vocabulary
 
 # Of the standard library: what is installed beside it, tests, an editor, and tables and texts that programs have written.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "lib2to3", "encodings", "pydoc_data"}
@@ -64,7 +65,29 @@ class Text(DataModule):
         return self.vocabulary.separator
 
     def prepare_data(self) -> None:
+        if isinstance(self.vocabulary, Bytes):
+            self._check_context()
         self.load()
+
+    def _check_context(self) -> None:
+        """Raises ConfigError where the texts, each byte a token, are too short for a step: before their tokens are written."""
+        named = self._named()
+        try:
+            lengths = [path.stat().st_size + 1 for _, path in named]  # with a separator each
+        except OSError:
+            return  # that one will be named
+        if self._is_cut(named):
+            tokens = round((sum(lengths) + 1) * (1 - self.val_fraction - self.test_fraction))
+        else:
+            tokens = sum(lengths[number] for number in self._numbers(named)["train"]) + 1
+        windows = max(1, math.ceil((tokens - 1) / self.context))
+        try:
+            self.check_length(windows)
+        except EpochTooShort as error:
+            if windows > 1:
+                raise
+            line = f"datamodule.context={self.context}: the training texts have {tokens} tokens in all; accepted is less"
+            raise EpochTooShort(line, error.most) from error
 
     def _is_cut(self, named: Sequence[Any]) -> bool:
         """Are there fewer files than splits."""
