@@ -169,7 +169,7 @@ def test_a_resumption_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path, c
     (tmp_path / "train.log").write_text("epoch 1\n")
     (tmp_path / ".status.json.77.partial").write_text("{")  # of a writer that was killed
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    run = prepared(compose("trainer.accelerator=cpu", f"resume='{tmp_path}'", run_dir=tmp_path), is_resumed=True)
+    run = prepared(compose("~events", "trainer.accelerator=cpu", f"resume='{tmp_path}'", run_dir=tmp_path), is_resumed=True)
     run.__enter__()
     assert record.actual_status(tmp_path) == "running"
     assert {path.name for path in tmp_path.iterdir()} == {"status.json", "train.log", "lock"}
