@@ -1,11 +1,14 @@
 """The two checkpoints of a run: the one to continue from, exactly, and the one to use."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lockstep.errors import NamedFailure
 from lockstep.runs.identity import read_run_id
@@ -145,6 +148,22 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint.setdefault("metrics", {name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with self._named():
+            super().on_validation_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with self._named():
+            super().on_train_epoch_end(trainer, pl_module)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Lightning names the argument of this class, and lists what was logged."""
+        try:
+            yield
+        except MisconfigurationException as error:
+            raise NamedFailure(f"optimized_metric={self.monitor}, by which the best checkpoint is chosen: {error}") from error
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         folder = Path(str(self.dirpath))

@@ -14,6 +14,7 @@ from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 from lockstep.trainer.monitor import Monitor
+from lockstep.trainer.own_batchnorm import takes_own_statistics
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,10 @@ def _norms_with_own_statistics(model: nn.Module) -> Iterator[str]:
     alone = [name for name, layer in model.named_modules() if is_batchnorm(layer) and not isinstance(layer, shared)]
     if alone:
         yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {first_of(alone)}"
+    synchronised = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, shared)]
+    own = [f"{name} ({type(layer).__name__})" for name, layer in synchronised if takes_own_statistics(layer)]
+    if own:
+        yield f"BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in {first_of(own)}"
     others = [
         f"{name} ({type(layer).__name__})"
         for name, layer in model.named_modules()

@@ -121,7 +121,8 @@ class SteppedRate(_AfterEachStep):
         checkpoint["samples_trained"] = self.samples_before + samples_trained(trainer)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.samples_before = checkpoint.get("samples_trained", 0)
+        if trainer.state.fn == "fit":  # the best checkpoint is loaded for the test, too
+            self.samples_before = checkpoint.get("samples_trained", 0)
 
     def state_dict(self) -> dict[str, Any]:
         return self.facts() | {"trained_with": self.trained_with}

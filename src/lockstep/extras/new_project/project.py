@@ -51,7 +51,7 @@ def create(path: Path, model: str) -> None:
 def update(path: Path) -> Update:
     """Writes the project's files as this version has them, but for those that the user has changed or deleted."""
     record = read_json(path / RECORD) or {}
-    name, model, hashes = record.get("name"), record.get("model"), record.get("files")
+    name, model, hashes = record.get("name"), str(record.get("model")), record.get("files")
     if not isinstance(name, str) or not _can_be_a_package(name) or not isinstance(hashes, dict):
         raise config_error("PATH", path, f"has no {RECORD}; accepted is a project that `{ENGINE} new` has written")
     files = _render(name, _known(model))

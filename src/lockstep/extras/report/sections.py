@@ -79,8 +79,10 @@ def time_to_target(analysis: Analysis) -> Iterator[Block]:
         return
     measured, target = analysis.measured, analysis.target
     target = common_target(series, measured.maximize) if target is None else target
+    if target is None:
+        return
     rows = []
-    for point in series.points if target is not None else ():
+    for point in series.points:
         times = [first_time(row, target, measured.maximize) for row in point.at_best_rate]
         if len(reached := [time for time in times if time is not None]) == len(times):
             seconds = estimate(reached, low=0.0)
