@@ -55,7 +55,7 @@ def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path
         process.kill()
     cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=planted")
     with started(*command, cwd=tmp_path / "slurm", **env) as process:
-        wait_for(lambda: all(job["attempts"] for job in jobs(tmp_path / "slurm").values()))
+        wait_for(lambda: len(jobs(tmp_path / "slurm")["1 1"]["attempts"]) == 2)  # by this command, which knows all that is queued
         wait_for(lambda: jobs(tmp_path / "slurm")["1 8"]["status"] == "running")
         (place,) = [attempt["queue"] for attempt in jobs(tmp_path / "slurm")["1 8"]["attempts"]]
         (task,) = [f"{number}_{index}" for number, index, name, *_ in cluster.tasks() if f"{name}_{index}" == place]

@@ -104,8 +104,14 @@ def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, cwd: Pa
 
 
 def processes_marked(mark: str) -> list[int]:
-    """The pids of living processes that carry a test's mark in their environment; zombies have none."""
-    return warm.living(lambda process: mark.encode() in (process / "environ").read_bytes())
+    """The pids of living processes that carry a test's mark in their environment; zombies have none. The jobs of a real SLURM
+    have it too, from sbatch, and are not left by the command that has submitted them."""
+
+    def is_left(process: Path) -> bool:
+        variables = (process / "environ").read_bytes()
+        return mark.encode() in variables and b"SLURMD_NODENAME=" not in variables
+
+    return warm.living(is_left)
 
 
 def train(

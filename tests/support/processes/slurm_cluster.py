@@ -50,6 +50,7 @@ NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=64 RealM
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=n1,n2 MaxTime=10 State=UP
 MaxArraySize={largest}
+FirstJobId={first}
 """
 
 
@@ -77,7 +78,10 @@ class Cluster:
         gpus = [self.folder / f"gpu{number}" for number in range(8)]
         for gpu in gpus:
             subprocess.run(["mknod", gpu, "c", "1", "3"], check=True)  # as /dev/null
-        text = CONF.format(host=socket.gethostname(), folder=self.folder, ports=_free_ports(3), largest=MAX_ARRAY_SIZE)
+        ports = _free_ports(3)
+        first = 100 + ports[0] % 9800  # ranks meet at a port that is made of the job's number, and there may be another cluster
+        options = {"host": socket.gethostname(), "folder": self.folder, "largest": MAX_ARRAY_SIZE}
+        text = CONF.format(ports=ports, first=first, **options)
         (self.folder / "slurm.conf").write_text(text)
         lines = [f"NodeName=n{1 + number // 4} Name=gpu File={gpu}" for number, gpu in enumerate(gpus)]
         (self.folder / "gres.conf").write_text("\n".join(lines))
