@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from fits import BARE, prepared
 from lightning import LightningModule
 from torch import Tensor, nn
@@ -80,33 +79,16 @@ def test_a_layer(layer: nn.Module, words: str | None) -> None:
     assert len(found) == (words is not None)
 
 
-class OwnStatistics(nn.BatchNorm2d):
-    def forward(self, input: Tensor) -> Tensor:
-        return input - input.mean(dim=(0, 2, 3), keepdim=True)
+def test_a_batchnorm_that_is_not_synchronised() -> None:
+    class Centred(nn.BatchNorm2d):
+        def forward(self, input: Tensor) -> Tensor:
+            return input - input.mean(dim=(0, 2, 3), keepdim=True)
 
-
-class Activated(nn.BatchNorm2d):
-    def forward(self, input: Tensor) -> Tensor:
-        return nn.functional.relu(super().forward(input))
-
-
-class Conditional(nn.BatchNorm1d):
-    def forward(self, input: Tensor, scale: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return super().forward(input) * scale
-
-
-def test_a_batchnorm_that_can_not_be_synchronised() -> None:
-    """What its forward calls is what counts; one that can't be tried is not said to be alone."""
-    net = nn.ModuleList(
-        [OwnStatistics(2), Activated(2), Conditional(2), nn.BatchNorm3d(2), nn.LazyBatchNorm1d(), nn.SyncBatchNorm(2)]
-    )
-    before = {name: value.clone() for name, value in net[1].state_dict().items()}
+    net = nn.ModuleList([Centred(2), nn.BatchNorm2d(2), nn.LazyBatchNorm1d(), nn.SyncBatchNorm(2)])
     synchronise_batchnorm(net)
     (cause,) = [cause for cause in causes(net=net) if "BatchNorm" in cause or "batchnorm" in cause]
-    assert cause == (
-        "BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in net.0 (OwnStatistics)"
-    )
-    assert all(torch.equal(value, before[name]) for name, value in net[1].state_dict().items())
+    why = "BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in "
+    assert cause == f"{why}net.0 (Centred)"
 
 
 def test_counted_dropout_without_its_counter_and_half_a_precision() -> None:
