@@ -17,17 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from lockstep.cli import start
+from lockstep.console import format_duration, wide_console
 from lockstep.errors import config_error
 from lockstep.extras.history.diff import differences, first_difference
 from lockstep.extras.history.runs import COLUMNS, RunRecord, best_run, find_runs, sort_runs, where
 from lockstep.runs.identity import FILE
 
 LOSSES = ("train/loss_step", "train/loss", "val/loss")  # the first that both runs have logged
-UNLIMITED = 100_000  # columns of what is no terminal
 
 
 def main() -> None:
@@ -65,7 +64,7 @@ def print_runs(runs: Sequence[RunRecord], key: str) -> None:
     table = Table(*columns, box=None, pad_edge=False)
     for run in runs:
         table.add_row(*(cell(run, column) for column in columns))
-    _console().print(table if runs else "no runs")
+    wide_console().print(table if runs else "no runs")
 
 
 def cell(run: RunRecord, column: str) -> str:
@@ -75,7 +74,7 @@ def cell(run: RunRecord, column: str) -> str:
     if column == "metric":
         return f"{run.optimized_metric} {value:.5g}"
     if column == "duration":
-        return f"{value / 3600:.1f} h" if value >= 3600 else f"{value / 60:.1f} min" if value >= 60 else f"{value:.0f} s"
+        return format_duration(value)
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
@@ -95,7 +94,7 @@ def print_differences(arguments: list[str]) -> None:
     paths: list[Path] = parser.parse_args(arguments).run_dirs
     if missing := next((path for path in paths if not (path / FILE).is_file()), None):
         raise config_error("RUN_DIR", missing, f"has no {FILE}; accepted is the directory of a run")
-    console = _console()
+    console = wide_console()
     one, other = (RunRecord(path, str(path)) for path in paths)
     for section, names in differences(one, other).items():
         table = Table(section if names else f"{section}: equal", *(["", ""] if names else []), box=None, pad_edge=False)
@@ -119,13 +118,6 @@ def _parting(paths: Sequence[Path]) -> str:
 
 def _shown(value: Any) -> str:
     return "" if value is None else str(value)
-
-
-def _console() -> Console:
-    """As wide as the terminal, or as what is printed where there is none."""
-    return (
-        Console(highlight=False, markup=False) if sys.stdout.isatty() else Console(width=UNLIMITED, highlight=False, markup=False)
-    )
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -19,6 +20,7 @@ from rich.text import Text
 from lockstep.places import HOME, SHIPPED, project
 
 PATIENCE = 5.0  # seconds a pipe may be full, because nobody reads it, before lines are dropped
+UNLIMITED = 100_000  # columns of what is printed to no terminal
 
 
 def survive_lost_output() -> None:
@@ -181,10 +183,21 @@ def table(rows: Iterable[Sequence[str]], columns: Sequence[str] = (), **style: A
     return content
 
 
+def wide_console(file: IO[str] | None = None) -> Console:
+    """rich's console, without its markup: as wide as the terminal, or UNLIMITED where it prints to none."""
+    is_terminal = file is None and sys.stdout.isatty()
+    return Console(file=file, width=None if is_terminal else UNLIMITED, highlight=False, markup=False)
+
+
+def format_duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds, 0:02:05 say; empty where they are not known."""
+    return "" if seconds is None else str(timedelta(seconds=round(seconds)))
+
+
 def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:
     """A table on a terminal, aligned plain text elsewhere."""
     if sys.stdout.isatty():
-        Console().print(table(rows, columns))
+        wide_console().print(table(rows, columns))
     else:
         print(aligned([columns, *rows] if columns else rows), flush=True)
 

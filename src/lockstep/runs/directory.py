@@ -22,7 +22,7 @@ from lockstep.runs.identity import FILE, Identity, check_files
 from lockstep.runs.locks import Lock
 
 _OF_A_RUN = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a run has the directory
-_OF_A_SWEEP = ("manifest.json", "multirun.yaml")  # the same of a sweep
+OF_A_SWEEP = ("manifest.json", "multirun.yaml")  # the same of a sweep
 _SMALL = 2**20  # bytes; we write no larger file beside the folders and the logs
 
 
@@ -201,7 +201,7 @@ def _is_of_a_run(directory: Path) -> bool:
 
 def _check_no_sweep(directory: Path) -> None:
     """Raises ConfigError for a directory that a sweep has: overwrite=true sets aside runs alone."""
-    if any((directory / name).exists() for name in _OF_A_SWEEP) or any(directory.glob("*/job.json")):
+    if any((directory / name).exists() for name in OF_A_SWEEP) or any(directory.glob("*/job.json")):
         raise config_error("hydra.run.dir", directory, "belongs to a sweep; accepted is another directory")
 
 

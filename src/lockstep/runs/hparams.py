@@ -1,11 +1,10 @@
 """What TensorBoard's hyperparameter table shows of a run."""
 
 import os
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import override_key
@@ -33,24 +32,14 @@ def swept(overrides: Sequence[str]) -> list[str]:
     return [override for override in overrides if keys is None or override_key(override) in keys.split()]
 
 
-def write_session(folder: Path, values: Mapping[str, str | float]) -> None:
-    """Into an event file of its own, beside a logger's: a session's start, with its values, and its end.
+def write_session(logger: TensorBoardLogger, values: Mapping[str, str | float]) -> None:
+    """Writes the values as those of a session that has ended. torch writes True as 1, so here it is text.
 
     No experiment is described: of several TensorBoard takes the first it finds for all runs, and leaves out the columns
     that this one does not name. Without any it makes the columns from the sessions.
     """
-    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  made at import
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-    writer = EventFileWriter(str(folder))
-    for summary in session(values):
-        writer.add_event(Event(wall_time=time.time(), summary=summary))
-    writer.close()
-
-
-def session(values: Mapping[str, str | float]) -> list[Any]:
-    """Two protocol buffers. torch writes True as 1, so here it is text."""
     from torch.utils.tensorboard.summary import hparams
 
-    _, start, end = hparams({name: str(v).lower() if isinstance(v, bool) else v for name, v in values.items()}, {})
-    return [start, end]
+    _, *session = hparams({name: str(v).lower() if isinstance(v, bool) else v for name, v in values.items()}, {})
+    for summary in session:
+        logger.experiment.file_writer.add_summary(summary)

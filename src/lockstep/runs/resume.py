@@ -1,7 +1,6 @@
 """`resume=RUN_DIR`: the command line of a run that was broken off, to go on in its own directory."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -10,9 +9,9 @@ from lockstep.config.overrides import keep_last, override_key, quote, split_flag
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.runs.directory import absolute
+from lockstep.runs.directory import OF_A_SWEEP, absolute
 from lockstep.runs.events import Subscribers
-from lockstep.runs.identity import FILE, OF_ONE_START, Identity, check_files, how_else
+from lockstep.runs.identity import FILE, OF_ONE_START, Identity, check_files, how_else, run_directories
 from lockstep.runs.locks import check_free
 from lockstep.runs.record import actual_status
 
@@ -119,26 +118,17 @@ _DEPTH = 4  # of folders below the working directory: logs/NAME/RUN is 3
 
 
 def newest_unfinished(folder: Path) -> Path:
-    """The run below a folder that was heard of last, of those that have not finished and are not running. Jobs of sweeps
+    """The run below a folder whose status was written last, of those that have not finished and are not running. Jobs of sweeps
     are not among them: a sweep goes on as a whole."""
-    candidates = [run for run in _run_directories(folder) if actual_status(run) not in ("finished", "running")]
+    runs = (run for run in run_directories(folder, _DEPTH) if not any((run.parent / name).exists() for name in OF_A_SWEEP))
+    candidates = [run for run in runs if actual_status(run) not in ("finished", "running")]
     if not candidates:
         sweeps = "a sweep goes on by its own command, or by scripts/sweep.py resume"
         raise config_error("resume", "last", f"there is no unfinished run below {folder}; {sweeps}")
-    return max(candidates, key=_heard_of)
+    return max(candidates, key=_updated)
 
 
-def _run_directories(folder: Path) -> Iterator[Path]:
-    for name, folders, files in os.walk(folder, followlinks=True):  # logs/ may be a link to a larger disk
-        path = Path(name)
-        if FILE in files:
-            yield path
-        if {FILE, "manifest.json", "multirun.yaml"} & set(files) or len(path.relative_to(folder).parts) == _DEPTH:
-            folders.clear()
-        folders[:] = [name for name in folders if not name.startswith(".")]
-
-
-def _heard_of(run_dir: Path) -> float:
+def _updated(run_dir: Path) -> float:
     """When its status was written, as the status says itself; 0 where it does not."""
     try:
         return datetime.fromisoformat((read_json(run_dir / "status.json") or {})["updated"]).timestamp()

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
 
 from lockstep.atomic_files import replace_text
-from lockstep.console import table
+from lockstep.console import table, wide_console
 from lockstep.sweeps.job_directory import RECORDED
 from lockstep.sweeps.jobs import REPEATS, varying
 from lockstep.sweeps.table import shorten
@@ -63,7 +62,7 @@ def _repeats(jobs: Sequence[JobView], results: Sequence[dict[str, Any]], names: 
 def _markdown(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
     text = io.StringIO()
-    Console(file=text, width=100_000).print(table(cells, names, box=box.MARKDOWN))
+    wide_console(text).print(table(cells, names, box=box.MARKDOWN))
     return text.getvalue().strip() + "\n"
 
 

@@ -5,14 +5,13 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.console import first_of
+from lockstep.console import UNLIMITED, first_of, format_duration, wide_console
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, UNKNOWN, WAITING
 from lockstep.sweeps.view import JobView, SweepView
 
@@ -22,7 +21,6 @@ _WIDE = 110
 _STYLES = {RUNNING: "cyan", FAILED: "bold red", INTERRUPTED: "yellow", FINISHED: "green", WAITING: "dim", UNKNOWN: "yellow"}
 _PRIORITY = [*_STYLES]  # where there are more jobs than lines
 _REASONS = 5  # lines
-_UNLIMITED = 100_000  # columns of what is no terminal
 
 
 class LiveTable:
@@ -72,7 +70,7 @@ class LiveTable:
 
 def print_table(view: SweepView, note: str = "") -> None:
     """As wide as the terminal, or as wide as it is where there is none."""
-    console = Console() if sys.stdout.isatty() else Console(width=_UNLIMITED)
+    console = wide_console()
     console.print(layout(view, note, console.width))
 
 
@@ -89,7 +87,7 @@ def layout(view: SweepView, note: str = "", width: int = 80, height: int | None 
 def _table(jobs: Sequence[JobView], width: int) -> Table:
     rows = [_cells(job) for job in jobs]
     names = [name for name in (_COLUMNS if width >= _WIDE else _NARROW) if any(row[name] for row in rows)]
-    table = Table(**({"box": None, "pad_edge": False} if width == _UNLIMITED else {}))
+    table = Table(**({"box": None, "pad_edge": False} if width == UNLIMITED else {}))
     for name in names:
         table.add_column(name, no_wrap=name != "overrides", justify="left" if name in ("overrides", "state") else "right")
     for row in rows:
@@ -111,13 +109,9 @@ def _cells(job: JobView) -> dict[str, str]:
         "done": "" if share is None or job.status == FINISHED else f"{share:.0%}",
         "metric": "" if job.metric is None else f"{job.metric:.5g}",
         "samples/s": "" if rate is None else f"{rate:,.0f}",
-        "time": _format_duration(job.seconds),
-        "left": _format_duration(left) if job.status == RUNNING else "",
+        "time": format_duration(job.seconds),
+        "left": format_duration(left) if job.status == RUNNING else "",
     }
-
-
-def _format_duration(seconds: float | None) -> str:
-    return "" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
 def _reasons(jobs: Sequence[JobView]) -> list[str]:

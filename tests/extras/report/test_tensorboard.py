@@ -14,7 +14,7 @@ from tensorboard import program
 
 from lockstep.extras.report.page import write_report
 from lockstep.runs.composition import CONF
-from lockstep.runs.hparams import hyperparameters, session
+from lockstep.runs.hparams import hyperparameters, write_session
 
 pytestmark = pytest.mark.slow
 RATES = {0.001: 0.8, 0.003: 0.9}  # and the metric of each
@@ -32,8 +32,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         logger = TensorBoardLogger(job, name="tensorboard", version="", default_hp_metric=False)
         logger.log_metrics({"train/loss": 0.5}, step=1)
         logger.log_metrics({"val/acc": RATES[values["model.optimizer.lr"]]}, step=2)
-        for summary in session(values):
-            logger.experiment.file_writer.add_summary(summary)
+        write_session(logger, values)
         logger.finalize("success")
     write_report(folder, OmegaConf.load(CONF / "report.yaml").sections)
     board = program.TensorBoard()

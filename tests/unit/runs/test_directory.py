@@ -18,7 +18,7 @@ from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import RESTARTS, Rank
 from lockstep.runs import directory as directories
 from lockstep.runs.directory import OWN_DIRECTORY, read_folder, take_run_directory, take_sweep_directory
-from lockstep.runs.identity import Identity, is_resumable
+from lockstep.runs.identity import Identity, is_resumable, run_directories
 from lockstep.runs.locks import Lock
 from lockstep.runs.resume import command_to_continue
 
@@ -328,3 +328,14 @@ def test_what_has_the_name_of_a_run_s_file_and_is_none_is_named(make: Any, name:
     with pytest.raises(ConfigError, match=rf"^resume={tmp_path}/run: {name} there is not a file; accepted is where it is"):
         command_to_continue([f"resume={tmp_path}/run"])
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_runs_below_a_folder_are_found_once_through_links_too(tmp_path: Path) -> None:
+    disk = run_in(tmp_path / "disk" / "run").parent
+    logs = tmp_path / "project" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "name").symlink_to(disk)
+    (disk / "a-circle").symlink_to(logs)
+    (disk / "latest").symlink_to("run")
+    assert list(run_directories(logs)) == [logs / "name" / "run"]
+    assert list(run_directories(logs, depth=1)) == []

@@ -7,6 +7,7 @@ import pytest
 import torch
 from fits import composed, prepared, trained
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 from torch import Tensor
@@ -107,7 +108,9 @@ def test_in_a_job_of_a_sweep_they_are_what_is_swept(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_has_a_record_for_tensorboard(tmp_path: Path) -> None:
-    write_session(tmp_path, {"model": "cnn", "lr": 0.5, "compile": True})
+    logger = TensorBoardLogger(tmp_path, name="", version="")
+    write_session(logger, {"model": "cnn", "lr": 0.5, "compile": True})
+    logger.finalize("success")
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     content = {tag: events.summary_metadata[tag].plugin_data.content for tag in events.summary_metadata}

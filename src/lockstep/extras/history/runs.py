@@ -1,8 +1,7 @@
 """What the directory of a run says, read as far as it is asked for: a folder may hold thousands of runs."""
 
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -13,7 +12,7 @@ import yaml
 
 from lockstep.atomic_files import read_json
 from lockstep.errors import config_error
-from lockstep.runs.identity import FILE
+from lockstep.runs.identity import FILE, run_directories
 from lockstep.runs.record import actual_status
 
 RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")
@@ -111,7 +110,7 @@ def find_runs(folder: Path) -> list[RunRecord]:
     """All runs below the folder, those of sweeps too, the earliest first."""
     if not folder.is_dir():
         raise config_error("LOGS", folder, "is not a folder; accepted is one that has runs in it")
-    runs = [RunRecord(path, str(path.relative_to(folder))) for path in _run_directories(folder)]
+    runs = [RunRecord(path, str(path.relative_to(folder))) for path in run_directories(folder)]
     return sorted(runs, key=lambda run: (str(run.status.get("started", "")), run.name))
 
 
@@ -155,13 +154,6 @@ def select(config: Mapping[str, Any], key: str) -> Any:
             return None
         value = value[part]
     return value
-
-
-def _run_directories(folder: Path) -> Iterator[Path]:
-    for directory, names, files in os.walk(folder):
-        if FILE in files:
-            names.clear()  # a run's own folders
-            yield Path(directory)
 
 
 def _is_equal(value: Any, text: str) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lockstep.atomic_files import replace_text
 from lockstep.extras.parity.sides import Training
 from lockstep.launchers.environment import this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT
@@ -68,9 +69,7 @@ def _wait_for(path: Path) -> dict[str, Any]:
 
 def write_plain(path: Path, content: dict[str, Any]) -> None:
     """Writes JSON in one piece; sets become lists."""
-    partial = path.with_name(f".{path.name}")
-    partial.write_text(json.dumps(content, default=sorted))
-    partial.rename(path)
+    replace_text(path, json.dumps(content, default=sorted))
 
 
 if __name__ == "__main__":
