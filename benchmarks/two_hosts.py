@@ -33,13 +33,14 @@ def why_not() -> str | None:
 class Hosts:
     """Number 0 and 1. Their link is a pair of veth(4) devices, of the kernel's own speed."""
 
-    def __init__(self) -> None:
+    def __init__(self, retries: int) -> None:
+        self.retries = retries
         self.names = tuple(f"lockstep-{os.getpid()}-{number}" for number in (0, 1))
 
     def start(self) -> None:
         for name in self.names:
             _run("ip", "netns", "add", name)
-            _run("ip", "netns", "exec", name, "sh", "-c", f"echo {_RETRIES} > /proc/sys/net/ipv4/tcp_retries2")
+            _run("ip", "netns", "exec", name, "sh", "-c", f"echo {self.retries} > /proc/sys/net/ipv4/tcp_retries2")
         first, second = self.names
         _run("ip", "-n", first, "link", "add", "link0", "type", "veth", "peer", "name", "link0", "netns", second)
         for name, address in zip(self.names, ADDRESSES, strict=True):
@@ -91,8 +92,8 @@ class Hosts:
 
 
 @contextmanager
-def two_hosts() -> Iterator[Hosts]:
-    hosts = Hosts()
+def two_hosts(retries: int = _RETRIES) -> Iterator[Hosts]:
+    hosts = Hosts(retries)
     try:
         hosts.start()
         yield hosts

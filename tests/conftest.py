@@ -40,6 +40,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:The `srun` command is available on your system")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Each worker of pytest-xdist begins with its share of the slow tests, or one would still have some when the others are done.
+
+    `--dist worksteal` gives each worker an equal part of the list, and who is through takes tests from the end of another's part.
+    """
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    files = list(dict.fromkeys(item.path for item in slow))  # a file's tests share fixtures, and stay together
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    ordered: list[pytest.Item] = []
+    for worker in range(workers if workers > 1 else 0):
+        ordered += [item for item in slow if files.index(item.path) % workers == worker]
+        free = max(0, len(items) * (worker + 1) // workers - len(ordered))
+        ordered, quick = ordered + quick[:free], quick[free:]
+    items[:] = ordered or items
+
+
 def pytest_collection_finish() -> None:
     """No collection of garbage goes through what is imported by now: in a tenth of a test's time."""
     gc.collect()

@@ -34,7 +34,7 @@ OPTIONS = (
 def hosts() -> Iterator[Hosts]:
     if (reason := why_not()) is not None:
         pytest.skip(reason)
-    with two_hosts() as both:
+    with two_hosts(retries=5) as both:  # TCP gives up after 13 seconds instead of 51
         yield both
 
 
