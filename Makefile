@@ -10,13 +10,13 @@ unexport PYTHONDONTWRITEBYTECODE
 train: .venv/installed
 	$(BIN)/python train.py $(ARGS)
 
-# Three tests at a time on two cores: some of them wait.
+# Four tests at a time on two cores: some of them wait.
 test: lint
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow" $(ARGS)
 
 # The slow ones too, as CI does.
 test-all: lint
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 # Two processes against one, every shipped model on small data. ResNets are slow in float64: a few steps show it.
 TINY := datamodule=synthetic_images datamodule.length=64 datamodule.val_length=20 datamodule.test_length=20 datamodule.shape=[3,8,8] datamodule.batch_size=8

@@ -78,11 +78,11 @@ def test_the_core_trains_and_its_tests_are_collected_without_any(copy: Path) -> 
     path = ":".join(map(str, folders))
     done = python("train.py", "debug=fast", "trainer=cpu", "trainer.devices=2", cwd=copy, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
-    done = python("-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", cwd=copy, PYTHONPATH=path)
+    # a module that can't be collected is an error, even where its tests are not wanted
+    wanted = "test_layers.py or test_build.py or test_reference.py or test_guides.py"
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", wanted, cwd=copy, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout[-3000:]
-    tests = ("tests/unit/test_layers.py", "tests/unit/test_build.py", "tests/unit/test_reference.py", "tests/unit/test_guides.py")
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=copy, PYTHONPATH=path)
-    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed, " in done.stdout
 
 
 def test_one_that_another_needs_is_refused_and_named(original: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ pytestmark = [
 ]
 OPTIONS = ("trainer.max_epochs=1", "datamodule.batch_size=80", "model=mlp", "datamodule.augment=null", "test=false")
 OPTIONS += ("++callbacks.pictures=null", "logger=csv", "guards.checkpoint.every_n_steps=2", "callbacks.throughput=null")
+wait_for_slurm = partial(wait_for, seconds=180, pause=0.2)  # whose commands take time of processors that jobs need
 SECONDS = 180
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 FIRST_PORT = 15000  # of a job: this and the last four digits of its number
@@ -65,7 +67,7 @@ def test_a_dead_node_is_a_requeue(cluster: Cluster, checkout: Path, undisturbed:
     job, run = submit(cluster, checkout, fault(1, batch=5))
     wait_for((run / "fault of rank 1").exists, SECONDS)
     cluster.kill_node("n2")
-    wait_for(lambda: is_requeued(cluster, job), SECONDS)
+    wait_for_slurm(lambda: is_requeued(cluster, job))
     assert is_named(run), output(run)
     cluster.start_node("n2")
     assert not differences(undisturbed, continued(cluster, job, run))
@@ -75,7 +77,7 @@ def test_a_dead_node_is_a_requeue(cluster: Cluster, checkout: Path, undisturbed:
 def test_a_job_that_is_launched_on_a_dead_node_is_requeued(cluster: Cluster, checkout: Path, undisturbed: dict[str, Any]) -> None:
     cluster.kill_node("n2")
     job, run = submit(cluster, checkout)
-    wait_for(lambda: is_requeued(cluster, job), SECONDS)
+    wait_for_slurm(lambda: is_requeued(cluster, job))
     assert is_named(run), output(run)
     cluster.start_node("n2")
     assert not differences(undisturbed, continued(cluster, job, run))
@@ -91,14 +93,14 @@ def test_a_warning_before_the_first_step_is_a_requeue(
     job, run = submit(cluster, checkout, *(in_step if moment == "first batch" else []))
     if moment == "first batch":
         wait_for((run / f"fault of rank {stuck}").exists, SECONDS)
-    wait_for(lambda: len(cluster.processes_of(job)) == 2, SECONDS)
+    wait_for_slurm(lambda: len(cluster.processes_of(job)) == 2)
     os.kill(cluster.processes_of(job)[str(stuck)], signal.SIGSTOP)
     if moment == "process group":
         wait_for(lambda: is_listening(FIRST_PORT + int(job)), SECONDS)
     if moment == "import":
         wait_for(lambda: has_a_title(cluster.processes_of(job)["1"]), SECONDS)
     cluster.ask("scancel", "--signal=USR1", job)  # as SLURM does before a time limit
-    wait_for(lambda: is_requeued(cluster, job), SECONDS)
+    wait_for_slurm(lambda: is_requeued(cluster, job))
     assert is_named(run), output(run)
     assert not differences(undisturbed, continued(cluster, job, run))
 
@@ -142,10 +144,10 @@ def is_named(run: Path) -> bool:
 def continued(cluster: Cluster, job: str, run: Path) -> dict[str, Any]:
     """What the requeued job has saved last, when it has ended. SLURM would let it wait for two minutes; a node refuses to launch
     a job in the second in which it has ended that job's earlier life ("Job credential revoked" in slurmctld.log)."""
-    wait_for(lambda: state_of_job(cluster, job) == "PENDING", SECONDS)
-    wait_for(lambda: cluster.is_idle() and not cluster.watches_over(job), SECONDS)
+    wait_for_slurm(lambda: state_of_job(cluster, job) == "PENDING")
+    wait_for_slurm(lambda: cluster.is_idle() and not cluster.watches_over(job))
     cluster.ask("scontrol", "update", f"jobid={job}", "starttime=now+3")
-    wait_for(lambda: state_of_job(cluster, job) in ENDED, SECONDS)
+    wait_for_slurm(lambda: state_of_job(cluster, job) in ENDED)
     assert status(run).get("status") == "finished", output(run)
     return state(run)
 

@@ -95,7 +95,7 @@ class Cluster:
         self._run("slurmctld", "slurmctld", "-D", "-c")
         self.start_node("n1")
         self.start_node("n2")
-        wait_for(lambda: self.states() == ["idle", "idle"])
+        wait_for(lambda: self.states() == ["idle", "idle"], pause=0.2)
 
     def start_node(self, name: str) -> None:
         self._run(name, "slurmd", "-D", "-N", name)

@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 120, pause: float = 0.02) -> None:
+    """Asks every `pause` seconds; a condition that starts a process, or reads all of /proc, needs a longer one."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 def once(condition: Callable[[], object], act: Callable[..., object], *arguments: object) -> None:
