@@ -119,7 +119,7 @@ def names(objects: list[Any]) -> set[str]:
 
 
 DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog", "SteppedRate", "Ranks"}
-DEFAULT |= {"CounterBasedRandomness", "EquivalenceReport", "Throughput", "LearningRate", "Progress"}
+DEFAULT |= {"CounterBasedRandomness", "Throughput", "LearningRate", "Progress"}
 
 
 def core(callbacks: list[Any]) -> set[str]:

@@ -2,11 +2,10 @@
 
 from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lockstep.callbacks.early_stopping import EarlyStopping
-from lockstep.callbacks.equivalence import EquivalenceReport
-from lockstep.callbacks.monitors import LearningRate, SteppedRate, Throughput
 from lockstep.callbacks.nonfinite import NonFinite
 from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.ranks import Ranks
+from lockstep.callbacks.rates import LearningRate, SteppedRate, Throughput
 from lockstep.callbacks.watchdog import Watchdog

@@ -74,7 +74,7 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
     rows: dict[str, str] = {}
     for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
         if hasattr(callback, "facts"):
-            own = dict(callback.facts())
+            own = dict(callback.facts() or {})
             rows |= own.pop("closing_rows", {})
             facts |= own
     return facts | {"closing_rows": rows}

@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from lightning import Callback
@@ -11,8 +12,8 @@ from lockstep.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_LOOKS = ("setup", "teardown", "load_state_dict", "begin", "stepped")  # beside the hooks, whose names begin with on_
-_ANSWERS = ("facts", "state_dict")
+_WATCHED = ("setup", "teardown", "load_state_dict", "begin", "stepped")  # beside the hooks, whose names begin with on_
+_WATCHED_TO_THE_END = ("facts", "state_dict")  # what a monitor has seen until it was switched off still counts
 
 
 class Monitor:
@@ -30,13 +31,11 @@ class Monitor:
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         for name in dir(cls):
-            method, inherited = getattr(cls, name), getattr(Callback, name, None)
-            if method is inherited or hasattr(method, "is_watched"):
+            method = getattr(cls, name)
+            if method is getattr(Callback, name, None) or hasattr(method, "is_watched"):
                 continue
-            if name.startswith("on_") or name in _LOOKS:
-                setattr(cls, name, watched(method))
-            elif name in _ANSWERS:
-                setattr(cls, name, _answering(method))
+            if name.startswith("on_") or name in (*_WATCHED, *_WATCHED_TO_THE_END):
+                setattr(cls, name, watched(method, to_the_end=name in _WATCHED_TO_THE_END))
 
     def release(self) -> None:
         """Takes away what it has registered elsewhere; called when it is switched off."""
@@ -46,75 +45,43 @@ class Monitor:
             return
         self.is_off = True
         log.warning(f"{type(self).__name__} is switched off for the rest of the run, which goes on: {' '.join(reason.split())}")
-        try:
+        with suppress(Exception):
             self.release()
-        except Exception as error:
-            log.debug(f"{type(self).__name__} could not take away what it has registered", exc_info=error)
 
     def synchronize(self, trainer: Any, prepare: Callable[[], Any]) -> Any:
         """What `prepare` returns in this process, None where the monitor is off. A collective, after which it is off in all
         processes or in none: what they exchange next all of them do."""
-        prepared = _attempt(self, prepare, "synchronize")
+        if self._is_off_everywhere:
+            return None
+        prepared = None if self.is_off else self._attempt("synchronize", prepare)
         if trainer.world_size > 1 and not trainer.strategy.reduce_boolean_decision(not self.is_off, all=True):
             self._is_off_everywhere = True
             self.switch_off("it failed in another process")
         return None if self.is_off else prepared
 
-
-def watched(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a Monitor: it is not called any more once this is switched off, and what it raises switches it off. Hooks are watched
-    without being marked; what is handed to others to be called is to be marked."""
-
-    @functools.wraps(method)
-    def look(self: Monitor, *arguments: Any, **named: Any) -> Any:
-        return _attempt(self, functools.partial(method, self, *arguments, **named), method.__name__)
-
-    return _marked(look)
-
-
-def together(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a hook of a Monitor in which its processes `synchronize`, at a time that does not depend on whether it is off. It
-    is called until all of them know that it is."""
-
-    @functools.wraps(hook)
-    def come(self: Monitor, trainer: Any, *arguments: Any, **named: Any) -> None:
-        if self.is_off and (self._is_off_everywhere or trainer.world_size == 1):
-            return
+    def _attempt(self, name: str, function: Callable[[], Any]) -> Any:
         try:
-            hook(self, trainer, *arguments, **named)
+            return function()
         except ConfigError:
             raise
         except Exception as error:
-            self.switch_off(f"{hook.__name__}: {type(error).__name__}: {error}")
-
-    return _marked(come)
+            self.switch_off(f"{name}: {type(error).__name__}: {error}")
 
 
-def _attempt(monitor: Monitor, function: Callable[[], Any], name: str) -> Any:
-    if monitor.is_off:
-        return None
-    try:
-        return function()
-    except ConfigError:
-        raise
-    except Exception as error:
-        monitor.switch_off(f"{name}: {type(error).__name__}: {error}")
-
-
-def _answering(method: Callable[[Any], dict[str, Any]]) -> Callable[..., Any]:
-    """What a monitor has seen until it was switched off still counts."""
+def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..., Any]:
+    """Decorates a method of a Monitor: what it raises switches the monitor off, and it is then not called any more unless it is
+    watched `to_the_end`. Hooks need no mark; a method that others are given to call does."""
 
     @functools.wraps(method)
-    def answer(self: Monitor) -> dict[str, Any]:
-        try:
-            return method(self)
-        except Exception as error:
-            self.switch_off(f"{method.__name__}: {type(error).__name__}: {error}")
-            return {}
+    def call(self: Monitor, *arguments: Any, **named: Any) -> Any:
+        if self.is_off and not to_the_end:
+            return None
+        return self._attempt(method.__name__, functools.partial(method, self, *arguments, **named))
 
-    return _marked(answer)
+    call.is_watched = True  # pyright: ignore[reportFunctionMemberAccess]
+    return call
 
 
-def _marked(method: Any) -> Any:
-    method.is_watched = True
-    return method
+def together(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a hook of a Monitor in which its processes `synchronize`, at a time that does not depend on whether it is off."""
+    return watched(hook, to_the_end=True)

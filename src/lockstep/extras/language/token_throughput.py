@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 
-from lockstep.callbacks.monitors import Throughput
+from lockstep.callbacks.rates import Throughput
 from lockstep.errors import config_error
 from lockstep.extras.language.language_model import LanguageModel
 

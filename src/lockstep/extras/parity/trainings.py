@@ -19,6 +19,7 @@ from lockstep.callbacks import NonFinite, Preemption, Watchdog
 from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.config.plan import Plan
+from lockstep.extras.equivalence.own_batchnorm import BatchNormCalls, takes_own_statistics
 from lockstep.extras.parity.differences import Differences, Fingerprints, Tensors, all_ranks, compare_samples, copy_tensors
 from lockstep.extras.parity.interventions import applied, time_first
 from lockstep.extras.parity.larger_batches import take_larger_batches
@@ -28,7 +29,6 @@ from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Train
 from lockstep.trainer.batchnorm import is_batchnorm
 from lockstep.trainer.dtensors import shard_like
 from lockstep.trainer.monitor import Monitor
-from lockstep.trainer.own_batchnorm import BatchNormCalls, takes_own_statistics
 
 # What leaves something, ends a training, or only watches it.
 _UNWANTED = (

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from lockstep.callbacks.monitors import log_metrics
+from lockstep.callbacks.rates import log_metrics
 from lockstep.extras.profiling.step_parts import StepParts
 from lockstep.trainer.epoch_loop import EpochLoop
 from lockstep.trainer.monitor import together, watched

@@ -7,8 +7,10 @@ import pytest
 from fits import BARE, prepared
 from lightning import LightningModule
 from torch import Tensor, nn
+from unwatched import unwatched
 
-from lockstep.callbacks import CounterBasedRandomness, EquivalenceReport
+from lockstep.callbacks import CounterBasedRandomness
+from lockstep.extras.equivalence.equivalence import EquivalenceReport
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
 NOTHING: tuple[str, ...] = ()
@@ -98,3 +100,7 @@ def test_counted_dropout_without_its_counter_and_half_a_precision() -> None:
     assert any(cause.startswith("noise") for cause in causes(net=net))
     assert not any(cause.startswith("noise") for cause in causes(net=net, callbacks=[CounterBasedRandomness(0)]))
     assert any(cause.startswith("trainer.precision=bf16-mixed") for cause in causes(precision="bf16-mixed"))
+
+
+def test_it_never_ends_a_run() -> None:
+    assert unwatched(EquivalenceReport) == []

@@ -10,11 +10,11 @@ from torch import nn
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
+from lockstep.extras.equivalence.own_batchnorm import takes_own_statistics
 from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 from lockstep.trainer.monitor import Monitor
-from lockstep.trainer.own_batchnorm import takes_own_statistics
 
 log = logging.getLogger(__name__)
 

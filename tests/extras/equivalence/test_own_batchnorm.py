@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from lockstep.extras.equivalence.own_batchnorm import takes_own_statistics
 from lockstep.trainer.batchnorm import synchronise_batchnorm
-from lockstep.trainer.own_batchnorm import takes_own_statistics
 
 
 class OwnStatistics(nn.BatchNorm2d):
