@@ -1,5 +1,5 @@
 """What keeps several processes from giving the result of one, said at the start of a run and kept in its record."""
 
-FILES: list[str] = []
+FILES = ["conf/guards/equivalence.yaml"]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []
