@@ -33,7 +33,7 @@ def initial(compose: Callable[..., DictConfig]) -> dict[str, torch.Tensor]:
         ["trainer.devices=2", "trainer.num_nodes=2"],
         ["datamodule.batch_size=7", "datamodule.val_fraction=0.5", "datamodule.standardize=true"],
         ["model.optimizer.lr=3e-3", "model/lr_scheduler=cosine"],
-        ["~callbacks.throughput", "trainer.max_epochs=1"],
+        ["~callbacks.progress", "trainer.max_epochs=1"],
     ],
 )
 def test_initial_weights_are_the_seed_s_whatever_else_changes(
@@ -119,7 +119,7 @@ def names(objects: list[Any]) -> set[str]:
 
 
 DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog", "SteppedRate", "Ranks"}
-DEFAULT |= {"CounterBasedRandomness", "Throughput", "LearningRate", "Progress"}
+DEFAULT |= {"CounterBasedRandomness", "Progress"}
 
 
 def core(callbacks: list[Any]) -> set[str]:
@@ -139,7 +139,7 @@ def test_the_default_callbacks_are_all_there_is(compose: Callable[..., DictConfi
 
 
 @pytest.mark.parametrize("change", ["callbacks.{}=null", "~callbacks.{}"])
-@pytest.mark.parametrize(("name", "kind"), [("throughput", "Throughput"), ("best_checkpoint", "BestCheckpoint")])
+@pytest.mark.parametrize(("name", "kind"), [("progress", "Progress"), ("best_checkpoint", "BestCheckpoint")])
 def test_a_callback_can_be_taken_out(name: str, kind: str, change: str, compose: Callable[..., DictConfig]) -> None:
     trainer = built(compose("trainer=cpu", change.format(name)))[2]
     assert core(trainer.callbacks) == DEFAULT - {kind}

@@ -7,5 +7,5 @@ from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.ranks import Ranks
-from lockstep.callbacks.rates import LearningRate, SteppedRate, Throughput
+from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.callbacks.watchdog import Watchdog

@@ -13,7 +13,6 @@ from torchmetrics import Metric
 from lockstep.console import first_of
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import NamedFailure
-from lockstep.trainer.dtensors import local_tensor
 from lockstep.trainer.steps import begins_step, ends_step
 
 log = logging.getLogger(__name__)
@@ -50,9 +49,10 @@ class NonFinite(Callback):
         if self.action != "skip":
             return
         gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
-        norms = torch.stack([local_tensor(gradient).norm() for gradient in gradients])
-        is_finite = bool(torch.isfinite(norms).all())
-        if any(local_tensor(gradient) is not gradient for gradient in gradients):  # each rank looks at its own part
+        is_sharded = [hasattr(gradient, "to_local") for gradient in gradients]  # torch's DTensor: each rank looks at its own part
+        local: list[Any] = [g.to_local() if sharded else g for g, sharded in zip(gradients, is_sharded, strict=True)]
+        is_finite = bool(torch.isfinite(torch.stack([gradient.norm() for gradient in local])).all())
+        if any(is_sharded):
             is_finite = trainer.strategy.reduce_boolean_decision(is_finite)
         if is_finite:
             return

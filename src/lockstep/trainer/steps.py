@@ -18,3 +18,10 @@ def begins_step(trainer: Any, batch_idx: int) -> bool:
 def ends_step(trainer: Any, batch_idx: int) -> bool:
     """Is this its last batch? An epoch's last step may have fewer."""
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
+
+
+def log_metrics(trainer: Any, metrics: dict[str, float]) -> None:
+    """At the latest step. Steps are counted from 0 in a log, by Lightning's metrics too: what a checkpoint of n steps comes after
+    stands before n."""
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics, step=trainer.global_step - 1)

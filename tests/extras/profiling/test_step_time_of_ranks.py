@@ -15,7 +15,6 @@ from ranks import in_ranks
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lockstep.callbacks import LearningRate, Throughput
 from lockstep.extras.profiling.step_time import PARTS, StepTime
 from lockstep.trainer.epoch_loop import install_fast_loop
 
@@ -48,7 +47,7 @@ class Adversaries(LightningModule):
 
 
 def train_adversaries(folder: Path) -> dict[str, Any]:
-    monitors = [StepTime(every_n_steps=1), LearningRate(), Throughput()]
+    monitors = [StepTime(every_n_steps=1)]
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(
         **{"accelerator": "cpu", "devices": 2, "max_epochs": 2, "callbacks": monitors, "default_root_dir": folder, **quiet},

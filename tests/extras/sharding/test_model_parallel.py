@@ -19,9 +19,9 @@ from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 from torch import Tensor
 
+from lockstep.extras.dtensors.dtensors import local_tensor
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.models.from_checkpoint import load_model
-from lockstep.trainer.dtensors import local_tensor
 
 pytestmark = pytest.mark.slow
 # two epochs of five steps at a global batch of 240, with BatchNorm; one step is left out

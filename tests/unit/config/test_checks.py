@@ -108,7 +108,7 @@ def test_devices_that_are_no_number_auto_or_list_of_gpus_are_refused(devices: ob
         ("datamodule.val_fraction", 0.9),
         ("model.optimizer.lr", 0),
         ("datamodule.augment", {"crop": 0, "flip": True}),
-        ("callbacks.throughput", None),
+        ("callbacks.progress", None),
     ],
 )
 def test_values_on_the_edge_are_accepted(key: str, value: object, shipped: DictConfig) -> None:
@@ -217,7 +217,7 @@ def test_a_seed_that_numpy_does_not_take_is_refused(shipped: DictConfig) -> None
     assert refusal(changed(shipped, seed=2**32)).startswith("seed=4294967296: accepted is an integer")
 
 
-@pytest.mark.parametrize("key", [*GROUPS, "callbacks.throughput", "guards.checkpoint", "logger.tensorboard"])
+@pytest.mark.parametrize("key", [*GROUPS, "callbacks.progress", "guards.checkpoint", "logger.tensorboard"])
 @pytest.mark.parametrize("value", [5, "adam"])
 def test_text_where_a_group_of_values_is_meant(key: str, value: Any, shipped: DictConfig) -> None:
     OmegaConf.update(shipped, key, value, merge=False)
@@ -226,8 +226,8 @@ def test_text_where_a_group_of_values_is_meant(key: str, value: Any, shipped: Di
 
 @pytest.mark.parametrize("target", [5, None, {"a": 1}])
 def test_a_target_is_text(target: Any, shipped: DictConfig) -> None:
-    OmegaConf.update(shipped, "callbacks.throughput._target_", target, merge=False)
-    assert refusal(shipped).startswith("callbacks.throughput._target_=")
+    OmegaConf.update(shipped, "callbacks.progress._target_", target, merge=False)
+    assert refusal(shipped).startswith("callbacks.progress._target_=")
 
 
 @pytest.mark.parametrize("key", ["seed", "test", "trainer.devices", "trainer.sync_batchnorm", "optimized_metric"])

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from lockstep.datamodules.augment import CropFlip
-from lockstep.datamodules.batches import Batch, Batches, InMemory
+from lockstep.datamodules.batches import Batch, Batches, InMemory, samples_in
 from lockstep.datamodules.samplers import BatchIndices, TrainSampler
 
 LENGTH = 20
@@ -133,3 +133,18 @@ def test_a_loader_yields_the_draws_in_order_with_and_without_workers(dataset: st
         assert torch.equal(ours.ids, theirs.ids)
         assert torch.equal(ours.targets, TARGETS[ours.ids])
         assert ours.loss_weight == theirs.loss_weight
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        ({"ids": torch.arange(3), "mask": torch.ones(3)}, 3),
+        ((torch.ones(2, 4), torch.ones(2)), 2),
+        ([{"name": "x", "boxes": torch.ones(5, 4)}], 5),
+        (Batch(torch.ones(0, 4), torch.ones(0), torch.arange(0), 1.0), 0),
+        ({"scale": torch.tensor(1.0)}, None),
+        ("text", None),
+    ],
+)
+def test_how_many_samples_a_batch_has(batch: Any, samples: int | None) -> None:
+    assert samples_in(batch) == samples

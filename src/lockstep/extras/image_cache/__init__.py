@@ -6,5 +6,5 @@ FILES = [
     "conf/datamodule/loading",
     "scripts/pack.py",
 ]
-NEEDS: list[str] = []
+NEEDS = ["file_cache"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -22,7 +22,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.atomic_files import replacing, write_once
+from lockstep.atomic_files import replacing
 from lockstep.config.plan import visible_cores
 from lockstep.console import first_of
 from lockstep.datamodules import images as decoding
@@ -31,6 +31,7 @@ from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.datamodules.loaders import ignore_sigterm
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import ConfigError, config_error
+from lockstep.extras.file_cache.file_cache import write_once
 
 log = logging.getLogger(__name__)
 

@@ -14,5 +14,5 @@ FILES = [
     "scripts/import_llama.py",
     "templates/text",
 ]
-NEEDS = ["muon"]  # by an experiment
+NEEDS = ["file_cache", "muon", "rates"]  # muon by an experiment
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 
-from lockstep.callbacks.rates import Throughput
 from lockstep.errors import config_error
 from lockstep.extras.language.language_model import LanguageModel
+from lockstep.extras.rates.rates import Throughput
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lockstep.atomic_files import replacing, write_once
+from lockstep.atomic_files import replacing
 from lockstep.errors import config_error
+from lockstep.extras.file_cache.file_cache import write_once
 from lockstep.extras.language.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)

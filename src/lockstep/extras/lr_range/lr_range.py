@@ -8,8 +8,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
-from lockstep.callbacks.rates import log_metrics
-from lockstep.trainer.steps import begins_step, ends_step
+from lockstep.trainer.steps import begins_step, ends_step, log_metrics
 
 _WINDOW = 0.1  # of the steps: in which losses are averaged
 

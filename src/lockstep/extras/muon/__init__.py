@@ -1,5 +1,5 @@
 """Muon, an optimizer that orthogonalises the momentum of matrices (Jordan et al. 2024)."""
 
 FILES = ["conf/model/optimizer/muon.yaml"]
-NEEDS: list[str] = []
+NEEDS = ["dtensors"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.errors import config_error
-from lockstep.trainer.dtensors import full_tensor, shard_like
+from lockstep.extras.dtensors.dtensors import full_tensor, shard_like
 
 # Of Jordan et al. 2024, kellerjordan.github.io/posts/muon: they lift small singular values as fast as possible, at the price
 # that all of them end between about 0.7 and 1.2 instead of at 1.

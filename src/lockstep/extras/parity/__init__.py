@@ -24,5 +24,5 @@ FILES = [
     "benchmarks/parity.md",
     "benchmarks/parity_transformers.md",
 ]
-NEEDS: list[str] = ["equivalence", "sharding"]
+NEEDS: list[str] = ["dtensors", "equivalence", "sharding"]
 OPTIONAL_DEPENDENCIES: list[str] = []

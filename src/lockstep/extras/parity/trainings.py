@@ -19,6 +19,7 @@ from lockstep.callbacks import NonFinite, Preemption, Watchdog
 from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.config.plan import Plan
+from lockstep.extras.dtensors.dtensors import shard_like
 from lockstep.extras.equivalence.own_batchnorm import BatchNormCalls, takes_own_statistics
 from lockstep.extras.parity.differences import Differences, Fingerprints, Tensors, all_ranks, compare_samples, copy_tensors
 from lockstep.extras.parity.interventions import applied, time_first
@@ -27,7 +28,6 @@ from lockstep.extras.parity.recorder import BatchRecorder, Observed, Recorder, d
 from lockstep.extras.parity.records import Records
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Training
 from lockstep.trainer.batchnorm import is_batchnorm
-from lockstep.trainer.dtensors import shard_like
 from lockstep.trainer.monitor import Monitor
 
 # What leaves something, ends a training, or only watches it.

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import Parameter
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from lockstep.callbacks.rates import log_metrics
 from lockstep.extras.profiling.step_parts import StepParts
 from lockstep.trainer.epoch_loop import EpochLoop
 from lockstep.trainer.monitor import together, watched
+from lockstep.trainer.steps import log_metrics
 
 PARTS: tuple[str, ...] = ("data", "forward", "backward", "communication", "optimizer", "rest")
 _WARM_UP = 5  # batches before the first that is measured

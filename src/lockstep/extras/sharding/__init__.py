@@ -9,5 +9,5 @@ FILES = [
     "conf/trainer/plan",
     "conf/callbacks/activation_checkpointing.yaml",
 ]
-NEEDS: list[str] = []
+NEEDS = ["dtensors"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -21,9 +21,9 @@ from torch.optim import LBFGS, Optimizer
 
 from lockstep.console import first_of
 from lockstep.errors import config_error
+from lockstep.extras.dtensors.dtensors import local_tensor, shard_like
 from lockstep.extras.sharding.shards import full_tensors, norm
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
-from lockstep.trainer.dtensors import local_tensor, shard_like
 from lockstep.trainer.strategies import PlannedWorldSize
 
 # By a key of the plan: how torch divides a linear layer, and along what.

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from lockstep.trainer.dtensors import full_tensor, local_tensor
+from lockstep.extras.dtensors.dtensors import full_tensor, local_tensor
 
 
 def full_tensors(content: Any, keep: bool = True) -> Any:

@@ -10,9 +10,9 @@ import torch
 from fits import trained
 from lightning import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
+from unwatched import unwatched
 
-from lockstep.callbacks import Throughput
-from lockstep.datamodules.batches import Batch, samples_in
+from lockstep.extras.rates.rates import LearningRate, Throughput
 from lockstep.runs.results import collect_facts
 
 SCHEDULES = sorted(path.stem for path in Path(__file__).parents[3].glob("conf/model/lr_scheduler/*.yaml"))
@@ -58,21 +58,6 @@ def test_the_rate_that_is_logged_and_recorded_is_that_of_the_steps(schedule: str
     assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
 
 
-@pytest.mark.parametrize(
-    ("batch", "samples"),
-    [
-        ({"ids": torch.arange(3), "mask": torch.ones(3)}, 3),
-        ((torch.ones(2, 4), torch.ones(2)), 2),
-        ([{"name": "x", "boxes": torch.ones(5, 4)}], 5),
-        (Batch(torch.ones(0, 4), torch.ones(0), torch.arange(0), 1.0), 0),
-        ({"scale": torch.tensor(1.0)}, None),
-        ("text", None),
-    ],
-)
-def test_how_many_samples_a_batch_has(batch: Any, samples: int | None) -> None:
-    assert samples_in(batch) == samples
-
-
 @pytest.mark.parametrize(("batch", "has_rate"), [({"ids": torch.arange(3)}, True), ({"text": "x"}, False), (None, False)])
 def test_throughput_is_logged_for_batches_of_any_shape(batch: Any, has_rate: bool) -> None:
     logged: dict[str, float] = {}
@@ -96,7 +81,7 @@ def test_throughput_is_logged_for_batches_of_any_shape(batch: Any, has_rate: boo
 
 def test_the_median_step_is_in_the_record_without_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter((0.0, 9.0, 9.0, 10.0, 10.0, 11.0, 11.0, 13.0, 13.0))  # a step of 9 seconds, of 1, 1 and 2
-    monkeypatch.setattr("lockstep.callbacks.rates.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("lockstep.extras.rates.rates.time.perf_counter", lambda: next(now))
     trainer: Any = SimpleNamespace(
         global_step=0, log_every_n_steps=1, loggers=[], max_steps=-1, is_last_batch=False, distributed_sampler_kwargs=None
     )
@@ -106,3 +91,18 @@ def test_the_median_step_is_in_the_record_without_the_first(monkeypatch: pytest.
     for trainer.global_step in range(1, 5):
         throughput.on_train_batch_end(trainer, model, None, None, 0)
     assert throughput.facts() == {"seconds_per_step": 1.0}
+
+
+@pytest.mark.parametrize("kind", [LearningRate, Throughput])
+def test_they_never_end_a_run(kind: type) -> None:
+    assert unwatched(kind) == []
+
+
+def test_a_disk_that_is_full_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("lockstep.extras.rates.rates.log_metrics", fail)
+    _, trainer = trained(tmp_path, "trainer.max_epochs=1")
+    rates = [callback for callback in trainer.callbacks if isinstance(callback, LearningRate | Throughput)]
+    assert [rate.is_off for rate in rates] == [True, True]

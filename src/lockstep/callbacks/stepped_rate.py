@@ -1,41 +1,22 @@
-"""What a run tells its loggers about itself: at the trainer's logging interval, and where it or an epoch begins or ends.
+"""The rate that the optimizer has made its steps with."""
 
-Steps are counted from 0 in a log, by Lightning's metrics too: what a checkpoint of n steps comes after stands before n.
-"""
-
-import statistics
-import time
 from abc import abstractmethod
 from typing import Any
 
-import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.results import samples_trained
-from lockstep.runs.shares import dp_rank_and_size
-from lockstep.trainer.monitor import Monitor
 
 # Of torch's schedules: what they are made with and never change.
 _CONSTANTS = ("base_lrs", "total_steps", "T_max", "T_0", "T_mult", "eta_min", "step_size", "milestones", "gamma")
 _CONSTANTS += ("start_factor", "end_factor", "total_iters", "power", "factor", "patience")
 
 
-def _is_due(trainer: Any, step: int) -> bool:
-    """After the first step, at every interval, and after the last step of an epoch or of all: a short run has points too."""
-    return step % trainer.log_every_n_steps == 0 or step in (1, trainer.max_steps) or trainer.is_last_batch
-
-
-def log_metrics(trainer: Trainer, metrics: dict[str, float]) -> None:
-    for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=trainer.global_step - 1)
-
-
-class _AfterEachStep(Callback):
+class AfterEachStep(Callback):
     """Calls `stepped` when an optimizer has made a step, before a schedule moves its rate on."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -50,24 +31,7 @@ class _AfterEachStep(Callback):
         """The trainer has not counted this step yet."""
 
 
-class LearningRate(Monitor, _AfterEachStep):
-    """lr, of the first parameter group; lr/1 and so on of others: as the step has used it."""
-
-    def __init__(self) -> None:
-        self._rates: dict[str, float] = {}
-
-    def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        if _is_due(trainer, trainer.global_step + 1):
-            groups = [group for one in trainer.optimizers for group in one.param_groups]
-            self._rates = {f"lr/{i}" if i else "lr": float(group["lr"]) for i, group in enumerate(groups)}
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._rates:
-            log_metrics(trainer, self._rates)
-            self._rates = {}
-
-
-class SteppedRate(_AfterEachStep):
+class SteppedRate(AfterEachStep):
     """For the record of the run: `lr`, the highest rate that the first parameter group has made a step with, and `lr_last`, the
     latest. A run that is continued goes on with the checkpoint's.
 
@@ -135,42 +99,3 @@ def _constants(trainer: Trainer) -> list[dict[str, Any]]:
     """Of each schedule what it was made with, which a checkpoint's state replaces."""
     made = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
     return [{name: values[name] for name in _CONSTANTS if name in values} for values in made]
-
-
-class Throughput(Monitor, Callback):
-    """throughput/samples_per_second over all processes where batches show how many samples they have, throughput/step_time
-    in seconds, memory/device_gib at most.
-
-    Measured from one logging step to the next within an epoch: validation and checkpoints are not in it. Their median, but for
-    the first, which warms up, is seconds_per_step in the run's record.
-    """
-
-    def __init__(self) -> None:
-        self._step_times: list[float] = []
-        self._samples, self._step, self._since = 0, 0, time.perf_counter()
-
-    def _restart(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._samples, self._step, self._since = 0, trainer.global_step, time.perf_counter()
-
-    on_train_start = on_train_epoch_start = on_validation_end = _restart  # a run continued within an epoch does not start one
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._samples += samples_in(batch) or 0
-        if not _is_due(trainer, trainer.global_step) or trainer.global_step == self._step:
-            return
-        if pl_module.device.type == "cuda":
-            torch.cuda.synchronize(pl_module.device)
-            log_metrics(trainer, {"memory/device_gib": torch.cuda.max_memory_allocated(pl_module.device) / 2**30})
-        seconds = time.perf_counter() - self._since
-        self._step_times.append(seconds / (trainer.global_step - self._step))
-        measured = {"throughput/step_time": self._step_times[-1]}
-        if self._samples:
-            measured |= self.rates(trainer, pl_module, self._samples * dp_rank_and_size(trainer)[1] / seconds)
-        log_metrics(trainer, measured)
-        self._restart(trainer, pl_module)
-
-    def rates(self, trainer: Trainer, model: LightningModule, samples_per_second: float) -> dict[str, float]:
-        return {"throughput/samples_per_second": samples_per_second}
-
-    def facts(self) -> dict[str, float]:
-        return {"seconds_per_step": statistics.median(self._step_times[1:])} if len(self._step_times) > 1 else {}

@@ -1,0 +1,5 @@
+"""The learning rate of each step and the throughput, logged."""
+
+FILES = ["conf/callbacks/rates.yaml"]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []
