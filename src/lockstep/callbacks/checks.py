@@ -5,7 +5,6 @@ from lockstep.config.rules import MODE, SEED, integer, number, one_of
 RULES = {
     "BestCheckpoint": {"mode": MODE, "save_top_k": integer(-1)},
     "CounterBasedRandomness": {"seed": SEED},
-    "EarlyStopping": {"mode": MODE, "patience": integer(0), "min_delta": number(0)},
     "LastCheckpoint": {
         "every_n_epochs": integer(1).or_null(),
         "every_n_steps": integer(1).or_null(),

@@ -83,8 +83,8 @@ LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, t
         (["optimized_metric=val/acc", "trainer.check_val_every_n_epoch=2"], rf"optimized_metric=val/acc: {LOGS}"),
         (["optimized_metric=loss"], "optimized_metric=loss: the model logs "),
         (
-            ["callbacks=early_stopping", "callbacks.early_stopping.monitor=val_los"],
-            r"callbacks\.early_stopping\.monitor=val_los: the model logs ",
+            ["callbacks.best_checkpoint.monitor=val_los"],
+            r"callbacks\.best_checkpoint\.monitor=val_los: the model logs ",
         ),
         (["trainer.limit_val_batches=0"], "optimized_metric=val_acc: the model logs train_acc, "),
     ],

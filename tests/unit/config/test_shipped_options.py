@@ -71,16 +71,3 @@ def targets_of(node: Any) -> list[str]:
 @pytest.mark.parametrize("option", ABSTRACT)
 def test_an_abstract_option_alone_is_refused(option: str, compose: Callable[..., DictConfig]) -> None:
     assert refusal(compose(option)) == f"{ABSTRACT[option]}=???: a value is required"
-
-
-def test_early_stopping_is_added_beside_the_default_callbacks(compose: Callable[..., DictConfig]) -> None:
-    cfg = compose("callbacks=early_stopping")
-    check(cfg)
-    assert {"early_stopping", "best_checkpoint", "progress"} <= set(cfg.callbacks)
-    assert cfg.callbacks.early_stopping.monitor == "val/acc"
-
-
-def test_the_command_in_the_header_of_early_stopping_composes(compose: Callable[..., DictConfig]) -> None:
-    header = (CONF / "callbacks" / "early_stopping.yaml").read_text().splitlines()[0]
-    override = next(word for word in header.split() if "callbacks=" in word)
-    assert "early_stopping" in compose(override).callbacks

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from bitwise import differences
-from fits import KeepAll, last, logged, prepared, trained
-from lightning import Callback, LightningModule, Trainer
+from fits import KeepAll, logged, trained
 
 pytestmark = pytest.mark.slow
 
@@ -61,28 +60,3 @@ def test_continued_in_other_batches_it_makes_the_same_steps(before: int, after: 
         assert logged(run).keys() == log.keys()
         for name, weight in whole["state_dict"].items():
             torch.testing.assert_close(again["state_dict"][name], weight, rtol=1e-4, atol=1e-5)
-
-
-class StopBeforeTheEnd(Callback):
-    """Breaks off where kill -9 might: training is over, nothing has been saved of its end."""
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        raise ZeroDivisionError
-
-
-def test_a_run_that_had_stopped_early_does_not_train_on(tmp_path: Path) -> None:
-    """A metric that gets no better by 1 stops it after the third epoch, patience 2."""
-    options = ("trainer.max_epochs=9", "callbacks=early_stopping", "callbacks.early_stopping.patience=2")
-    options += ("callbacks.early_stopping.min_delta=1.0", "guards.checkpoint.every_n_steps=null")
-    whole, trainer = trained(tmp_path / "whole", *options)
-    assert (trainer.current_epoch, trainer.global_step) == (3, 12)
-    run = tmp_path / "run"
-    datamodule, model, broken = prepared(run, *options, extra=[StopBeforeTheEnd()])
-    with pytest.raises(ZeroDivisionError):
-        broken.fit(model, datamodule)
-    assert last(run)["global_step"] == 8  # of the end of the second epoch: the third is trained again
-    again, _ = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")
-    assert not differences(whole["state_dict"], again["state_dict"])
-    _, trainer = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")  # it is over
-    assert trainer.global_step == 12
-    assert not differences(again["state_dict"], last(run)["state_dict"])

@@ -1,0 +1,94 @@
+"""A run that was stopped early, and broken off before it had finished, does not train on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from bitwise import differences
+from fits import last, prepared, trained
+from lightning import Callback, LightningModule, Trainer
+from omegaconf import DictConfig
+
+from lockstep.config.checks import check
+from lockstep.extras.early_stopping.early_stopping import EarlyStopping
+from lockstep.runs.composition import CONF
+from lockstep.runs.results import ended_by
+
+
+def trainer(loss: float = 1.0) -> Any:
+    strategy = SimpleNamespace(reduce_boolean_decision=lambda decision, **_: decision)
+    state = SimpleNamespace(fn="fit")
+    return SimpleNamespace(
+        should_stop=False,
+        callback_metrics={"val/loss": torch.tensor(loss)},
+        strategy=strategy,
+        state=state,
+        fast_dev_run=False,
+        sanity_checking=False,
+        current_epoch=0,
+        world_size=1,
+        global_rank=0,
+    )
+
+
+@pytest.mark.parametrize(("loss", "patience", "stops"), [(1.0, 3, True), (1.0, 5, False), (3.0, 3, False)])
+def test_a_stop_by_a_threshold_in_the_first_epoch_is_remembered(loss: float, patience: int, stops: bool) -> None:
+    settings: dict[str, Any] = {"monitor": "val/loss", "stopping_threshold": 2.0, "check_on_train_epoch_end": False}
+    first, run = EarlyStopping(patience=3, **settings), trainer(loss)
+    first.on_validation_end(run, LightningModule())
+    assert run.should_stop is (loss < 2.0)
+    again, resumed = EarlyStopping(patience=patience, **settings), trainer()
+    again.load_state_dict(first.state_dict())
+    again.on_fit_start(resumed, LightningModule())
+    assert resumed.should_stop is stops  # with another patience it is asked anew
+    assert again.patience == patience
+
+
+def test_early_stopping_is_added_beside_the_default_callbacks(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose("callbacks=early_stopping")
+    check(cfg)
+    assert {"early_stopping", "best_checkpoint", "progress"} <= set(cfg.callbacks)
+    assert cfg.callbacks.early_stopping.monitor == "val/acc"
+
+
+def test_the_command_in_the_header_of_early_stopping_composes(compose: Callable[..., DictConfig]) -> None:
+    header = (CONF / "callbacks" / "early_stopping.yaml").read_text().splitlines()[0]
+    override = next(word for word in header.split() if "callbacks=" in word)
+    assert "early_stopping" in compose(override).callbacks
+
+
+def test_why_it_has_ended_is_known_when_it_is_resumed_too(tmp_path: Path) -> None:
+    options = ("callbacks=early_stopping", "callbacks.early_stopping.patience=1", "callbacks.early_stopping.min_delta=1.0")
+    _, trainer = trained(tmp_path, *options)
+    words = "early stopping: Monitored metric val/acc did not improve in the last 1 records. Best score: "
+    assert ended_by(trainer).startswith(words)
+    _, resumed = trained(tmp_path, *options, ckpt_path=tmp_path / "checkpoints" / "last.ckpt")
+    assert ended_by(resumed) == ended_by(trainer)
+
+
+class StopBeforeTheEnd(Callback):
+    """Breaks off where kill -9 might: training is over, nothing has been saved of its end."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        raise ZeroDivisionError
+
+
+def test_a_run_that_had_stopped_early_does_not_train_on(tmp_path: Path) -> None:
+    """A metric that gets no better by 1 stops it after the third epoch, patience 2."""
+    options = ("trainer.max_epochs=9", "callbacks=early_stopping", "callbacks.early_stopping.patience=2")
+    options += ("callbacks.early_stopping.min_delta=1.0", "guards.checkpoint.every_n_steps=null")
+    whole, trainer = trained(tmp_path / "whole", *options)
+    assert (trainer.current_epoch, trainer.global_step) == (3, 12)
+    run = tmp_path / "run"
+    datamodule, model, broken = prepared(run, *options, extra=[StopBeforeTheEnd()])
+    with pytest.raises(ZeroDivisionError):
+        broken.fit(model, datamodule)
+    assert last(run)["global_step"] == 8  # of the end of the second epoch: the third is trained again
+    again, _ = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")
+    assert not differences(whole["state_dict"], again["state_dict"])
+    _, trainer = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")  # it is over
+    assert trainer.global_step == 12
+    assert not differences(again["state_dict"], last(run)["state_dict"])
