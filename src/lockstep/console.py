@@ -8,6 +8,7 @@ import select
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -158,13 +159,9 @@ class CellFormatter(logging.Formatter):
 
 def in_lines(cells: Sequence[str], width: int) -> str:
     """The cells with two blanks between them, in as few lines of `width` columns as hold them whole."""
-    lines = [cells[0]]
-    for cell in cells[1:]:
-        if len(lines[-1]) + 2 + len(cell) <= width:
-            lines[-1] += f"  {cell}"
-        else:
-            lines.append(f"  {cell}")
-    return "\n".join(lines)
+    whole = "  ".join(cell.replace(" ", "\xa0") for cell in cells)  # a blank at which no line is broken
+    lines = textwrap.wrap(whole, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\xa0", " ")
 
 
 def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:

@@ -21,8 +21,8 @@ from lockstep.runs.events import Subscribers
 from lockstep.runs.identity import FILE, Identity, check_files
 from lockstep.runs.locks import Lock
 
-_OF_A_RUN = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a run has the directory
-OF_A_SWEEP = ("manifest.json", "multirun.yaml")  # the same of a sweep
+_RUN_FILES = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a directory is a run's
+SWEEP_FILES = ("manifest.json", "multirun.yaml")  # the same for a sweep
 _SMALL = 2**20  # bytes; we write no larger file beside the folders and the logs
 
 
@@ -38,7 +38,7 @@ class _Before:
     set_aside: Path | None = None  # where the run is that was in it
 
     @classmethod
-    def of(cls, directory: Path) -> "_Before":
+    def read(cls, directory: Path) -> "_Before":
         before = cls(directory.is_dir(), [folder for folder in directory.parents if not folder.exists()])
         if before.existed:
             before.names = frozenset(path.name for path in directory.iterdir())
@@ -82,7 +82,7 @@ class OwnDirectory:
             return
         assert self.path is None, f"{self.path} is this process's directory already"
         with STOP_SIGNALS.held(), _writing(directory, key):
-            self.path, self._before, self.is_kept = directory, self._before or _Before.of(directory), False
+            self.path, self._before, self.is_kept = directory, self._before or _Before.read(directory), False
             directory.mkdir(parents=True, exist_ok=True)
             try:
                 self._lock = Lock(directory, key)
@@ -169,7 +169,7 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     saved = _saved_identity(directory, command, is_named)
     if saved is not None:
         current = replace(current, id=saved.id)
-    elif _is_of_a_run(directory):
+    elif _has_run(directory):
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")
     for subscriber in Subscribers.of(config):
@@ -190,10 +190,10 @@ def _saved_identity(directory: Path, command: CommandLine, is_named: bool) -> Id
     return None if is_over or saved.overrides != Identity.new(command, None).overrides else saved
 
 
-def _is_of_a_run(directory: Path) -> bool:
+def _has_run(directory: Path) -> bool:
     """Does an earlier run have the directory? A status alone, of this very job of SLURM's, is what a rank has left that was asked
     to stop while rank zero had not begun."""
-    names = [name for name in _OF_A_RUN if (directory / name).exists()]
+    names = [name for name in _RUN_FILES if (directory / name).exists()]
     if names == ["status.json"] and (job := job_name()) is not None:
         return (read_json(directory / "status.json") or {}).get("slurm_job") != job
     return bool(names)
@@ -201,14 +201,14 @@ def _is_of_a_run(directory: Path) -> bool:
 
 def _check_no_sweep(directory: Path) -> None:
     """Raises ConfigError for a directory that a sweep has: overwrite=true sets aside runs alone."""
-    if any((directory / name).exists() for name in OF_A_SWEEP) or any(directory.glob("*/job.json")):
+    if any((directory / name).exists() for name in SWEEP_FILES) or any(directory.glob("*/job.json")):
         raise config_error("hydra.run.dir", directory, "belongs to a sweep; accepted is another directory")
 
 
 def take_sweep_directory(config: DictConfig) -> None:
     """For a sweep, before Hydra's sweeper writes into it. Raises ConfigError for a directory that a run has."""
     directory = read_folder(config, "hydra.sweep.dir")
-    is_run_s = any((directory / name).exists() for name in _OF_A_RUN) and not (directory / "manifest.json").exists()
+    is_run_s = any((directory / name).exists() for name in _RUN_FILES) and not (directory / "manifest.json").exists()
     if is_run_s:
         raise config_error("hydra.sweep.dir", directory, "belongs to a run; accepted is another directory")
     OWN_DIRECTORY.take(directory, "hydra.sweep.dir")

@@ -9,7 +9,7 @@ from lockstep.config.overrides import keep_last, override_key, quote, split_flag
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.runs.directory import OF_A_SWEEP, absolute
+from lockstep.runs.directory import SWEEP_FILES, absolute
 from lockstep.runs.events import Subscribers
 from lockstep.runs.identity import FILE, OF_ONE_START, Identity, check_files, how_else, run_directories
 from lockstep.runs.locks import check_free
@@ -120,7 +120,7 @@ _DEPTH = 4  # of folders below the working directory: logs/NAME/RUN is 3
 def newest_unfinished(folder: Path) -> Path:
     """The run below a folder whose status was written last, of those that have not finished and are not running. Jobs of sweeps
     are not among them: a sweep goes on as a whole."""
-    runs = (run for run in run_directories(folder, _DEPTH) if not any((run.parent / name).exists() for name in OF_A_SWEEP))
+    runs = (run for run in run_directories(folder, _DEPTH) if not any((run.parent / name).exists() for name in SWEEP_FILES))
     candidates = [run for run in runs if actual_status(run) not in ("finished", "running")]
     if not candidates:
         sweeps = "a sweep goes on by its own command, or by scripts/sweep.py resume"

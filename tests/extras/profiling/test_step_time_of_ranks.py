@@ -91,6 +91,6 @@ def test_the_faster_rank_waits_in_communication(ranks: list[Any]) -> None:
 def test_two_optimizers_stepped_by_hand_are_looked_at(ranks: list[Any]) -> None:
     for _, _, rank in ranks:
         assert rank["steps"] == 2 * 2 * 10  # epochs, optimizers, batches of each process
-        assert rank["off"] == [False, False, False]
+        assert rank["off"] == [False]
         assert rank["steps_measured"] > 0
         assert rank["step_time"]["communication"] >= 0
