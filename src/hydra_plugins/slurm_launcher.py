@@ -12,20 +12,20 @@ class SlurmLauncher(SweepLauncher):
     """Each job in SLURM's queue."""
 
     def executor(self, config: DictConfig) -> tuple[Any, Any]:
-        from lockstep.extras.slurm_queue.launcher import SlurmExecutor
-        from lockstep.extras.slurm_queue.settings import SlurmSettings
+        from lockstep.extras.slurm.launcher import SlurmExecutor
+        from lockstep.extras.slurm.settings import SlurmSettings
 
         settings = SlurmSettings.from_config(config.hydra.launcher)
         return settings, SlurmExecutor(Path(str(config.hydra.sweep.dir)).absolute(), settings)
 
     @staticmethod
     def reconcile(manifest: Any) -> None:
-        from lockstep.extras.slurm_queue.launcher import show_state
+        from lockstep.extras.slurm.launcher import show_state
 
         show_state(manifest)
 
     @staticmethod
     def cancel(manifest: Any) -> int:
-        from lockstep.extras.slurm_queue.launcher import cancel
+        from lockstep.extras.slurm.launcher import cancel
 
         return cancel(manifest)

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning import LightningDataModule, LightningModule, Trainer, seed_everything
-from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch import loggers
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.plugins.precision import DoublePrecision
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
@@ -21,7 +19,7 @@ from lockstep.config.read import check_targets, get_trust
 from lockstep.config.targets import Trust
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
-from lockstep.launchers.environment import this_rank
+from lockstep.launchers.environment import launcher
 from lockstep.models.from_checkpoint import load_model as load_model  # known by this name before
 from lockstep.models.from_checkpoint import load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
@@ -112,7 +110,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     strategy = construct("trainer.strategy", settings.pop("strategy"), {"world_size": plan.world_size})
     settings |= {"accelerator": plan.accelerator, "devices": list(plan.device_ids) if plan.device_ids else plan.devices}
     settings["num_nodes"] = plan.num_nodes
-    plugins: list[Any] = [_cluster_environment(), io]
+    plugins: list[Any] = [launcher().lightning_environment(), io]
     if str(settings.get("precision")).startswith("64"):  # by its name, Lightning refuses it to ModelParallelStrategy
         plugins.append(DoublePrecision())
         del settings["precision"]
@@ -166,11 +164,3 @@ def _plain(cfg: DictConfig, key: str) -> Any:
     """A part of the config as plain containers; null where there is none."""
     node = OmegaConf.select(cfg, key)
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-
-
-def _cluster_environment() -> ClusterEnvironment:
-    """Who has started the ranks, said to Lightning: inside a SLURM job of one task it would guess wrong."""
-    rank = this_rank()
-    if rank is not None and rank.started_by == "slurm":
-        return SLURMEnvironment(auto_requeue=False)
-    return TorchElasticEnvironment() if rank is not None and rank.started_by == "torchrun" else LightningEnvironment()

@@ -157,30 +157,6 @@ def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     assert json.loads((run / "status.json").read_text())["status"] == "finished"
 
 
-def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
-    job = {
-        "SLURM_JOB_ID": "77",
-        "SLURM_STEP_ID": "3",
-        "SLURM_NTASKS": "2",
-        "SLURM_NTASKS_PER_NODE": "2",
-        "SLURM_NNODES": "1",
-        "SLURM_NODEID": "0",
-    }
-    job |= {"SLURM_JOB_NAME": "train", "SLURM_JOB_NODELIST": "localhost", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
-    auto = ("trainer.devices=auto", "trainer.num_nodes=auto")
-    options = (ROOT / "train.py", "trainer.accelerator=cpu", *auto, "debug=fast", WITNESS)
-    tasks = [job | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in (0, 1)]
-    with started(*options, cwd=tmp_path, **tasks[0]) as first, started(*options, cwd=tmp_path, **tasks[1]) as second:
-        output, errors = first.communicate(timeout=120)
-        silent, _ = second.communicate(timeout=60)
-    assert (first.returncode, second.returncode) == (0, 0), errors
-    (run,) = runs(tmp_path)
-    assert run == tmp_path / "logs" / "debug" / "slurm-77.3"
-    assert [seen(run, rank)["world"]["rank"] for rank in (0, 1)] == [0, 1]
-    assert "test/acc" in output
-    assert silent == ""
-
-
 def test_one_batch_is_overfitted(tmp_path: Path) -> None:
     done = train("debug=overfit", "model=mlp", "model.optimizer.lr=1e-2", "trainer.max_epochs=40", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -62,22 +62,6 @@ def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         wait_for(lambda: not processes_marked(mark), seconds=10)
 
 
-def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
-    slurm = {
-        "SLURM_JOB_ID": "1",
-        "SLURM_STEP_ID": "0",
-        "SLURM_NTASKS": "2",
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURM_NTASKS_PER_NODE": "2",
-    }
-    done = train("trainer.devices=3", cwd=tmp_path, **slurm)
-    assert done.returncode == 2
-    line = "trainer.devices=3 trainer.num_nodes=1: slurm has started 2 process(es); accepted is a product of 2"
-    assert done.stderr.strip() == line
-    assert not (tmp_path / "logs").exists()
-
-
 def test_a_request_to_the_whole_group_spares_the_data_workers(tmp_path: Path) -> None:
     """As from `timeout`, `kill -- -PGID` or a container's end; torch's workers would die of it, and the run with them."""
     workers = ("datamodule.num_workers=2", "datamodule.persistent_workers=true", "+callbacks.slow={_target_:faults.Slow}")

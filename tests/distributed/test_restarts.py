@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from agents import torchrun
 from bitwise import differences
-from commands import ROOT, TIMEOUT, started, train
+from commands import TIMEOUT, started, train
 from fits import become_rank, prepared
 from ranks import in_ranks
 from waiting import wait_for
@@ -146,26 +146,6 @@ def test_torchrun_starts_them_again(whole: dict[str, Any], tmp_path: Path) -> No
     assert agent.exitcode == 0, (tmp_path / "output.txt").read_text()
     (run,) = tmp_path.glob("logs/*/*")
     assert (run / "train.log").read_text().count(f"Continuing from {run}/checkpoints/last.ckpt") == 1
-    assert status(run)["status"] == "finished"
-    assert not differences(whole, state(run))
-
-
-def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(whole: dict[str, Any], tmp_path: Path) -> None:
-    """SIGUSR1 to rank one, in a job of one task; then resume=RUN_DIR."""
-    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
-    (tmp_path / "scontrol").chmod(0o755)
-    job = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = train(*OPTIONS, "hydra.run.dir=run", fault("SIGUSR1", 5), cwd=tmp_path, **job)
-    run = tmp_path / "run"
-    assert done.returncode == 75, done.stderr
-    assert (status(run)["status"], status(run)["reason"]) == ("preempted", "preempted by SIGUSR1")
-    assert (tmp_path / "calls").read_text() == "requeue 77\n"
-    assert f"The run was preempted by SIGUSR1. Continue it: python {ROOT}/train.py resume=run" in done.stderr
-    assert "SLURM job 77 is requeued" in done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
-    assert state(run)["global_step"] == 8  # the ranks ask each other before step 10, and after the validation after 8
-    done = train("resume=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     assert status(run)["status"] == "finished"
     assert not differences(whole, state(run))
 

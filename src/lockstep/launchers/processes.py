@@ -24,7 +24,7 @@ from typing import IO, Self
 
 from lockstep import console
 from lockstep.config.plan import cores
-from lockstep.launchers.environment import OF_EACH_PROCESS
+from lockstep.launchers.environment import shared_environment
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 POLL = 0.05  # seconds between two looks
@@ -80,7 +80,7 @@ class Server:
     """An import server of this process, for processes whose environment differs from its own only in what differs by rank."""
 
     def __init__(self, process: Process, requests: socket.socket, environment: Mapping[str, str]) -> None:
-        self.environment = _shared(environment)
+        self.environment = shared_environment(environment)
         self._process, self._requests = process, requests
         self._requests.settimeout(PATIENCE)
 
@@ -91,7 +91,7 @@ class Server:
         with its:
             process = subprocess.Popen(
                 [sys.executable, "-c", _SERVER, *_module_path(request), str(its.fileno())],
-                env=_shared(request.environment),
+                env=shared_environment(request.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -134,10 +134,6 @@ import sys
 from lockstep.launchers.warm_server import begin
 begin(int(requests))
 """
-
-
-def _shared(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in OF_EACH_PROCESS}
 
 
 def _module_path(request: Request) -> list[str]:
@@ -211,7 +207,7 @@ class Processes:
     def _fork(self, request: Request, descriptors: list[int]) -> Forked | None:
         """Has the process forked by a server of its environment, if there is one that answers, else by a new one; None once we
         are asked to stop. Raises OSError if no server can."""
-        for server in [one for one in self._servers if one.environment == _shared(request.environment)]:
+        for server in [one for one in self._servers if one.environment == shared_environment(request.environment)]:
             try:
                 return server.fork(request, descriptors)
             except OSError:  # it has died, is stopped, or has left because the code has changed

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lockstep.atomic_files import write_json
 from lockstep.errors import ConfigError
-from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, note_life, this_rank
+from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, this_rank
 from lockstep.launchers.outcome import Outcome
 
 
@@ -26,7 +26,6 @@ def attach_to_parent() -> bool:
     """
     own, swept = (_lifeline(name) for name in (PARENT_PIPE, SWEEP_PIPE))
     os.environ.pop(SWEEP_PIPE, None)  # what a job starts can't read it
-    note_life()
     pipe = swept if own is None else own
     descriptor = _torchrun() if pipe is None else pipe
     if descriptor is not None:

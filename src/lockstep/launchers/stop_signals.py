@@ -1,4 +1,5 @@
-"""Being asked to stop: by SIGTERM, SIGHUP (the terminal has closed), SIGUSR1 (SLURM's warning before a time limit) and Ctrl-C."""
+"""Being asked to stop: by SIGTERM, SIGHUP (the terminal has closed), SIGUSR1 (a queue's warning before a time limit)
+and Ctrl-C."""
 
 import atexit
 import contextlib
@@ -11,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from lockstep.launchers.slurm import within_job
+from lockstep.launchers.cluster import queue
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 INSISTED = 5.0  # seconds that a process gets to leave by itself after the second Ctrl-C
@@ -72,7 +73,7 @@ class StopSignals:
         where this process listens already, and has been asked.
 
         Calls `overdue` from another thread if this process is still there `deadline` seconds after the first request, or less
-        where SLURM gives it less: its main thread may be stuck where no handler of Python's is run, in a collective that waits
+        where its job ends sooner: its main thread may be stuck where no handler of Python's is run, in a collective that waits
         for a rank, say. While nothing is `deferred` there is nothing to save, and nobody waits for a main thread that is stuck.
         """
         self._handle(signals)
@@ -213,7 +214,7 @@ def _wait(
         if received.count(signal.SIGINT) > 1:
             why, due = "asked for twice", min(due, now + INSISTED)
         elif received and not why:
-            limit = within_job(deadline)
+            limit = queue().within_job(deadline)
             why, due, heard_by = f"no answer within {round(limit, 1):g} s", now + limit, now + HEARD
     overdue(Preempted(leading(received), why))
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from lockstep.config.plan import cores
 from lockstep.errors import ExitCode
-from lockstep.launchers.environment import ERROR_DIR, FOREIGN, PARENT_PIPE, RESTARTS
+from lockstep.launchers.cluster import queue
+from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, PIDS, RESTARTS, without_rank_variables
 from lockstep.launchers.outcome import Outcome
 from lockstep.launchers.processes import PROCESSES, Process
-from lockstep.launchers.slurm import within_job
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 
 POLL = 0.05  # seconds between two looks at the ranks
@@ -57,6 +57,7 @@ def supervise(
                         return _preempted(received)
                     reader, _ = lifelines.enter_context(pipe())
                     ranks.append(_start(command, rank, environment, reader, log, fresh, quiet))  # ended should one fail to start
+                (Path(errors) / PIDS).write_text(" ".join(str(rank.pid) for rank in ranks))
                 return _watch(ranks, received, Path(errors), stop_deadline)
             finally:
                 _end(ranks)
@@ -84,7 +85,7 @@ def _reserved_port() -> Iterator[int]:
 
 
 def _environment(world_size: int, port: int) -> dict[str, str]:
-    environment = {key: value for key, value in os.environ.items() if key not in FOREIGN}
+    environment = without_rank_variables(os.environ)
     environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "NODE_RANK": "0"}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(cores()) // world_size)))
@@ -115,7 +116,7 @@ def _watch(ranks: list[Process], received: list[int], errors: Path, stop_deadlin
         if len(received) > forwarded:
             _pass_on(received[forwarded], ranks, first=not forwarded)
             if not forwarded:
-                stop_deadline = within_job(stop_deadline)
+                stop_deadline = queue().within_job(stop_deadline)
                 ends_by = min(ends_by, now + stop_deadline + LATE)
             forwarded += 1
         if received[:forwarded].count(signal.SIGINT) > 1:

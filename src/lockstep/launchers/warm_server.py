@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from lockstep.atomic_files import stamp_of
 from lockstep.imports import importing_much
+from lockstep.launchers.cluster import known_clusters
 from lockstep.launchers.environment import SWEEP_PIPE, this_rank
 from lockstep.launchers.main_script import run_as_main, show_uncaught
 from lockstep.launchers.process_title import set_title
@@ -172,6 +173,7 @@ def _become(request: Request, imports: Imports, given: list[int], channel: socke
 
 def _as_if_imported_here() -> None:
     """Renews what modules have read from their surroundings, or drawn at random, when they were imported."""
+    known_clusters.cache_clear()
     this_rank.cache_clear()
     if lightning := sys.modules.get("lightning.pytorch.utilities.rank_zero"):
         rank = this_rank()

@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json
 from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.cluster import queue
 from lockstep.launchers.command_line import CommandLine
-from lockstep.launchers.environment import can_resume, rendezvous_id, restarts, this_rank
-from lockstep.launchers.slurm import job_name
+from lockstep.launchers.environment import can_resume, launcher, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.events import Subscribers
 from lockstep.runs.identity import FILE, Identity, check_files
@@ -191,12 +191,10 @@ def _saved_identity(directory: Path, command: CommandLine, is_named: bool) -> Id
 
 
 def _has_run(directory: Path) -> bool:
-    """Does an earlier run have the directory? A status alone, of this very job of SLURM's, is what a rank has left that was asked
-    to stop while rank zero had not begun."""
+    """Returns whether an earlier run has the directory. A status alone, of this very job in a queue, is what a rank has left that
+    was asked to stop while rank zero had not begun."""
     names = [name for name in _RUN_FILES if (directory / name).exists()]
-    if names == ["status.json"] and (job := job_name()) is not None:
-        return (read_json(directory / "status.json") or {}).get("slurm_job") != job
-    return bool(names)
+    return bool(names) and not (names == ["status.json"] and queue().has_written(read_json(directory / "status.json") or {}))
 
 
 def _check_no_sweep(directory: Path) -> None:
@@ -233,7 +231,7 @@ def _check_overwrite(directory: Path, command: CommandLine, *, is_wanted: bool) 
         words = "belongs to an earlier run; accepted is another directory"
         if command.gives_run_dir:
             words += f", resume={directory} to go on with that run, or overwrite=true to set it aside and start over"
-        elif (rendezvous := rendezvous_id()) is not None:
+        elif (rendezvous := launcher().rendezvous()) is not None:
             words += f", or another torchrun --rdzv-id than {rendezvous}"
         raise config_error("hydra.run.dir", directory, words)
     if Path.cwd().is_relative_to(directory):

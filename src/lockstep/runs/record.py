@@ -11,28 +11,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.launchers.environment import restarts
-from lockstep.launchers.slurm import job_name
+from lockstep.launchers.cluster import queue
 from lockstep.places import project
 from lockstep.runs.locks import is_held
 
-LOST_RANK, REQUEUES = "has_lost_rank", "requeues"  # in status.json; see lockstep.runs.after_srun
+LOST_RANK, REQUEUES = "has_lost_rank", "requeues"  # in status.json
 Status = Literal["running", "finished", "failed", "preempted"]
-RANK_ZERO_WITHIN = 10.0  # seconds, since another rank has ended
-_SPEAKER = ".said-by-rank."  # beside the run's files: which of srun's ranks has said how it ended
 _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 
 
 def write_status(
     run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, is_first: bool = False, **more: Any
 ) -> None:
-    """Replaces status.json; the time of the first start is kept unless this is the first, and how often SLURM was asked to
+    """Replaces status.json; the time of the first start is kept unless this is the first, and how often a queue was asked to
     start the run again because it had lost a rank."""
     path = run_dir / "status.json"
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     before = {} if is_first else read_json(path) or {}
     content = {"started": before.get("started", now), "status": status, "reason": reason, "rank": rank, "updated": now}
-    content |= {name: before[name] for name in (REQUEUES,) if name in before} | describe_slurm_job() | more
+    content |= {name: before[name] for name in (REQUEUES,) if name in before} | queue().job() | more
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
 
 
@@ -42,11 +39,6 @@ def write_ranks(run_dir: Path, ranks: Sequence[tuple[str, int]]) -> None:
     if content.get("status") == "running":
         named = [{"rank": number, "host": host, "pid": pid} for number, (host, pid) in enumerate(ranks)]
         write_json(run_dir / "status.json", content | {"ranks": named})
-
-
-def describe_slurm_job() -> dict[str, Any]:
-    """Which job of SLURM's this is, and in which of its lives: each requeue begins one; nothing outside of a job."""
-    return {} if (name := job_name()) is None else {"slurm_job": name, "slurm_restarts": restarts()}
 
 
 def actual_status(run_dir: Path) -> str | None:
@@ -62,32 +54,6 @@ def write_failure(run_dir: Path, reason: str | None, rank: int | None, has_lost_
     content = read_json(run_dir / "status.json") or {}
     if content.get("status") == "running" or (content.get(LOST_RANK) and not has_lost_rank):
         write_status(run_dir, "failed", reason, rank, **({LOST_RANK: True} if has_lost_rank else {}))
-
-
-def first_to_speak(directory: Path, rank: int) -> bool:
-    """Is it this rank? Rank zero, unless that is stuck or dead; then the one that leaves a note in the run's directory first."""
-    deadline = time.monotonic() + (RANK_ZERO_WITHIN if rank else 0)
-    note = directory / _speaker_file()
-    try:
-        while not note.exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        note.open("x").close()
-    except FileExistsError:
-        return False
-    except OSError:  # there is no directory yet, or the disk is full
-        return True
-    return True
-
-
-def forget_speakers(directory: Path) -> None:
-    """Those of the run's earlier lives."""
-    for path in directory.glob(f"{_SPEAKER}*"):
-        if path.name != _speaker_file():
-            path.unlink(missing_ok=True)
-
-
-def _speaker_file() -> str:
-    return f"{_SPEAKER}{job_name()}.{os.environ.get('SLURM_STEP_ID', '0')}.{restarts()}"
 
 
 def environment() -> dict[str, Any]:

@@ -18,13 +18,13 @@ from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
 from lockstep.errors import ExitCode, NamedFailure, config_error
-from lockstep.launchers.environment import SWEPT_KEYS, rank_log, restarts, this_rank
+from lockstep.launchers.cluster import queue
+from lockstep.launchers.environment import SWEPT_KEYS, launcher, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.inherited_config import inherited_config
 from lockstep.launchers.outcome import Outcome, classify_error, no_shared_memory, original_error
 from lockstep.launchers.process_title import set_title
 from lockstep.launchers.rank import end_workers, leave_process_group, report_to_parent
-from lockstep.launchers.slurm import requeue_when_warned
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
@@ -52,7 +52,7 @@ class Run:
         self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.plan, self.command = prepared.plan, prepared.command
-        self.rank = this_rank()
+        self.rank, self.launcher = this_rank(), launcher()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
         self.is_resumed = prepared.is_resumed
@@ -113,10 +113,6 @@ class Run:
             os._exit(outcome.code if self._code is None else self._code)
 
     @property
-    def _is_of_srun(self) -> bool:
-        return self.rank is not None and self.rank.started_by == "slurm"
-
-    @property
     def _global_rank(self) -> int:
         return self.rank.global_rank if self.rank else 0
 
@@ -124,7 +120,6 @@ class Run:
         if self.is_owner:
             try:
                 remove_partial_files(self.directory)
-                record.forget_speakers(self.directory)
                 self._metrics.unlink(missing_ok=True)  # of what is continued
                 record.write_status(self.directory, "running", is_first=not self.is_resumed)
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
@@ -223,8 +218,8 @@ class Run:
             OWN_DIRECTORY.leave()
 
     def _explained(self, outcome: Outcome) -> Outcome:
-        """Of srun's ranks that were asked to stop, one that has nothing to save leaves at once: the others have lost it then."""
-        is_explained = outcome.has_lost_rank and STOP_SIGNALS.received and self._is_of_srun
+        """Of tasks that were asked to stop, one that has nothing to save leaves at once: the others have lost it then."""
+        is_explained = outcome.has_lost_rank and STOP_SIGNALS.received and self.launcher.ranks_are_tasks
         return classify_error(Preempted(leading(STOP_SIGNALS.received)), self._global_rank) if is_explained else outcome
 
     def _end(self, outcome: Outcome) -> None:
@@ -246,14 +241,13 @@ class Run:
             console.say(outcome.reason or "")
             OWN_DIRECTORY.give_back()
         elif outcome.code == ExitCode.PREEMPTED:
-            if self._speaks():
+            if self.launcher.speaks(self.directory, self._global_rank):
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
                 self._subscribers.preempted(outcome.reason or "")
                 console.show_preempted(self.directory, outcome.reason or "")
-                if (
-                    line := requeue_when_warned(outcome.signal, self._resumes_when_requeued())
-                ) is not None:  # which may end this process
+                line = queue().requeue_when_warned(outcome.signal, self._resumes_when_requeued())  # which may end this process
+                if line is not None:
                     console.say(line)
         else:
             if outcome.traceback:
@@ -263,14 +257,9 @@ class Run:
                 record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
 
-    def _speaks(self) -> bool:
-        """Is it this process that says that the run was preempted, and has it requeued? Of srun's ranks, which may be stuck or
-        dead, any may."""
-        return record.first_to_speak(self.directory, self._global_rank) if self._is_of_srun else self.is_owner
-
     def _resumes_when_requeued(self) -> bool:
         """Would the same command, started by a requeue, come to the same directory?"""
-        return self.command.gives_run_dir or (self.rank is not None and self.rank.started_by == "slurm")
+        return self.command.gives_run_dir or self.launcher.ranks_are_tasks
 
 
 def _deadline(cfg: DictConfig, key: str) -> float:

@@ -37,16 +37,6 @@ TORCHRUN_TWO_NODES = {
     "GROUP_RANK": "1",
     "GROUP_WORLD_SIZE": "2",
 }
-SRUN = {
-    "SLURM_JOB_ID": "77",
-    "SLURM_STEP_ID": "3",
-    "SLURM_NTASKS": "8",
-    "SLURM_PROCID": "5",
-    "SLURM_LOCALID": "1",
-    "SLURM_NTASKS_PER_NODE": "4",
-    "SLURM_NNODES": "2",
-}
-
 Started = Callable[[dict[str, str]], None]
 
 
@@ -75,32 +65,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
         (PARENT, Rank("parent", global_rank=1, local_rank=1, world_size=4, num_nodes=1)),
         (TORCHRUN, Rank("torchrun", global_rank=1, local_rank=1, world_size=2, num_nodes=1)),
         (TORCHRUN_TWO_NODES, Rank("torchrun", global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
-        (SRUN, Rank("slurm", global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
-        (SRUN | {"ENVIRONMENT": "BATCH"}, Rank("slurm", 5, 1, 8, 2)),  # srun inside sbatch
-        (SRUN | PARENT, Rank("parent", 1, 1, 4, 1)),  # our parent inside a job
-        (SRUN | TORCHRUN, Rank("torchrun", 1, 1, 2, 1)),  # torchrun inside a job
-        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, None),  # a job of one task
-        ({"SLURM_JOB_ID": "77", "SLURM_PROCID": "0"}, None),  # sbatch without --ntasks
-        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4"}, None),  # the shell of salloc
     ],
 )
 def test_rank_of_an_environment(env: dict[str, str], rank: Rank | None) -> None:
     assert rank_in(env) == rank
-
-
-def test_several_tasks_of_sbatch_without_srun_are_refused() -> None:
-    """The batch script is task 0 of 8 then, and would train alone."""
-    env = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "BATCH"}
-    with pytest.raises(ConfigError) as refused:
-        rank_in(env)
-    assert str(refused.value) == "SLURM_NTASKS=8: inside sbatch, start it with `srun python train.py ...`"
-
-
-def test_several_tasks_without_their_number_per_node_are_refused() -> None:
-    env = {name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"}
-    with pytest.raises(ConfigError) as refused:
-        rank_in(env)
-    assert str(refused.value) == "SLURM_NTASKS=8: give --ntasks-per-node to srun or sbatch, which Lightning needs"
 
 
 @pytest.mark.parametrize(
@@ -117,10 +85,6 @@ def test_several_tasks_without_their_number_per_node_are_refused() -> None:
         (TORCHRUN | {"WORLD_SIZE": "0"}, "WORLD_SIZE=0: is less than 1; accepted is the environment of torchrun"),
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE=0: is less than 1; accepted is the environment of"),
         (TORCHRUN | {"RANK": "-1"}, "RANK=-1: is less than 0; accepted is the environment of torchrun"),
-        (SRUN | {"SLURM_NNODES": "0"}, "SLURM_NNODES=0: is less than 1; accepted is the environment of srun"),
-        ({"SLURM_NTASKS": "abc"}, "SLURM_NTASKS=abc: is not a number; accepted is the environment of srun"),
-        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x: is not a number; accepted is the environment of srun"),
-        (SRUN | {"SLURM_PROCID": ""}, "SLURM_PROCID=: is not a number; accepted is the environment of srun"),
     ],
 )
 def test_what_is_left_of_another_launcher_s_environment_is_named(env: dict[str, str], line: str) -> None:
@@ -142,11 +106,6 @@ def test_run_id_of_one_process_is_its_own(started: Started) -> None:
     ids = {run_id() for _ in range(200)}
     assert len(ids) == 200  # all within a second or two: 3 random bytes tell them apart
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[0-9a-f]{6}", name) for name in ids)
-
-
-def test_run_id_under_srun_is_the_step(started: Started) -> None:
-    started(SRUN)
-    assert run_id() == "slurm-77.3"
 
 
 def test_run_id_under_torchrun_is_the_agent_that_all_ranks_have_as_parent(started: Started) -> None:
@@ -184,8 +143,6 @@ def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> No
         (PARENT | {"RANK": "0"}, "train.log", None),  # the parent has saved the config
         (TORCHRUN, "train.rank1.log", None),
         (TORCHRUN | {"RANK": "0"}, "train.log", ".hydra"),
-        (SRUN, "train.rank5.log", None),
-        (SRUN | {"SLURM_PROCID": "0"}, "train.log", ".hydra"),
     ],
 )
 def test_one_process_saves_the_config_and_each_has_a_log(
@@ -210,18 +167,20 @@ def test_only_rank_zero_speaks_on_the_terminal(env: dict[str, str], speaks: bool
 
 AGENT = """
 import os, subprocess, sys
+ranks = []
 for rank in "210":
     environment = os.environ | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "3"}
-    process = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment, stdin=subprocess.PIPE)
-process.wait()
+    ranks.insert(0, subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment, stdin=subprocess.PIPE))
+with open("pids", "w") as file:
+    file.write(" ".join(str(rank.pid) for rank in ranks))
+ranks[0].wait()
 """
 RANK = """
 import os, sys, time
-from lockstep.launchers.environment import dead_ranks, note_life
-note_life()
+from lockstep.launchers.environment import dead_ranks
 if os.environ["RANK"] == "2":
     sys.stdin.read()
-while os.environ["RANK"] == "0" and not dead_ranks():
+while os.environ["RANK"] == "0" and not (os.path.exists("pids") and dead_ranks()):
     time.sleep(0.05)
 print(os.environ["RANK"], dead_ranks())
 """
@@ -231,5 +190,7 @@ print(os.environ["RANK"], dead_ranks())
 def test_which_rank_has_died_is_seen_from_another(launcher: str, tmp_path: Path) -> None:
     """Rank one ends at once, which rank zero waits for; rank two goes on to the end."""
     env = os.environ | {launcher: "9", ERROR_DIR: str(tmp_path)}
-    agent = subprocess.run([sys.executable, "-c", AGENT, RANK], capture_output=True, text=True, check=True, timeout=60, env=env)
+    agent = subprocess.run(
+        [sys.executable, "-c", AGENT, RANK], capture_output=True, text=True, check=True, timeout=60, env=env, cwd=tmp_path
+    )
     assert "0 [1]" in agent.stdout.splitlines()

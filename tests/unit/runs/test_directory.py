@@ -14,6 +14,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import ConfigError
+from lockstep.launchers.cluster import Cluster
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import RESTARTS, Rank
 from lockstep.runs import directory as directories
@@ -152,7 +153,7 @@ def test_the_working_directory_is_not_set_aside(tmp_path: Path, monkeypatch: pyt
 
 
 def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable of a requeued SLURM job is seen by every command inside it."""
+    """A variable of a requeued job is seen by every command inside it."""
     run = run_in(tmp_path / "run", "seed=1")
     monkeypatch.setenv(RESTARTS, "1")
     before = Identity.read(run)
@@ -167,9 +168,9 @@ def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: P
 def test_a_status_alone_is_no_run_of_the_job_that_has_left_it(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank has left it that was asked to stop while rank zero had not begun; the job is requeued and begins anew."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "status.json").write_text(json.dumps({"status": "preempted", "slurm_job": "77"}))
-    for name, value in {"SLURM_JOB_ID": job, RESTARTS: "1"}.items():
-        monkeypatch.setenv(name, value)
+    (tmp_path / "run" / "status.json").write_text(json.dumps({"status": "preempted", "job": "77"}))
+    monkeypatch.setenv(RESTARTS, "1")
+    monkeypatch.setattr(Cluster, "has_written", lambda _, status: status["job"] == job)
     if job == "77":
         begin(config(str(tmp_path / "run")), 64)
         return
@@ -181,7 +182,7 @@ def test_nodes_that_meet_again_go_on_with_a_run_that_is_not_over(tmp_path: Path,
     """One that has come later counts no restarts, and each rank finds the same for itself."""
     run = run_in(tmp_path / "run", "seed=1")
     monkeypatch.setattr(directories, "can_resume", lambda: True)
-    monkeypatch.setattr(directories, "rendezvous_id", lambda: "job7")
+    monkeypatch.setattr(Cluster, "rendezvous", lambda _: "job7")
     before, same, other = Identity.read(run), config(str(run), "seed=1", given=False), config(str(run), "seed=9", given=False)
     words = "belongs to an earlier run; accepted is another directory, or another torchrun --rdzv-id than job7"
     with pytest.raises(ConfigError, match=words):

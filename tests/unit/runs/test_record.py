@@ -186,3 +186,14 @@ def test_without_git_there_is_no_commit(error: Exception, monkeypatch: pytest.Mo
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "_PACKAGES", ("no-such-package-at-all",))
     assert record.environment()["versions"] == {"no-such-package-at-all": None}
+
+
+def test_a_rank_s_own_words_explain_that_it_was_lost(tmp_path: Path) -> None:
+    record.write_status(tmp_path, "running")
+    record.write_failure(tmp_path, "rank 0 has lost rank 1", 0, has_lost_rank=True)
+    record.write_failure(tmp_path, "rank 2 has lost rank 1", 2, has_lost_rank=True)
+    assert (read_json(tmp_path / "status.json") or {})["reason"] == "rank 0 has lost rank 1"
+    record.write_failure(tmp_path, "rank 1: ValueError", 1)
+    record.write_failure(tmp_path, "rank 2: ValueError", 2)
+    assert (read_json(tmp_path / "status.json") or {})["reason"] == "rank 1: ValueError"
+    assert "has_lost_rank" not in (read_json(tmp_path / "status.json") or {})

@@ -15,8 +15,8 @@ import pytest
 from waiting import once, wait_for
 
 from lockstep.errors import ConfigError
-from lockstep.extras.slurm_queue.launcher import SlurmExecutor, cancel
-from lockstep.extras.slurm_queue.settings import SlurmSettings
+from lockstep.extras.slurm.launcher import SlurmExecutor, cancel
+from lockstep.extras.slurm.settings import SlurmSettings
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.manifest import Manifest

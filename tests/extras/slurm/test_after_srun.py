@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.runs.after_srun import main
-from lockstep.runs.record import first_to_speak, forget_speakers, write_failure, write_status
+from lockstep.extras.slurm.after_srun import main
 
 RUNNING = {"status": "running", "reason": None}
 LOST = {"status": "failed", "reason": "rank 1 is lost", "has_lost_rank": True}
@@ -96,26 +95,3 @@ def test_a_requeue_that_slurm_refuses(state: str, stands: str, tmp_path: Path) -
     main(1, 2, ["hydra.run.dir=run"])
     assert status(run_dir)[0] == stands
     assert ("SLURM job 7 was not requeued: no" in str(status(run_dir)[1])) == (stands == "failed")
-
-
-def test_a_rank_s_own_words_explain_that_it_was_lost(tmp_path: Path) -> None:
-    write_status(tmp_path, "running")
-    write_failure(tmp_path, "rank 0 has lost rank 1", 0, has_lost_rank=True)
-    write_failure(tmp_path, "rank 2 has lost rank 1", 2, has_lost_rank=True)
-    assert status(tmp_path)[1] == "rank 0 has lost rank 1"
-    write_failure(tmp_path, "rank 1: ValueError", 1)
-    write_failure(tmp_path, "rank 2: ValueError", 2)
-    assert status(tmp_path)[1] == "rank 1: ValueError"
-    assert "has_lost_rank" not in json.loads((tmp_path / "status.json").read_text())
-
-
-def test_one_rank_speaks_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.runs.record.RANK_ZERO_WITHIN", 0.2)
-    assert first_to_speak(tmp_path, rank=0)
-    assert not first_to_speak(tmp_path, rank=1)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert first_to_speak(tmp_path, rank=1)  # rank zero is stuck
-    assert not first_to_speak(tmp_path, rank=0)
-    forget_speakers(tmp_path)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".1"]
-    assert first_to_speak(tmp_path / "there-is-none", rank=1)

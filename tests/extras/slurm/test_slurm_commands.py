@@ -9,9 +9,10 @@ import fake_slurm
 import pytest
 from waiting import wait_for
 
-from lockstep.extras.slurm_queue.commands import (
+from lockstep.extras.slurm.commands import (
     Refused,
     Task,
+    Unanswered,
     accounted,
     cancel,
     largest_array,
@@ -20,7 +21,6 @@ from lockstep.extras.slurm_queue.commands import (
     tasks,
     wait_for_sbatch,
 )
-from lockstep.launchers.slurm import Unanswered
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The end of srun in a batch script, for what none of its tasks could say or do any more: they were killed with their node, or
 srun could not start them.
 
-    python -m lockstep.runs.after_srun CODE AT_MOST [overrides]
+    python -m lockstep.extras.slurm.after_srun CODE AT_MOST [overrides]
 
 CODE is what srun has ended with, the overrides are the run's. Where ranks were lost, the job goes back into the queue, up to
 AT_MOST times for a run, which then goes on from its last checkpoint; else status.json says how the run has ended.
@@ -16,10 +16,11 @@ from typing import Any
 from lockstep import console
 from lockstep.atomic_files import read_json
 from lockstep.errors import ExitCode
+from lockstep.extras.slurm.cluster import Slurm, job_name, requeue, state_of_job
+from lockstep.extras.slurm.commands import Unanswered
 from lockstep.launchers.environment import restarts
-from lockstep.launchers.slurm import Unanswered, job_name, requeue, state_of_job
 from lockstep.runs.identity import FILE
-from lockstep.runs.record import LOST_RANK, REQUEUES, describe_slurm_job, write_status
+from lockstep.runs.record import LOST_RANK, REQUEUES, write_status
 from lockstep.runs.resume import directory_of_command
 
 _WARNED = (ExitCode.PREEMPTED, 128 + signal.SIGUSR1)  # before anybody could say so
@@ -28,7 +29,7 @@ _WARNED = (ExitCode.PREEMPTED, 128 + signal.SIGUSR1)  # before anybody could say
 def main(code: int, at_most: int, overrides: Sequence[str]) -> None:
     directory = directory_of_command(overrides)
     said = ({} if directory is None else read_json(directory / "status.json")) or {}
-    is_of_this_life = said.items() >= describe_slurm_job().items()
+    is_of_this_life = said.items() >= Slurm().job().items()
     if (name := job_name()) is None or not _has_lost_ranks(code, said if is_of_this_life else {}):
         return
     is_warned = code in _WARNED

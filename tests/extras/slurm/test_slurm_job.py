@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.launchers.slurm import requeue_when_warned, within_job
+from lockstep.launchers.cluster import queue
 
 
 @pytest.fixture
@@ -23,41 +23,41 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_only_the_warning_before_a_time_limit_requeues(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert requeue_when_warned(signal.SIGUSR1, True) is None  # no SLURM
+    assert queue().requeue_when_warned(signal.SIGUSR1, True) is None  # no SLURM
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, 0):
-        assert requeue_when_warned(number, True) is None
+        assert queue().requeue_when_warned(number, True) is None
     assert calls.read_text() == ""
-    assert requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 12 is requeued"
+    assert queue().requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 12 is requeued"
     assert calls.read_text() == "requeue 12\n"
     said = "SLURM job 12 was not requeued: it would begin anew, in another directory; give hydra.run.dir"
-    assert requeue_when_warned(signal.SIGUSR1, False) == said
+    assert queue().requeue_when_warned(signal.SIGUSR1, False) == said
     assert calls.read_text() == "requeue 12\n"
 
 
 def test_a_task_of_an_array_is_requeued_alone(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("SLURM_JOB_ID", "15"), ("SLURM_ARRAY_JOB_ID", "14"), ("SLURM_ARRAY_TASK_ID", "3")):
         monkeypatch.setenv(name, value)
-    assert requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 14_3 is requeued"
+    assert queue().requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 14_3 is requeued"
     assert calls.read_text() == "requeue 14_3\n"
 
 
 def test_half_of_an_array_s_variables_is_none_of_a_job(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "14")
-    assert requeue_when_warned(signal.SIGUSR1, True) is None
+    assert queue().requeue_when_warned(signal.SIGUSR1, True) is None
     assert calls.read_text() == ""
 
 
 def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "13")
-    assert requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"
+    assert queue().requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"
     (calls.parent / "scontrol").unlink()
     monkeypatch.setenv("PATH", str(calls.parent))
-    assert (requeue_when_warned(signal.SIGUSR1, True) or "").startswith("SLURM job 13 was not requeued: ")
+    assert (queue().requeue_when_warned(signal.SIGUSR1, True) or "").startswith("SLURM job 13 was not requeued: ")
 
 
 @pytest.mark.parametrize(
-    ("queue", "seconds"),
+    ("said", "seconds"),
     [
         ("RUNNING|1:40", 80),  # what is spared is for the requeue
         ("RUNNING|0:10", 5),
@@ -68,13 +68,13 @@ def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_request_has_to_be_met_before_slurm_ends_the_job(
-    queue: str, seconds: float, calls: Path, monkeypatch: pytest.MonkeyPatch
+    said: str, seconds: float, calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert within_job(300) == 300  # no SLURM
+    assert queue().within_job(300) == 300  # no SLURM
     monkeypatch.setenv("SLURM_JOB_ID", "12")
-    assert within_job(300) == 300  # that does not answer
-    for name, words in {"squeue": queue, "scontrol": "KillWait                = 30 sec"}.items():
+    assert queue().within_job(300) == 300  # that does not answer
+    for name, words in {"squeue": said, "scontrol": "KillWait                = 30 sec"}.items():
         (calls.parent / name).write_text(f"#!/bin/sh\necho '{words}'\n")
         (calls.parent / name).chmod(0o755)
-    assert within_job(300) == seconds
-    assert within_job(3) == 3
+    assert queue().within_job(300) == seconds
+    assert queue().within_job(3) == 3

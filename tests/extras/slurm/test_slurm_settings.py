@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 
 from lockstep.config.plan import Plan, TargetNodes
 from lockstep.errors import ConfigError
-from lockstep.extras.slurm_queue.launcher import SlurmExecutor
-from lockstep.extras.slurm_queue.settings import SlurmSettings
+from lockstep.extras.slurm.launcher import SlurmExecutor
+from lockstep.extras.slurm.settings import SlurmSettings
 from lockstep.runs.composition import compose
 
 

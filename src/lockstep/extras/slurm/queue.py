@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 
 from lockstep.atomic_files import read_json
-from lockstep.extras.slurm_queue import commands
-from lockstep.extras.slurm_queue.commands import Task
-from lockstep.launchers.slurm import Unanswered
+from lockstep.extras.slurm import commands
+from lockstep.extras.slurm.commands import Task, Unanswered
 from lockstep.sweeps.executor import Attempt
 from lockstep.sweeps.job_directory import read_state, read_status
 from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, JobState

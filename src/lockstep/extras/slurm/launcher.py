@@ -17,12 +17,11 @@ from lockstep.atomic_files import replace_text, write_json
 from lockstep.config.plan import Plan, TargetNodes
 from lockstep.console import say
 from lockstep.errors import ConfigError, config_error
-from lockstep.extras.slurm_queue import commands
-from lockstep.extras.slurm_queue.commands import Refused
-from lockstep.extras.slurm_queue.queue import CODE, Queue, QueuedAttempt, RefusedAttempt
-from lockstep.extras.slurm_queue.settings import SBATCH_KEYS, SlurmSettings
+from lockstep.extras.slurm import commands
+from lockstep.extras.slurm.commands import Refused, Unanswered
+from lockstep.extras.slurm.queue import CODE, Queue, QueuedAttempt, RefusedAttempt
+from lockstep.extras.slurm.settings import SBATCH_KEYS, SlurmSettings
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.launchers.slurm import Unanswered
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT, state_after

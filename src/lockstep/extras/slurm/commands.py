@@ -1,4 +1,4 @@
-"""SLURM's queue, as its own commands show it: sbatch, squeue, sacct, sinfo and scancel; for jobs that a sweep puts into it.
+"""SLURM's commands: sbatch, squeue, sacct, sinfo, scontrol and scancel.
 
 Not by submitit: it keeps the numbers of jobs in the memory of the process that has submitted them, unpickles a function where a
 sweep's job is a command line, and asks sacct alone, which says nothing on a cluster without accounting. What is needed of it is
@@ -8,13 +8,13 @@ what is below.
 import fcntl
 import os
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.launchers.slurm import Unanswered, answer, parse_seconds, run_slurm
-
+PATIENCE = 60.0  # seconds that one of them may take
 # The states, of JOB STATE CODES in squeue(1), of a job that is over.
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 ENDED |= {"REVOKED", "TIMEOUT"}
@@ -25,6 +25,10 @@ _FIELDS = "%F|%K|%j|%T|%r|%M|%N"
 # Variables of the place where this process runs, which a job must not inherit; what leads to SLURM stays.
 _PLACE_VARIABLES = ("LOCKSTEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_")
 _PLACE_VARIABLES += ("CUDA_VISIBLE_DEVICES",)
+
+
+class Unanswered(RuntimeError):
+    """The controller can't be asked now."""
 
 
 class Refused(RuntimeError):
@@ -146,3 +150,35 @@ def node_summary(nodes: str) -> str:
         return ""
     rows = dict.fromkeys(tuple(line.split("|", 2)) for line in lines if line.count("|") >= 2)
     return ", ".join(f"{node} is {state} ({why})" for node, state, why in rows if re.match("down|fail|drain|unknown", state))
+
+
+def answer(*command: str, patience: float = PATIENCE) -> str:
+    """Returns the output of one of SLURM's commands. Raises Unanswered if it fails."""
+    done = run_slurm(*command, patience=patience)
+    if done.returncode:
+        raise Unanswered(f"{command[0]}: {' '.join(done.stderr.split()) or f'ended with code {done.returncode}'}")
+    return done.stdout
+
+
+def run_slurm(*command: str, patience: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs one of SLURM's commands in a session of its own, so that Ctrl-C does not end it half-way."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=patience, check=False, start_new_session=True, **options
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unanswered(f"{command[0]}: no answer within {patience:g} s") from error
+    except OSError as error:
+        raise Unanswered(f"{command[0]}: {error.strerror}") from error
+
+
+def parse_seconds(used: str) -> float:
+    """1-02:03:04 and 03:04 are days, hours, minutes and seconds."""
+    days, _, rest = used.rpartition("-")
+    try:
+        total = 0
+        for part in rest.split(":"):
+            total = total * 60 + int(part)
+        return float(total + 86400 * int(days or 0))
+    except ValueError:  # INVALID, by squeue(1)
+        return 0.0

@@ -1,0 +1,176 @@
+"""Ranks that srun has started, and a run in a job of one task: what their environment says, without any SLURM."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import ROOT, runs, started, train
+
+from lockstep.errors import ConfigError
+from lockstep.extras.slurm import cluster
+from lockstep.extras.slurm.cluster import Slurm
+from lockstep.launchers.cluster import Rank
+from lockstep.launchers.environment import PARENT_PIPE, output_subdir, rank_in, rank_log, run_id, this_rank
+from lockstep.launchers.supervisor import _environment
+
+PARENT = {PARENT_PIPE: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+TORCHRUN |= {"GROUP_WORLD_SIZE": "1"}
+SRUN = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "3",
+    "SLURM_NTASKS": "8",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS_PER_NODE": "4",
+    "SLURM_NNODES": "2",
+}
+
+
+@pytest.mark.parametrize(
+    ("env", "rank"),
+    [
+        (SRUN, Rank("slurm", global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
+        (SRUN | {"ENVIRONMENT": "BATCH"}, Rank("slurm", 5, 1, 8, 2)),  # srun inside sbatch
+        (SRUN | PARENT, Rank("parent", 1, 1, 4, 1)),  # our parent inside a job
+        (SRUN | TORCHRUN, Rank("torchrun", 1, 1, 2, 1)),  # torchrun inside a job
+        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, None),  # a job of one task
+        ({"SLURM_JOB_ID": "77", "SLURM_PROCID": "0"}, None),  # sbatch without --ntasks
+        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4"}, None),  # the shell of salloc
+    ],
+)
+def test_rank_of_an_environment(env: dict[str, str], rank: Rank | None) -> None:
+    assert rank_in(env) == rank
+
+
+def test_several_tasks_of_sbatch_without_srun_are_refused() -> None:
+    """The batch script is task 0 of 8 then, and would train alone."""
+    env = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "BATCH"}
+    with pytest.raises(ConfigError) as refused:
+        rank_in(env)
+    assert str(refused.value) == "SLURM_NTASKS=8: inside sbatch, start it with `srun python train.py ...`"
+
+
+def test_several_tasks_without_their_number_per_node_are_refused() -> None:
+    env = {name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"}
+    with pytest.raises(ConfigError) as refused:
+        rank_in(env)
+    assert str(refused.value) == "SLURM_NTASKS=8: give --ntasks-per-node to srun or sbatch, which Lightning needs"
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        (SRUN | {"SLURM_NNODES": "0"}, "SLURM_NNODES=0: is less than 1; accepted is the environment of srun"),
+        ({"SLURM_NTASKS": "abc"}, "SLURM_NTASKS=abc: is not a number; accepted is the environment of srun"),
+        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x: is not a number; accepted is the environment of srun"),
+        (SRUN | {"SLURM_PROCID": ""}, "SLURM_PROCID=: is not a number; accepted is the environment of srun"),
+    ],
+)
+def test_what_is_left_of_its_environment_is_named(env: dict[str, str], line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        rank_in(env)
+    assert str(refused.value).startswith(line)
+
+
+@pytest.fixture
+def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes this process one that srun has started."""
+    for name, value in SRUN.items():
+        monkeypatch.setenv(name, value)
+    this_rank.cache_clear()
+    yield
+    this_rank.cache_clear()
+
+
+@pytest.mark.usefixtures("task")
+def test_the_run_is_named_after_the_step_and_each_rank_has_a_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert run_id() == "slurm-77.3"
+    assert (rank_log(), output_subdir(None, str(tmp_path))) == ("train.rank5.log", None)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    this_rank.cache_clear()
+    assert (rank_log(), output_subdir(None, str(tmp_path))) == ("train.log", ".hydra")
+
+
+def test_ranks_of_our_own_parent_do_not_see_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Slurm.rank_variables:
+        monkeypatch.setenv(name, "3")
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    environment = _environment(world_size=3, port=12345)
+    assert not environment.keys() & set(Slurm.rank_variables)
+    assert environment["SLURM_JOB_ID"] == "77"
+
+
+def test_one_rank_speaks_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "RANK_ZERO_WITHIN", 0.2)
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    slurm = Slurm()
+    assert slurm.speaks(tmp_path, rank=0)
+    assert not slurm.speaks(tmp_path, rank=1)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert slurm.speaks(tmp_path, rank=1)  # rank zero is stuck
+    assert not slurm.speaks(tmp_path, rank=0)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".1"]
+    assert slurm.speaks(tmp_path / "there-is-none", rank=1)
+
+
+def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
+    job = {
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "3",
+        "SLURM_NTASKS": "2",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_NNODES": "1",
+        "SLURM_NODEID": "0",
+    }
+    job |= {"SLURM_JOB_NAME": "train", "SLURM_JOB_NODELIST": "localhost", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
+    auto = ("trainer.devices=auto", "trainer.num_nodes=auto")
+    options = (ROOT / "train.py", "trainer.accelerator=cpu", *auto, "debug=fast")
+    tasks = [job | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in (0, 1)]
+    with started(*options, cwd=tmp_path, **tasks[0]) as first, started(*options, cwd=tmp_path, **tasks[1]) as second:
+        output, errors = first.communicate(timeout=120)
+        silent, _ = second.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0), errors
+    (run,) = runs(tmp_path)
+    assert run == tmp_path / "logs" / "debug" / "slurm-77.3"
+    assert (run / "train.rank1.log").is_file()
+    assert "test/acc" in output
+    assert silent == ""
+
+
+def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
+    slurm = {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NTASKS_PER_NODE": "2",
+    }
+    done = train("trainer.devices=3", cwd=tmp_path, **slurm)
+    assert done.returncode == 2
+    line = "trainer.devices=3 trainer.num_nodes=1: slurm has started 2 process(es); accepted is a product of 2"
+    assert done.stderr.strip() == line
+    assert not (tmp_path / "logs").exists()
+
+
+def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(tmp_path: Path) -> None:
+    """SIGUSR1 to rank one, in a job of one task; then resume=RUN_DIR."""
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    job = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    options = ("trainer.devices=2", "trainer.max_epochs=2", "model=mlp", "test=false", "hydra.run.dir=run")
+    done = train(*options, "+callbacks.fault={_target_:faults.Fault,rank:1,how:SIGUSR1,batch:5}", cwd=tmp_path, **job)
+    run = tmp_path / "run"
+    assert done.returncode == 75, done.stderr
+    status = json.loads((run / "status.json").read_text())
+    assert (status["status"], status["reason"], status["slurm_job"]) == ("preempted", "preempted by SIGUSR1", "77")
+    assert (tmp_path / "calls").read_text() == "requeue 77\n"
+    assert f"The run was preempted by SIGUSR1. Continue it: python {ROOT}/train.py resume=run" in done.stderr
+    assert "SLURM job 77 is requeued" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    done = train("resume=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run / "status.json").read_text())["status"] == "finished"
