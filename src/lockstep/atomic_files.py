@@ -14,11 +14,11 @@ log = logging.getLogger(__name__)
 
 _PARTIAL = ".partial"
 _NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES}
-Stamp = tuple[int, int, int]  # by which a file is told from the next of its name
+Stamp = tuple[int, int, int]  # another one for the next file of that name
 _named = set[Path]()  # unreadable files that have been named: once is enough for whoever polls
 
 
-def stamp_of(path: Path) -> Stamp | None:
+def read_stamp(path: Path) -> Stamp | None:
     """Another one when a file is replaced or appended to, whatever the clock says; None where there is none."""
     try:
         stat = path.stat()
@@ -28,7 +28,7 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """As replace_text does. NaN and infinity, which JSON does not have, become null."""
+    """Replaces a file as replace_text does. NaN and infinity, which JSON does not have, become null."""
     replace_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
 
 
@@ -53,7 +53,7 @@ def replacing(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
 
 
 def sync(file: IO[Any]) -> None:
-    """What was written so far is on the disk, also for who opens the file by its name."""
+    """Brings to the disk what was written so far, also for who opens the file by its name."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -73,7 +73,7 @@ def sync_folder(folder: Path, *, strict: bool = False) -> None:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """What writers that were killed have left in a folder; nobody else may be writing there."""
+    """Removes what killed writers have left in a folder; nobody else may be writing there."""
     for path in folder.glob(f".*{_PARTIAL}"):
         path.unlink(missing_ok=True)
 

@@ -84,7 +84,7 @@ def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | 
 
 
 def _add_callbacks(cfg: DictConfig, plan: Plan, model: Any, datamodule: Any, trainer: Any) -> None:
-    """Those that every run has, and those for a model or data that is no Task or DataModule, which are imported for it alone."""
+    """Adds those that every run has, and those for a model or data that is no Task or DataModule, imported for it alone."""
     if not isinstance(model, Task):  # a Task says in the config what it logs; another module shows it in a batch of validation
         if cfg.trainer.num_sanity_val_steps is None:
             trainer.num_sanity_val_steps = 1
@@ -143,7 +143,7 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module) -> int
 
 
 def _instances(cfg: DictConfig, group: str, given: Callable[[Factory], dict[str, Any]] = lambda _: {}) -> list[Any]:
-    """The objects of a group of named entries; an entry that is null has been taken out."""
+    """Builds the objects of a group of named entries; an entry may be null."""
     entries = _plain(cfg, group) or {}
     factories = [Factory(f"{group}.{name}", entry) for name, entry in entries.items() if entry is not None]
     return [factory.construct(given(factory)) for factory in factories]

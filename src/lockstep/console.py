@@ -25,7 +25,7 @@ UNLIMITED = 100_000  # columns of what is printed to no terminal
 
 
 def survive_lost_output() -> None:
-    """From now on nothing that this process prints can end it or hold it up: what is printed to a terminal that has closed,
+    """Sees to it that nothing that this process prints can end it or hold it up: what is printed to a terminal that has closed,
     a pipe whose reader has gone or sleeps, or a full disk is dropped. The log files in the run's directory have it.
 
     Streams that are not the process's own, a notebook's say, are left as they are.
@@ -39,7 +39,7 @@ def survive_lost_output() -> None:
 
 
 def _open_closed_descriptors() -> None:
-    """Of a process started with `>&-`: otherwise the next file that is opened would be taken for standard output."""
+    """Opens what a process was started without, by `>&-`: else the next file that is opened would be standard output."""
     descriptor = os.open(os.devnull, os.O_RDWR)
     while descriptor <= 2:
         os.set_inheritable(descriptor, True)
@@ -81,7 +81,7 @@ class _Output(io.RawIOBase):
         return self._is_read
 
     def _let_go(self) -> None:
-        """What is written by C code, by processes started from here, and when Python exits, goes nowhere too."""
+        """Sends nowhere, too, what is written by C code, by processes started from here, and when Python exits."""
         with contextlib.suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             for descriptor in {self._descriptor, self._writes_to} - {nowhere}:
@@ -100,7 +100,7 @@ def _not_blocking(descriptor: int) -> int:
 
 class _Text(io.TextIOWrapper):
     def close(self) -> None:
-        """Not really: others print here too, and would get a ValueError."""
+        """Flushes, and does not close: others print here too, and would get a ValueError."""
         self.flush()
 
 
@@ -129,7 +129,7 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:
-    """How to go on."""
+    """Says how to go on."""
     command = command_line("train.py", f"resume={_relative(run_dir)}")
     how = f" Continue it: {command}" if (run_dir / ".hydra").is_dir() else ""
     begins = "" if any(run_dir.glob("checkpoints/*.ckpt")) else " No checkpoint was saved: it will begin anew."
@@ -173,7 +173,7 @@ def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:
 
 
 def table(rows: Iterable[Sequence[str]], columns: Sequence[str] = (), **style: Any) -> Table:
-    """For rich; what looks like its markup is text like any other."""
+    """Makes a table for rich; what looks like its markup is text like any other."""
     content = Table(*(Column(Text(name)) for name in columns), show_header=bool(columns), **style)
     for row in rows:
         content.add_row(*map(Text, row))

@@ -19,7 +19,7 @@ def is_project(folder: Path) -> bool:
 
 
 def import_from_project() -> None:
-    """From now on the packages in the project's src/ can be imported, be the project installed or not."""
+    """Makes the packages in the project's src/ importable, be the project installed or not."""
     if (source := str(project() / "src")) not in sys.path:
         sys.path.insert(1, source)  # behind the program's own folder
 

@@ -48,7 +48,7 @@ class LastCheckpoint(Checkpoint):
         self._run_id = read_run_id(Path(trainer.default_root_dir))
 
     def state_dict(self) -> dict[str, Any]:
-        """Of every checkpoint of the run, the best one too: which run it is of."""
+        """Says in every checkpoint of the run, the best one too, which run it belongs to."""
         return {} if self._run_id is None else {"run_id": self._run_id}
 
     def save(self, trainer: Trainer, wait: bool = False) -> None:
@@ -71,7 +71,7 @@ class LastCheckpoint(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()
         if trainer.world_size > 1:
-            _check_that_all_are_at(trainer.strategy.broadcast(trainer.global_step), trainer)
+            _check_same_step(trainer.strategy.broadcast(trainer.global_step), trainer)
         if not batches_trained(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
             trainer.fit_loop.epoch_loop.restarting = False
 
@@ -111,20 +111,20 @@ class LastCheckpoint(Checkpoint):
 
 
 def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:
-    """The trainer's callback of that kind; None where it has been taken out."""
+    """Returns the trainer's callback of that kind; None where there is none."""
     return next((callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)), None)
 
 
-def _check_that_all_are_at(step: int, trainer: Trainer) -> None:
-    """Each rank reads the checkpoint itself, and a host may see for a while the file that another has replaced (nfs(5), on the
-    cache of attributes)."""
+def _check_same_step(step: int, trainer: Trainer) -> None:
+    """Raises NamedFailure on a rank at another step: each reads the checkpoint itself, and a host may see for a
+    while the file that another has replaced (nfs(5), on the cache of attributes)."""
     if trainer.global_step != step:
         where = f"rank {trainer.global_rank} has a checkpoint of step {trainer.global_step}, rank 0 of step {step}"
         raise NamedFailure(f"{where}: the file system shows them different files; resume once more")
 
 
 def _rewind_progress(loop: dict[str, Any], within: bool) -> None:
-    """What has been announced and not begun (a batch, and at its first batch an epoch) has not been counted."""
+    """Takes back the count of what was announced and has not begun: a batch, and at its first batch an epoch."""
     batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
     for counters in (batches, *([] if within else [epochs])):
         for counter in (counters["total"], counters["current"]):

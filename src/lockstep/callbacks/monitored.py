@@ -12,7 +12,7 @@ from lockstep.trainer.lightning_internals import names_logged_in_training
 
 
 class MonitoredMetrics(Callback):
-    """Before the first step of the optimizer, raises ConfigError for a metric of `monitored`, a name by its config key, that the
+    """Raises ConfigError, before the first step of the optimizer, for a metric of `monitored`, a name by its config key, that the
     model has logged neither in Lightning's sanity check, a batch of validation, nor in its first training step.
 
     A name that may be logged later is accepted: one of the test, and one that is not of validation where the end of an epoch has

@@ -35,7 +35,7 @@ class NonFinite(Callback):
 
     def __init__(self, action: str = "stop", every_n_steps: int = 10) -> None:
         self.action, self.every_n_steps = action, every_n_steps
-        self._seen: list[tuple[int, Tensor, Tensor | None]] = []  # step, loss, sample ids
+        self._losses: list[tuple[int, Tensor, Tensor | None]] = []  # step, loss, sample ids
         self._before: list[tuple[Tensor, Tensor]] = []  # what a step changes besides the weights, and its value before
         self._was_skipped = False
         self.skipped_step: int | None = None  # the latest
@@ -43,7 +43,7 @@ class NonFinite(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self.action == "skip" and begins_step(trainer, batch_idx):
             self._before = [(state, state.clone()) for state in _states(pl_module)]
-            self._seen.clear()
+            self._losses.clear()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if self.action != "skip":
@@ -64,7 +64,7 @@ class NonFinite(Callback):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):  # else the batch was left out by the model, or it optimizes by itself
             ids = batch.ids if isinstance(batch, Batch) else None
-            self._seen.append((trainer.global_step - ends_step(trainer, batch_idx), loss.detach(), ids))
+            self._losses.append((trainer.global_step - ends_step(trainer, batch_idx), loss.detach(), ids))
         if self.action == "stop":
             if pl_module.device.type == "cpu" or trainer.global_step % self.every_n_steps == 0:
                 self._look(trainer)
@@ -80,17 +80,17 @@ class NonFinite(Callback):
             self._look(trainer)
 
     def _look(self, trainer: Trainer) -> None:
-        if not self._seen:
+        if not self._losses:
             return
-        losses = [loss for _, loss, _ in self._seen]
-        if not (math.isfinite(losses[0]) if len(losses) == 1 else torch.isfinite(torch.stack(losses)).all()):
+        values = [loss for _, loss, _ in self._losses]
+        if not (math.isfinite(values[0]) if len(values) == 1 else torch.isfinite(torch.stack(values)).all()):
             log.error(self._where())
             raise NonFiniteLoss(self._where(most=4))
-        self._seen.clear()
+        self._losses.clear()
 
     def _where(self, most: int | None = None) -> str:
-        """Of this rank's batches since the last look, the first whose loss is not finite, with at most so many sample ids."""
-        for step, loss, ids in self._seen:
+        """Names the first batch of this rank since the last look whose loss is not finite, with at most so many sample ids."""
+        for step, loss, ids in self._losses:
             if not torch.isfinite(loss):
                 samples = "" if ids is None else f", of samples {first_of(ids.tolist(), most or len(ids))}"
                 return f"at step {step} the loss is {float(loss)}{samples}"

@@ -49,7 +49,7 @@ class Preemption(Callback):
                 raise Preempted(number)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """That is how the run ends: torchrun, for one, asks the other ranks to stop when one has failed."""
+        """Ignores requests to stop from here on: torchrun, for one, sends them to the other ranks when one has failed."""
         STOP_SIGNALS.leave()
 
 

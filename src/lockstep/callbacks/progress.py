@@ -34,14 +34,14 @@ class Progress(Monitor, TQDMProgressBar):
         self._drawn = 0.0  # when a bar was drawn last
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
-        """What a checkpoint is chosen by comes first: tqdm cuts a line that is longer than the terminal is wide."""
+        """Puts first what a checkpoint is chosen by: tqdm cuts a line that is longer than the terminal is wide."""
         if not self.is_enabled:
             return {}
         monitored = {getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks}
         return dict(sorted(_texts(trainer).items(), key=lambda item: item[0] not in monitored))
 
     def _redraw(self, bar: Tqdm, batches: int) -> None:
-        """With the metrics that it shows: to read new ones may mean to wait for the device."""
+        """Draws the bar again with the metrics that it shows: to read new ones may mean to wait for the device."""
         if self.is_enabled and time.monotonic() - self._drawn > REDRAWN:
             bar.n, self._drawn = batches, time.monotonic()
             bar.refresh()
@@ -51,7 +51,7 @@ class Progress(Monitor, TQDMProgressBar):
         trainer: Trainer = arguments[0]
         self._began = self._due = time.monotonic()
         self._first: tuple[float, float] | None = None  # when a batch ended first, and the share of training done then
-        self._first_epoch = self._said = trainer.current_epoch
+        self._first_epoch = self._logged = trainer.current_epoch
         # of the epochs so far, those before the run was continued too, and the seconds trained in those
         self._history = _history_until(self._first_epoch, Path(trainer.default_root_dir) / PROGRESS)
         latest = self._history[-1] if self._history else {}
@@ -60,7 +60,7 @@ class Progress(Monitor, TQDMProgressBar):
         self._noted = {"epoch": trainer.current_epoch, "epochs": trainer.max_epochs, "history": self._history, "metrics": metrics}
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
-        self._say_epoch(trainer)
+        self._log_epoch(trainer)
         super().on_train_epoch_start(trainer, *_)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -78,14 +78,14 @@ class Progress(Monitor, TQDMProgressBar):
         self._redraw(self.test_progress_bar, arguments[3] + 1)
 
     def on_train_end(self, *arguments: Any) -> None:
-        self._say_epoch(arguments[0])
+        self._log_epoch(arguments[0])
         super().on_train_end(*arguments)
 
-    def _say_epoch(self, trainer: Trainer) -> None:
-        """The epoch that has ended. Not said in on_train_epoch_end, which comes before the model's own."""
-        if not trainer.is_global_zero or trainer.current_epoch == self._said:
+    def _log_epoch(self, trainer: Trainer) -> None:
+        """Logs the epoch that has ended; later than on_train_epoch_end, which comes before the model's own."""
+        if not trainer.is_global_zero or trainer.current_epoch == self._logged:
             return
-        self._said = trainer.current_epoch
+        self._logged = trainer.current_epoch
         if self.is_enabled:
             self.train_progress_bar.clear()
         self._record(trainer)
@@ -128,7 +128,7 @@ def _texts(trainer: Trainer) -> dict[str, str]:
 
 
 def _share(trainer: Any, batches: int) -> float | None:
-    """Of training that is done, `batches` after its latest epoch, from 0 to 1; None where nobody knows its end."""
+    """Returns the share of training done, from 0 to 1, `batches` after its latest epoch; None where nobody knows its end."""
     shares = [trainer.global_step / trainer.max_steps] if trainer.max_steps > 0 else []
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
         shares.append((trainer.current_epoch + batches / max(1, trainer.num_training_batches)) / trainer.max_epochs)
@@ -136,7 +136,7 @@ def _share(trainer: Any, batches: int) -> float | None:
 
 
 def _history_until(epoch: int, path: Path) -> list[dict[str, Any]]:
-    """What a run that is continued has recorded of its epochs up to `epoch`."""
+    """Returns what a run that is continued has recorded about its epochs up to `epoch`."""
 
     def fits(content: dict[str, Any]) -> bool:
         entries = content.get("history", [])

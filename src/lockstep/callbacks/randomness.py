@@ -49,7 +49,7 @@ class CounterBasedRandomness(Callback):
 
 
 def generator_states(device: torch.device) -> tuple[bytes, ...]:
-    """Those of torch, of its generator for a GPU, of numpy and of Python: another value after something has been drawn."""
+    """Returns the states of torch's generators, numpy's and Python's: another value after something has been drawn."""
     states = [torch.default_generator.get_state().numpy().tobytes(), repr(random.getstate()).encode()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device).numpy().tobytes())

@@ -32,8 +32,8 @@ class AfterEachStep(Callback):
 
 
 class SteppedRate(AfterEachStep):
-    """For the record of the run: `lr`, the highest rate that the first parameter group has made a step with, and `lr_last`, the
-    latest. A run that is continued goes on with the checkpoint's.
+    """Records `lr`, the highest rate that the first parameter group has made a step with, and `lr_last`, the latest.
+    A run that is continued goes on with the checkpoint's.
 
     From the first step on, the run's directory is kept, however the run ends.
 
@@ -96,6 +96,6 @@ class SteppedRate(AfterEachStep):
 
 
 def _constants(trainer: Trainer) -> list[dict[str, Any]]:
-    """Of each schedule what it was made with, which a checkpoint's state replaces."""
+    """Returns what each schedule was made with, which a checkpoint's state replaces."""
     made = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
     return [{name: values[name] for name in _CONSTANTS if name in values} for values in made]

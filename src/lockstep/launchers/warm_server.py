@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from lockstep.atomic_files import stamp_of
+from lockstep.atomic_files import read_stamp
 from lockstep.imports import importing_much
 from lockstep.launchers.cluster import known_clusters
 from lockstep.launchers.environment import SWEEP_PIPE, this_rank
@@ -58,11 +58,11 @@ class Imports:
                     importlib.import_module(name)
         logging.root.removeHandler(handler)
         self.environment = {name: value for name, value in os.environ.items() if before.get(name) != value}
-        self._files = {file: stamp_of(file) for file in map(_editable_source, list(sys.modules.values())) if file is not None}
+        self._files = {file: read_stamp(file) for file in map(_editable_source, list(sys.modules.values())) if file is not None}
 
     def are_current(self) -> bool:
         """Returns whether a fresh interpreter would import the same files."""
-        return all(stamp_of(file) == stamp for file, stamp in self._files.items())
+        return all(read_stamp(file) == stamp for file, stamp in self._files.items())
 
 
 def _editable_source(module: ModuleType) -> Path | None:

@@ -28,7 +28,7 @@ _SMALL = 2**20  # bytes; we write no larger file beside the folders and the logs
 
 @dataclass
 class _Before:
-    """What a directory was before this process took it."""
+    """Keeps what a directory was before this process took it."""
 
     existed: bool
     missing: list[Path]  # folders above it that did not exist
@@ -102,7 +102,7 @@ class OwnDirectory:
             self.take(directory, key)
 
     def keep(self) -> None:
-        """From here on there is something in it; known to a rank of a run, whose directory its parent has, too."""
+        """Remembers that there is something in it from here on. A rank does so too, whose parent has the directory."""
         self._before, self.has_begun, self.is_kept = None, True, True
 
     def leave(self) -> None:
@@ -172,7 +172,7 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     elif _has_run(directory):
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")
-    for subscriber in Subscribers.of(config):
+    for subscriber in Subscribers.compose(config):
         subscriber.claim(config, directory, current.id, saved is None)
     with _writing(directory, "hydra.run.dir"):
         current.write(directory)
@@ -204,7 +204,7 @@ def _check_no_sweep(directory: Path) -> None:
 
 
 def take_sweep_directory(config: DictConfig) -> None:
-    """For a sweep, before Hydra's sweeper writes into it. Raises ConfigError for a directory that a run has."""
+    """Takes the directory of a sweep before Hydra's sweeper writes into it. Raises ConfigError for a run's directory."""
     directory = read_folder(config, "hydra.sweep.dir")
     is_run_s = any((directory / name).exists() for name in _RUN_FILES) and not (directory / "manifest.json").exists()
     if is_run_s:
@@ -221,7 +221,7 @@ def read_folder(config: DictConfig, key: str) -> Path:
 
 
 def absolute(path: str | Path) -> Path:
-    """As Hydra spells it: links are kept, `..` is not."""
+    """Returns the path as Hydra spells it: links are kept, `..` is not."""
     return Path(os.path.abspath(path))  # noqa: PTH100
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.atomic_files import Stamp, stamp_of
+from lockstep.atomic_files import Stamp, read_stamp
 from lockstep.config.construct import construct
 from lockstep.config.plan import Plan
 from lockstep.config.read import get_trust
@@ -70,7 +70,7 @@ class RunEvents:
 
 
 class Subscribers:
-    """Those of one config; none where it has no group `events`, as configs that were saved before there was one."""
+    """Holds the subscribers of one config: none where it has no group `events`, as configs saved before there was one."""
 
     def __init__(self, subscribers: Mapping[str, RunEvents]) -> None:
         self._subscribers = subscribers
@@ -78,7 +78,7 @@ class Subscribers:
         self._is_over = threading.Event()
 
     @classmethod
-    def of(cls, cfg: DictConfig) -> Self:
+    def compose(cls, cfg: DictConfig) -> Self:
         nodes = OmegaConf.select(cfg, "events") or {}
         for name, node in nodes.items():
             if not isinstance(node, DictConfig | None):
@@ -89,10 +89,10 @@ class Subscribers:
 
     @classmethod
     def before_composition(cls) -> Self:
-        """Those of conf/events, while the run's own config is not composed yet."""
+        """Composes those of conf/events, while the run's own config is not composed yet."""
         register_resolvers()
         with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-            return cls.of(hydra.compose("events/default"))
+            return cls.compose(hydra.compose("events/default"))
 
     def __iter__(self) -> Iterator[RunEvents]:
         return iter(self._subscribers.values())
@@ -129,7 +129,7 @@ class Subscribers:
         self._tell("end", code)
 
     def _watch(self, folder: Path, before: dict[str, Stamp | None]) -> None:
-        """By polling: the ranks that write checkpoints are other processes than the one that holds the directory."""
+        """Polls: the ranks that write checkpoints are other processes than the one that holds the directory."""
         while not self._is_over.wait(POLL):
             if (now := _stamps(folder)) != before:
                 before = now
@@ -147,4 +147,4 @@ class Subscribers:
 
 
 def _stamps(folder: Path) -> dict[str, Stamp | None]:
-    return {path.name: stamp_of(path) for path in folder.glob("*.ckpt")}
+    return {path.name: read_stamp(path) for path in folder.glob("*.ckpt")}

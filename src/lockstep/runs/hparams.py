@@ -22,12 +22,12 @@ def hyperparameters(
     values = {
         key: value if isinstance(value, str | int | float) else str(value) for key, value in chosen.items() if value is not None
     }
-    said = {key.rpartition(".")[2] for key in values} - {"lr"}
-    return values | {name: facts[name] for name in _FACTS if name not in said and facts.get(name) is not None}
+    known = {key.rpartition(".")[2] for key in values} - {"lr"}
+    return values | {name: facts[name] for name in _FACTS if name not in known and facts.get(name) is not None}
 
 
 def swept(overrides: Sequence[str]) -> list[str]:
-    """In a job of a sweep without those that all its jobs have."""
+    """Returns the overrides; in a job of a sweep without those that all its jobs have."""
     keys = os.environ.get(SWEPT_KEYS)
     return [override for override in overrides if keys is None or override_key(override) in keys.split()]
 

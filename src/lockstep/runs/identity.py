@@ -60,7 +60,7 @@ class Identity:
 
 
 def read_run_id(run_dir: Path) -> str | None:
-    """What the checkpoints of the run in a directory carry; None where no run was started there by Lockstep."""
+    """Returns the id that checkpoints of the run in a directory carry; None where Lockstep has started no run there."""
     identity = Identity.read(run_dir)
     return None if identity is None else identity.id
 
@@ -99,7 +99,7 @@ def check_files(run_dir: Path, key: str) -> None:
 
 
 def how_else(run_dir: Path) -> str:
-    """How to go on where a directory can't be continued in."""
+    """Says how to go on where a directory can't be continued in."""
     return f"accepted is a new run that goes on from ckpt_path={run_dir}/checkpoints/last.ckpt"
 
 

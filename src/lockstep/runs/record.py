@@ -57,7 +57,7 @@ def write_failure(run_dir: Path, reason: str | None, rank: int | None, has_lost_
 
 
 def environment() -> dict[str, Any]:
-    """Versions, host and commit: what it takes to judge or repeat a number."""
+    """Returns versions, host and commit: what it takes to weigh or repeat a number."""
     return {
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES},
@@ -70,7 +70,7 @@ def environment() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Of the project that runs; None outside a checkout."""
+    """Returns the commit of the project that runs; None outside a checkout."""
     return _git("rev-parse", "HEAD")
 
 
@@ -82,7 +82,7 @@ def _version(package: str) -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the project; None outside a checkout or without git."""
+    """Returns what git prints about the project; None outside a checkout or without git."""
     try:
         done = subprocess.run(["git", *arguments], cwd=project(), capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

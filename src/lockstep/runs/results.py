@@ -29,7 +29,7 @@ def best_checkpoint(trainer: Any) -> Path | None:
 
 
 def accountant(trainer: Any) -> Any:
-    """What counts samples, times and metrics: the model, or the callback that does so in the place of one that does not."""
+    """Returns what counts samples, times and metrics: the model, or a callback that does so in the place of one that does not."""
     return next((callback for callback in trainer.callbacks if hasattr(callback, "samples_trained")), trainer.lightning_module)
 
 
@@ -46,7 +46,7 @@ def collect_metrics(trainer: Trainer) -> dict[str, float]:
 
 
 def collect_facts(trainer: Trainer) -> dict[str, Any]:
-    """Sizes, times and devices, and what callbacks have found; called on every rank, for samples are counted over all of them."""
+    """Returns sizes, times and devices, and the facts of callbacks; called on every rank, which count their samples together."""
     model: Any = trainer.lightning_module
     datamodule: Any = getattr(trainer, "datamodule", None)
     counted, samples = accountant(trainer), samples_trained(trainer)
@@ -67,7 +67,7 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "precision": trainer.precision,
         "device_name": torch.cuda.get_device_name(model.device) if is_gpu else "cpu",
         "device_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if is_gpu else None,
-        "memory_gib_of_ranks": _of_ranks(trainer, _peak_memory(model.device) / 2**30),
+        "memory_gib_of_ranks": _gather(trainer, _peak_memory(model.device) / 2**30),
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
     }
@@ -81,8 +81,8 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
 
 
 def samples_trained(trainer: Trainer) -> int:
-    """Of all processes, since these began; a collective."""
-    counted = int(sum(_of_ranks(trainer, getattr(accountant(trainer), "samples_trained", 0))))
+    """Returns how many samples all processes have trained on since they began; a collective."""
+    counted = int(sum(_gather(trainer, getattr(accountant(trainer), "samples_trained", 0))))
     return counted * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
 
 
@@ -94,17 +94,17 @@ def _has_test(model: Any, datamodule: Any) -> bool:
 
 
 def ended_by(trainer: Any) -> str:
-    """Why training has ended: the key that set the end, or what has asked for it before. A callback says so by an attribute
-    `ended_by`."""
+    """Returns why training has ended: the key that set the end, or what has asked for it before. A callback says so by an
+    attribute `ended_by`."""
     if 0 < trainer.max_steps <= trainer.global_step:
         return f"trainer.max_steps={trainer.max_steps}"
     if 0 < (trainer.max_epochs or -1) <= trainer.current_epoch:
         return f"trainer.max_epochs={trainer.max_epochs}"
-    said = (why for callback in trainer.callbacks if (why := _said_by(callback)) is not None)
-    return next(said, "trainer.should_stop, which the model or a callback has set")
+    reasons = (why for callback in trainer.callbacks if (why := _stopping_reason(callback)) is not None)
+    return next(reasons, "trainer.should_stop, which the model or a callback has set")
 
 
-def _said_by(callback: Any) -> str | None:
+def _stopping_reason(callback: Any) -> str | None:
     if isinstance(callback, Timer):
         left = callback.time_remaining()
         return None if left is None or left > 0 else f"trainer.max_time, after {callback.time_elapsed():.0f} s"
@@ -119,8 +119,8 @@ def _peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _of_ranks(trainer: Trainer, value: float) -> list[float]:
-    """Each one's, in their order."""
+def _gather(trainer: Trainer, value: float) -> list[float]:
+    """Returns the values of all ranks, in their order; a collective."""
     device = trainer.strategy.root_device
     own = torch.zeros(trainer.world_size, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
     own[trainer.global_rank] = value

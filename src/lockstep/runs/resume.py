@@ -44,7 +44,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
     check_files(run_dir, "resume")
-    saved = _identity_of(run_dir, wanted)
+    saved = _read_identity(run_dir, wanted)
     if rank is None or rank.global_rank == 0:
         check_free(run_dir, "resume")
     if not new and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
@@ -66,7 +66,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
 
 def _fetched(wanted: str, overrides: Sequence[str], subscribers: Subscribers) -> Path:
     values = _values(overrides)
-    run_dir = _directory_of(wanted, values, subscribers)
+    run_dir = _locate(wanted, values, subscribers)
     for subscriber in subscribers:
         subscriber.fetch(wanted, values, run_dir)
     return run_dir
@@ -76,24 +76,24 @@ def _values(overrides: Sequence[str]) -> dict[str, str]:
     return {override_key(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
 
 
-def _directory_of(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
+def _locate(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
     return subscribers.locate(wanted, values) or absolute(Path(wanted).expanduser())
 
 
 def directory_of_command(overrides: Sequence[str]) -> Path | None:
-    """Where the run of a command line is that says so: by resume=, or by hydra.run.dir=."""
+    """Returns the directory that a command line names by resume= or hydra.run.dir=; None where it names none."""
     values = _values(overrides)
     if (wanted := values.get("resume", "null")) != "null":
-        return _directory_of(wanted, values, Subscribers.before_composition())
+        return _locate(wanted, values, Subscribers.before_composition())
     return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else None
 
 
 def _is_filled_in(override: str, subscribers: Subscribers) -> bool:
-    """What the value was replaced by is kept: the run has been trained with it."""
+    """Was the value replaced when the run began? What replaced it is kept: the run has been trained with it."""
     return subscribers.fills_in(override_key(override), unquote(override.partition("=")[2]))
 
 
-def _identity_of(run_dir: Path, wanted: str) -> Identity:
+def _read_identity(run_dir: Path, wanted: str) -> Identity:
     identity = Identity.read(run_dir)
     if identity is not None:
         return identity

@@ -57,8 +57,8 @@ class Run:
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
         self.is_resumed = prepared.is_resumed
         self.result: float | None = None
-        self._code: int | None = None  # the exit code, once it is settled
-        self._subscribers = Subscribers.of(cfg) if self.is_owner else Subscribers({})
+        self._code: int | None = None  # the exit code, once it is known
+        self._subscribers = Subscribers.compose(cfg) if self.is_owner else Subscribers({})
         self._started = time.monotonic()
 
     @property
@@ -80,7 +80,7 @@ class Run:
         return self
 
     def _title(self) -> str | None:
-        """What this process is called; one that a person has started keeps its command line."""
+        """Returns what this process is called; one that a person has started keeps its command line."""
         if self.rank is not None:
             return f"lockstep rank {self.rank.global_rank}/{self.rank.world_size} {self.directory.name}"
         return f"lockstep job {self.directory.name}" if SWEPT_KEYS in os.environ else None
@@ -103,7 +103,7 @@ class Run:
         self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=reason, rank=self._global_rank))
 
     def _leave_stuck(self, outcome: Outcome) -> None:
-        """In another thread than the main one: leaves without it, and waits for nobody."""
+        """Leaves without the main thread, from another one, and waits for nobody."""
         try:
             if self._code is None and not report_to_parent(outcome):
                 self._fail(outcome)
@@ -136,7 +136,7 @@ class Run:
             file.write(text)
 
     def _find_checkpoint(self) -> None:
-        """Of a run that is continued its own checkpoint counts: not the one it may have begun with, nor another run's."""
+        """Continues from the run's own checkpoint: not from the one it may have begun with, nor from another run's."""
         from lockstep.checkpointing import latest_valid_checkpoint
 
         checkpoint = latest_valid_checkpoint(self.directory / "checkpoints", read_run_id(self.directory))
@@ -147,7 +147,7 @@ class Run:
             self.cfg.ckpt_path, self.cfg.init_from = str(checkpoint), None
 
     def supervise(self, command: list[str]) -> None:
-        """In the parent: runs `command` once per rank, then takes rank zero's record as the result. Starts the ranks again,
+        """Runs `command` once per rank, in the parent, then takes rank zero's record as the result. Starts the ranks again,
         to continue, when one of them has died, max_restarts times."""
         fresh = OmegaConf.select(self.cfg, "fresh_processes")  # None in a config saved before there was such a key
         log_file, deadline = self.directory / "train.log", _deadline(self.cfg, "guards.preemption.deadline")
@@ -168,7 +168,7 @@ class Run:
         self._close(read_json(self._metrics) or {})
 
     def finish(self, trainer: "Trainer") -> None:
-        """In every rank: writes metrics.json from rank zero, then leaves the process group together."""
+        """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
         from lockstep.runs.results import collect_facts, collect_metrics, ended_by, log_hparams
 
         metrics = collect_metrics(trainer)
@@ -218,7 +218,7 @@ class Run:
             OWN_DIRECTORY.leave()
 
     def _explained(self, outcome: Outcome) -> Outcome:
-        """Of tasks that were asked to stop, one that has nothing to save leaves at once: the others have lost it then."""
+        """Names the request to stop where tasks have lost one of them: one that has nothing to save leaves at once."""
         is_explained = outcome.has_lost_rank and STOP_SIGNALS.received and self.launcher.ranks_are_tasks
         return classify_error(Preempted(leading(STOP_SIGNALS.received)), self._global_rank) if is_explained else outcome
 

@@ -4,12 +4,12 @@ from typing import Any
 
 
 def dp_rank_and_size(trainer: Any) -> tuple[int, int]:
-    """Its number, and of how many: the rank and the world size, but that processes which hold the parts of one layer take the
-    same samples."""
+    """Returns the number of a process's share, and how many there are: the rank and the world size, but that processes which hold
+    the parts of one layer take the same samples."""
     share = trainer.distributed_sampler_kwargs
     return (0, 1) if share is None else (share["rank"], share["num_replicas"])
 
 
 def is_first_of_share(trainer: Any) -> bool:
-    """Of several processes with the same samples one is to count them."""
+    """Is this the process, among those with the same samples, that is to count them?"""
     return trainer.global_rank % (trainer.world_size // dp_rank_and_size(trainer)[1]) == 0

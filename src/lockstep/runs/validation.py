@@ -25,7 +25,7 @@ from lockstep.runs.events import Subscribers
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a process knows of its run before the run begins. is_resumed: it goes on with what an earlier start has left."""
+    """Holds what a process knows of its run before it begins. is_resumed: it goes on with what an earlier start has left."""
 
     plan: Plan
     command: CommandLine = field(default_factory=CommandLine)
@@ -36,7 +36,7 @@ class Prepared:
     def prepare(cls, config: DictConfig) -> None:
         """Called with what Hydra has composed, before it makes the run's directory or writes into it: takes the directory.
         Raises ConfigError, and has changed nothing then. A rank has the plan of its parent, which has validated the config."""
-        for subscriber in Subscribers.of(config):
+        for subscriber in Subscribers.compose(config):
             subscriber.fill_in(config)
         command, rank = CommandLine.of(config), this_rank()
         plan = read_inherited_plan(sys.argv) if rank is not None and rank.started_by == "parent" else None
@@ -46,7 +46,7 @@ class Prepared:
 
     @classmethod
     def by_hydra(cls) -> Self:
-        """For `main`, which Hydra gives the config alone."""
+        """Returns the latest, for `main`, to which Hydra gives the config alone."""
         assert cls._by_hydra is not None, "conf/hydra/default.yaml has ValidateConfig among its callbacks"
         return cls._by_hydra
 
@@ -58,7 +58,7 @@ def validated(config: DictConfig, unfilled: bool = False, target_nodes: TargetNo
     `target_nodes`: where it is to run, and will be started, if that is not here.
     """
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    planned, subscribers = cfg.copy(), Subscribers.of(config)
+    planned, subscribers = cfg.copy(), Subscribers.compose(config)
     for key, value in subscribers.unfilled(cfg).items() if unfilled else ():
         OmegaConf.update(planned, key, value)
     check(planned, OmegaConf.select(config, "hydra.runtime.choices") or ())
@@ -88,7 +88,7 @@ def _check_launch(plan: Plan) -> None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """For callbacks of Hydra's, in which an exception would be a warning: a refusal is one line and code 2, a bug code 1."""
+    """Ends the process in Hydra's callbacks, where an exception would be a warning: by one line and code 2, or 1 for a bug."""
     try:
         yield
     except (ConfigError, OmegaConfBaseException) as error:

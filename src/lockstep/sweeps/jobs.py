@@ -52,7 +52,7 @@ class Job:
 def computed_config(cfg: DictConfig) -> dict[str, Any]:
     """Returns the composed config less what does not change a result: paths, what is trusted, how processes are started."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
-    for key in ("run_dir", "events", "fresh_processes", "allow", *Subscribers.of(cfg).settings):
+    for key in ("run_dir", "events", "fresh_processes", "allow", *Subscribers.compose(cfg).settings):
         content.pop(key, None)
     (content["datamodule"] or {}).pop("data_dir", None)
     return json.loads(json.dumps(content, default=str))

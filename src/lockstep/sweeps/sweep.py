@@ -171,7 +171,7 @@ class Sweep:
             cfg, plan = validated(full, unfilled=True, target_nodes=self.executor.target_nodes(full))
         finally:
             HydraConfig.instance().set_config(self.config)
-        if cfg.ckpt_path is not None and not Subscribers.of(full).unfilled(cfg):
+        if cfg.ckpt_path is not None and not Subscribers.compose(full).unfilled(cfg):
             from lockstep.checkpointing import read_checkpoint  # torch
 
             check_continuation(cfg, plan, read_checkpoint("ckpt_path", Path(cfg.ckpt_path)))

@@ -24,7 +24,7 @@ def is_batchnorm(layer: nn.Module) -> bool:
 
 
 def synchronise_batchnorm(model: nn.Module) -> None:
-    """From now on each BatchNorm layer of the model normalises by the statistics of all processes' samples.
+    """Makes each BatchNorm layer of the model normalise by the statistics of all processes' samples.
 
     A layer stays what it is, with whatever a subclass adds to it (an activation, say): only what it calls,
     torch.nn.functional.batch_norm, is computed over all processes. Without a process group nothing changes.
@@ -47,7 +47,7 @@ def without_statistics() -> Iterator[None]:
 
 
 class Synchronised:
-    """What stands before a BatchNorm layer's own class; see `synchronise_batchnorm`."""
+    """Stands before a BatchNorm layer's own class; see `synchronise_batchnorm`."""
 
     @torch.compiler.disable  # collectives stay out of compiled graphs
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -106,7 +106,7 @@ def _normalised(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """By torch's kernels on GPUs. On CPUs, where it has none, in its own way, which rounds where the layer does on one process:
+    """Normalises by torch's kernels on GPUs. On CPUs, where it has none, in a way that rounds as the layer does on one process:
     statistics in float64, in two passes so that nothing cancels, then one scale and one shift a channel in the input's type.
     A ReLU turns another rounding of a value near zero into another gradient."""
     x = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
@@ -125,14 +125,14 @@ def _normalised(
 def _update(
     running_mean: Tensor | None, running_var: Tensor | None, mean: Tensor, variance: Tensor, count: Tensor, momentum: float
 ) -> None:
-    """As torch does, with the unbiased variance."""
+    """Moves the running statistics as torch does, with the unbiased variance."""
     if running_mean is not None and running_var is not None:
         running_mean.lerp_(mean.to(running_mean.dtype), momentum)
         running_var.lerp_((variance * count / (count - 1).clamp(min=1)).to(running_var.dtype), momentum)
 
 
 class _Normalise(torch.autograd.Function):
-    """Of (n, channels, ...), by the mean and the biased variance of each channel over all processes: returns these too, and how
+    """Normalises (n, channels, ...) by mean and biased variance of each channel over all processes: returns these too, and how
     many values they are of, in float64. One exchange forward and one backward: on CPUs a small one takes a millisecond, be it of
     ten numbers or of a thousand.
     """
@@ -169,7 +169,7 @@ class _Normalise(torch.autograd.Function):
 
 
 def _own_sums(gradient: Tensor, x: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """Of this process: the gradient times what was normalised, and the gradient; by torch's own kernel."""
+    """Sums in this process the gradient times what was normalised, and the gradient; by torch's own kernel."""
     if not len(x):  # which divides by the number of values
         return torch.zeros_like(mean), torch.zeros_like(mean)
     needed = [False, True, True]

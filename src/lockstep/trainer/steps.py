@@ -21,7 +21,7 @@ def ends_step(trainer: Any, batch_idx: int) -> bool:
 
 
 def log_metrics(trainer: Any, metrics: dict[str, float]) -> None:
-    """At the latest step. Steps are counted from 0 in a log, by Lightning's metrics too: what a checkpoint of n steps comes after
-    stands before n."""
+    """Logs metrics at the latest step. Steps are counted from 0 in a log, by Lightning's metrics too: what a checkpoint of n
+    steps comes after stands before n."""
     for logger in trainer.loggers:
         logger.log_metrics(metrics, step=trainer.global_step - 1)

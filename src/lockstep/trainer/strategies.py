@@ -102,7 +102,7 @@ class DDP(PlannedWorldSize, DDPStrategy):
 
 
 def _store_on_loopback() -> torch.distributed.TCPStore | None:
-    """Where rank zero of a run on one machine serves the ranks' key-value store. The one that torch makes for MASTER_ADDR
+    """Serves the key-value store of a run's ranks, in rank zero on one machine. The one that torch makes for MASTER_ADDR
     listens on every interface, unless there is one at that port in this process already: it then shares it."""
     rank = this_rank()
     is_elsewhere = rank is None or rank.started_by != "parent" or rank.global_rank > 0

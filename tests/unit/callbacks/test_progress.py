@@ -27,7 +27,7 @@ def trained(folder: Path, first: int, last: int) -> list[dict[str, Any]]:
     progress.on_train_start(trainer, trainer.lightning_module)
     for epoch in range(first + 1, last + 1):
         trainer.current_epoch, trainer.callback_metrics = epoch, {"val/acc": epoch / 10}
-        progress._say_epoch(trainer)
+        progress._log_epoch(trainer)
     return json.loads((folder / "progress.json").read_text())["history"]
 
 
@@ -66,7 +66,7 @@ def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Pa
         trainer.global_step, clock[0] = batch + 1, clock[0] + 5.0
         if batch == 4:
             trainer.current_epoch, trainer.callback_metrics = 1, {"val/acc": 0.5}
-            progress._say_epoch(trainer)
+            progress._log_epoch(trainer)
         progress.on_train_batch_end(trainer, model, None, None, batch % 4)
         content = json.loads((tmp_path / "progress.json").read_text())
         seen.append((content["epoch"], content["step"], content["share"], content["seconds_left"]))
@@ -106,7 +106,7 @@ def test_an_epoch_s_line_says_every_metric_and_breaks_between_them(tmp_path: Pat
     progress.setup(trainer, model, "fit")
     progress.on_train_start(trainer, model)
     trainer.current_epoch, trainer.callback_metrics = 1, {f"val/metric_{i}": 0.5 for i in range(9)}
-    progress._say_epoch(trainer)
+    progress._log_epoch(trainer)
     (record,) = caplog.records
     metrics = [f"val/metric_{i} 0.5" for i in range(9)]
     assert getattr(record, "cells") == ["epoch 1/9", "step 0", *metrics]  # noqa: B009

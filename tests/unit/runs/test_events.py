@@ -91,17 +91,17 @@ def test_one_that_refuses_a_config_names_the_key(compose: Callable[..., DictConf
 
 def test_what_is_no_group_is_refused_by_its_key() -> None:
     with pytest.raises(ConfigError, match=r"^events.diary=5: accepted is a group with a _target_, or null$"):
-        Subscribers.of(OmegaConf.create({"events": {"diary": 5}}))
+        Subscribers.compose(OmegaConf.create({"events": {"diary": 5}}))
 
 
 def test_a_config_that_was_saved_before_there_were_events_has_no_subscribers(compose: Callable[..., DictConfig]) -> None:
     cfg: Any = compose()
     OmegaConf.set_struct(cfg, False)
     del cfg["events"]
-    assert [*Subscribers.of(cfg)] == []
+    assert [*Subscribers.compose(cfg)] == []
 
 
 def test_the_config_in_a_directory_may_not_name_other_code(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
     cfg = compose("+events.own={_target_: os.system, command: 'touch ran'}", "allow=[]", f"resume={tmp_path}")
     with pytest.raises(ConfigError, match=r"^events.own._target_=os.system: a directory's config may not name that"):
-        Subscribers.of(cfg)
+        Subscribers.compose(cfg)

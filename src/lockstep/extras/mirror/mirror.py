@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep import console
-from lockstep.atomic_files import Stamp, read_json, stamp_of, write_json
+from lockstep.atomic_files import Stamp, read_json, read_stamp, write_json
 from lockstep.errors import config_error
 from lockstep.extras.mirror.remote import Remote, reason, within
 from lockstep.launchers.stop_signals import STOP_SIGNALS
@@ -160,7 +160,7 @@ class Mirror:
         """What has changed since it was copied."""
         self._reason = None
         try:
-            self._left = [name for name in self._names() if stamp_of(self.directory / name) != self._copied.get(name)]
+            self._left = [name for name in self._names() if read_stamp(self.directory / name) != self._copied.get(name)]
             self._claim()
             while self._left:
                 self._copy_file(self._left[0])
@@ -183,7 +183,7 @@ class Mirror:
 
     def _copy_file(self, name: str) -> None:
         path, held = self.directory / name, self.directory / _HELD
-        stamp = stamp_of(path)
+        stamp = read_stamp(path)
         try:
             if _hold(path, held):
                 self._remote.put(held, name)
