@@ -95,24 +95,22 @@ class Progress(Monitor, TQDMProgressBar):
         log.info("  ".join(cells), extra={"cells": cells})
 
     def _record(self, trainer: Trainer) -> None:
-        """The epoch that has ended; its history says after how many seconds of training which metrics were reached."""
+        """Records the epoch that has ended: its history says after how many seconds of training which metrics were reached."""
         seconds = time.monotonic() - self._began
         samples = getattr(accountant(trainer), "samples_trained", 0) * dp_rank_and_size(trainer)[1]
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self._history.append({"epoch": trainer.current_epoch, "seconds": self._earlier + seconds, "metrics": metrics})
-        self._noted = {
+        self._noted |= {
             "epoch": trainer.current_epoch,
-            "epochs": trainer.max_epochs,
             "metrics": metrics,
-            "history": self._history,
             "samples_per_second": samples / seconds,
             "seconds_per_epoch": seconds / max(1, trainer.current_epoch - self._first_epoch),
         }
         self._write(trainer)
 
     def _write(self, trainer: Trainer, batches: int = 0) -> None:
-        """progress.json in the run's directory, for whoever watches: the latest epoch, and `batches` later the step, the share of
-        training that is done, and the seconds that the rest takes at the pace so far. Reads no value from the device."""
+        """Writes progress.json in the run's directory, for whoever watches: the latest epoch, and `batches` later the step, the
+        share of training that is done, and the seconds that the rest takes at the pace so far. Reads no value from the device."""
         now, share, left = time.monotonic(), _share(trainer, batches), None
         self._due = now + min(INTERVAL, max(1.0, now - self._began))
         if share is not None:

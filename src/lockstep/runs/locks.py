@@ -5,7 +5,7 @@ import logging
 import os
 import platform
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar, Self, TextIO
 
@@ -31,11 +31,9 @@ class Lock:
         self._path = os.path.realpath(directory)
         with ExitStack() as opened:
             self._file = opened.enter_context((directory / "lock").open("a+"))
-            try:
-                _lock(self._file, directory, key)
-            except _NoLocks as error:
+            if (error := _lock(self._file, directory, key)) is not None:
                 lost = "a second run in this directory would not be refused, and this one looks interrupted to others"
-                log.warning(f"{directory}: this file system has no locks ({error}); {lost}")
+                log.warning(f"{directory}: this file system has no locks ({error.strerror}); {lost}")
             self._file.truncate(0)
             self._file.write(f"process {os.getpid()} on {platform.node()}\n")
             sync(self._file)  # NFS would keep it to this host until the file is closed
@@ -56,7 +54,7 @@ def check_free(directory: Path, key: str) -> None:
     path = directory / "lock"
     if Lock.is_here(directory) or not path.is_file():
         return
-    with path.open() as file, suppress(_NoLocks):
+    with path.open() as file:
         _lock(file, directory, key, fcntl.LOCK_SH)
 
 
@@ -69,20 +67,17 @@ def is_held(directory: Path) -> bool:
     return Lock.is_here(directory)
 
 
-class _NoLocks(Exception):
-    """A file system refuses locks: ENOLCK, ENOSYS or ENOTSUP."""
-
-
-def _lock(file: TextIO, directory: Path, key: str, kind: int = fcntl.LOCK_EX) -> None:
+def _lock(file: TextIO, directory: Path, key: str, kind: int = fcntl.LOCK_EX) -> OSError | None:
+    """Returns the error of a file system that refuses locks: ENOLCK, ENOSYS or ENOTSUP. Raises ConfigError if it is held."""
     for attempt in range(_TRIES):
         try:
             fcntl.lockf(file, kind | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by fcntl(2)
             time.sleep(_PAUSE if attempt < _TRIES - 1 else 0.0)
         except OSError as error:
-            raise _NoLocks(error.strerror) from error
+            return error
         else:
-            return
+            return None
     file.seek(0)
     holder = file.read().strip() or "another process"
     raise ConfigError(f"{key}={directory}: is being run by {holder}; wait for it or end it")
