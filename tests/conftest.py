@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and in a shell's background; runs respect that
             signal.signal(number, handler)
+    gc.disable()  # until everything is imported
     # The one server of this process, whoever starts it, imports once and then forks: see warm.py.
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
     # what Lightning says on any machine that has SLURM
@@ -61,6 +62,7 @@ def pytest_collection_finish() -> None:
     """No collection of garbage goes through what is imported by now: in a tenth of a test's time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

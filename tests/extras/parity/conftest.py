@@ -5,8 +5,8 @@ import pytest
 from lockstep.extras.parity.processes import Processes
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """Started once for all comparisons of this folder."""
+    """Started once for all comparisons of a file, and ended after them: they look for the next one all the time."""
     with Processes(4, tmp_path_factory.mktemp("parity")) as started:
         yield started
