@@ -1,5 +1,6 @@
 """A project of one's own: what is written, what is refused, and what a later version of its files changes."""
 
+import json
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -92,9 +93,18 @@ def test_the_engine_is_the_one_that_is_installed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", sorted({*project.models()} - {"image"}))  # which test_wheel.py trains
-def test_its_own_run_its_tests(model: str, tmp_path: Path) -> None:
-    project.create(tmp_path / "study", model)
-    run_its_tests(tmp_path / "study")
+def test_it_trains_on_two_processes_as_on_one(model: str, tmp_path: Path) -> None:
+    """What a project's own tests do, by commands that import nothing."""
+    study = tmp_path / "study"
+    project.create(study, model)
+    two = ("trainer=cpu", "trainer.devices=2")
+    done = python(study / "train.py", *two, "debug=fast", "hydra.run.dir=run", cwd=study)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((study / "run" / "metrics.json").read_text())
+    assert (record["world_size"], record["steps"]) == (2, 1)
+    sides = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # which the command sets for them: one import server then serves both
+    done = python(ROOT / "scripts" / "parity.py", *two, "parity.steps=3", cwd=study, **sides)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
