@@ -10,11 +10,10 @@ unexport PYTHONDONTWRITEBYTECODE
 train: .venv/installed
 	$(BIN)/python train.py $(ARGS)
 
-# Four tests at a time on two cores: some of them wait.
 test: lint
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow" $(ARGS)
 
-# The slow ones too, as CI does.
+# The slow ones too, as CI does; four at a time on two cores: some of them wait.
 test-all: lint
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 

@@ -99,7 +99,7 @@ def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, cwd: Pa
 
     deadline = time.monotonic() + seconds
     while (pids := left()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.05)  # each look reads all of /proc
     return pids
 
 
