@@ -119,7 +119,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
     objects = {
-        "strategy": strategy if plan.world_size > 1 else "auto",
+        "strategy": strategy if plan.world_size > 1 or strategy.serves_one_process else "auto",
         "plugins": plugins,
         "callbacks": callbacks,
         "logger": _loggers(cfg, step) or False,

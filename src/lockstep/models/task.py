@@ -116,9 +116,11 @@ class Task(LightningModule):
         values = self._measured(self(batch.inputs), batch.targets)
         self.train_means.update(values)
         self.samples_trained += batch.ids.shape[0]
-        loss = values["loss"].sum() * batch.loss_weight
-        self._log_step(loss.detach(), batch_idx)
-        return loss
+        return values["loss"].sum() * batch.loss_weight
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if "loss" in outputs:
+            self._log_step(outputs["loss"], batch_idx)
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor:
@@ -150,13 +152,14 @@ class Task(LightningModule):
     def _log_step(self, loss: Tensor, batch_idx: int) -> None:
         """The loss of one step, over its batches and all ranks. Not by self.log, which costs as much as a small model's step."""
         trainer: Any = self.trainer
-        if not trainer.loggers or (self.global_step + 1) % trainer.log_every_n_steps:
+        step = self.global_step + 1 - ends_step(trainer, batch_idx)  # the step that this batch is of, counted from 1
+        if not trainer.loggers or step % trainer.log_every_n_steps:
             return
         self._step_loss = loss if begins_step(trainer, batch_idx) else self._step_loss + loss
         if ends_step(trainer, batch_idx):
-            mean = trainer.strategy.reduce(self._step_loss / trainer.accumulate_grad_batches, reduce_op="mean")
+            mean = trainer.strategy.reduce(self._step_loss, reduce_op="mean")
             for logger in self.loggers:
-                logger.log_metrics({"train/loss_step": float(mean)}, step=self.global_step)
+                logger.log_metrics({"train/loss_step": float(mean)}, step=step - 1)
 
     def on_train_epoch_end(self) -> None:
         self._end_epoch("train", self.train_means)

@@ -50,6 +50,9 @@ class RunEvents:
     def check(self, cfg: DictConfig, plan: Plan) -> None:
         """Called when a config is validated, before any directory exists."""
 
+    def derive(self, config: DictConfig) -> None:
+        """Sets values that follow from others, before the config is validated."""
+
     def fill_in(self, config: DictConfig) -> None:
         """Replaces values that are to be found before the run begins, in what Hydra has composed and in its overrides."""
 
@@ -100,6 +103,10 @@ class Subscribers:
     @property
     def settings(self) -> list[str]:
         return [key for subscriber in self for key in subscriber.settings]
+
+    def derive(self, config: DictConfig) -> None:
+        for subscriber in self:
+            subscriber.derive(config)
 
     def unfilled(self, cfg: DictConfig) -> dict[str, Any]:
         """Returns the keys whose values `fill_in` would replace, and what to plan with before."""

@@ -36,7 +36,9 @@ class Prepared:
     def prepare(cls, config: DictConfig) -> None:
         """Called with what Hydra has composed, before it makes the run's directory or writes into it: takes the directory.
         Raises ConfigError, and has changed nothing then. A rank has the plan of its parent, which has validated the config."""
-        for subscriber in Subscribers.compose(config):
+        subscribers = Subscribers.compose(config)
+        subscribers.derive(config)
+        for subscriber in subscribers:
             subscriber.fill_in(config)
         command, rank = CommandLine.of(config), this_rank()
         plan = read_inherited_plan(sys.argv) if rank is not None and rank.started_by == "parent" else None
@@ -57,8 +59,10 @@ def validated(config: DictConfig, unfilled: bool = False, target_nodes: TargetNo
     `unfilled`: there may be values that a subscriber replaces when the run begins; the plan is made with others until then.
     `target_nodes`: where it is to run, and will be started, if that is not here.
     """
+    subscribers = Subscribers.compose(config)
+    subscribers.derive(config)
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    planned, subscribers = cfg.copy(), Subscribers.compose(config)
+    planned = cfg.copy()
     for key, value in subscribers.unfilled(cfg).items() if unfilled else ():
         OmegaConf.update(planned, key, value)
     check(planned, OmegaConf.select(config, "hydra.runtime.choices") or ())

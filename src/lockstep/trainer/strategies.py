@@ -20,6 +20,7 @@ class PlannedWorldSize(ParallelStrategy):
     """Stands before one of Lightning's strategies: refuses a process group of another size than planned."""
 
     planned_world_size: int
+    serves_one_process = False  # else Lightning's own for one process takes its place
 
     def setup_environment(self) -> None:
         store = _store_on_loopback()

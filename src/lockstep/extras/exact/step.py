@@ -1,0 +1,86 @@
+"""What the virtual workers leave of a step: vectors that are summed, and what is made of the sum."""
+
+from collections.abc import Sequence
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lockstep.extras.exact.tree import Vectors
+
+
+class Step:
+    """Every worker begins from the state before the step: buffers, and parameters that are not trained. Of it the values that are
+    real are averaged over the workers that had a sample, of all others the first worker's are kept. Gradients are averaged over
+    all workers, as DDP averages them over all processes.
+
+    Attributes:
+        loss: the mean over all workers, from `take` on; float64 ().
+    """
+
+    def __init__(self, model: LightningModule, workers: int) -> None:
+        self._workers = workers
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        state = [*model.buffers(), *(parameter for parameter in model.parameters() if not parameter.requires_grad)]
+        self._real = [tensor for tensor in state if tensor.is_floating_point() or tensor.is_complex()]
+        self._others = [tensor for tensor in state if not (tensor.is_floating_point() or tensor.is_complex())]
+        self._before = [(tensor, tensor.detach().clone()) for tensor in state]
+        self._gradients: list[Tensor | None] = []
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Makes the model what it was before the step; called before each worker."""
+        for tensor, before in self._before:
+            tensor.copy_(before)
+        for parameter in self._trained:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def leaf(self, loss: Tensor | None, is_first: bool) -> Vectors:
+        """Returns copies of what a worker has left in the model: zeros for one that had no sample, and so no loss."""
+        gradients = [_zeros(p) if p.grad is None else p.grad for p in self._trained]
+        has_gradient = torch.tensor([loss is not None, *(p.grad is not None for p in self._trained)], dtype=torch.float64)
+        real = self._real if loss is not None else [_zeros(tensor) for tensor in self._real]
+        others = self._others if is_first else [_zeros(tensor) for tensor in self._others]
+        mean = torch.zeros(1, dtype=torch.float64) if loss is None else loss.detach().double().view(1)
+        return [*_joined(gradients), *_joined(real), *_joined(others), mean.clone(), has_gradient.to(mean.device)]
+
+    @torch.no_grad()
+    def take(self, total: Vectors) -> None:
+        """Takes the sum over all workers."""
+        *vectors, loss, counts = total
+        had_samples, *had_gradient = counts.tolist()
+        gradients, real, others = (_parted(vectors, like) for like in (self._trained, self._real, self._others))
+        self._gradients = [g.div_(self._workers) if n else None for g, n in zip(gradients, had_gradient, strict=True)]
+        for tensor, summed in zip(self._real, real, strict=True):
+            tensor.copy_(summed / had_samples)
+        for tensor, value in zip(self._others, others, strict=True):
+            tensor.copy_(value)
+        self.loss = loss[0] / self._workers
+
+    def write_gradients(self) -> None:
+        for parameter, gradient in zip(self._trained, self._gradients, strict=True):
+            parameter.grad = gradient
+
+
+def _zeros(tensor: Tensor) -> Tensor:
+    return torch.zeros_like(tensor, requires_grad=False)
+
+
+def _joined(tensors: Sequence[Tensor]) -> Vectors:
+    """Returns a vector for each type."""
+    return [
+        torch.cat([tensor.detach().reshape(-1) for tensor in tensors if tensor.dtype == dtype])
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors)
+    ]
+
+
+def _parted(vectors: Vectors, like: Sequence[Tensor]) -> list[Tensor]:
+    """Returns views of such vectors, which it takes from the front of the list, shaped as the tensors that were joined."""
+    dtypes = dict.fromkeys(tensor.dtype for tensor in like)
+    left = {dtype: vectors.pop(0) for dtype in dtypes}
+    parts: list[Tensor] = []
+    for tensor in like:
+        part, left[tensor.dtype] = left[tensor.dtype].split((tensor.numel(), len(left[tensor.dtype]) - tensor.numel()))
+        parts.append(part.view(tensor.shape))
+    return parts

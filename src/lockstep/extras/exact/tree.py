@@ -1,0 +1,52 @@
+"""Sums over V virtual workers in one binary tree, the same on any number of processes that divides V.
+
+Workers v and v + V/2 are summed first, then those sums of v and v + V/4, and so on. Of N processes the one of rank r is the
+workers r, r + N, r + 2 N, ...: while V/2, V/4, ... are multiples of N a sum is within one process, after that of the processes
+r and r + N/2, r and r + N/4, ... Both of these add, each its own first: a + b is b + a to the bit.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Vectors = list[Tensor]
+
+
+def local_sum(count: int, leaf: Callable[[int], Vectors], first: int = 0, step: int = 1) -> Vectors:
+    """Returns the sum of the leaves `first`, `first + step`, ... below `count`, a power of two; `leaf(0)` is computed last.
+
+    At most log2(count) + 1 sums are alive at once.
+    """
+    if step == count:
+        return leaf(first)
+    others = local_sum(count, leaf, first + step, 2 * step)
+    return _add(local_sum(count, leaf, first, 2 * step), others)
+
+
+def sum_over_processes(own: Vectors) -> Vectors:
+    """Returns the sum of the vectors of all processes, a power of two of them; a collective. The vectors are as many, as long and
+    of the same types in each process."""
+    distance = dist.get_world_size() // 2 if dist.is_initialized() else 0
+    while distance:
+        partner = dist.get_rank() ^ distance
+        others = [torch.empty_like(vector) for vector in own]
+        sent = [dist.P2POp(dist.isend, vector, partner) for vector in own]
+        for request in dist.batch_isend_irecv([*sent, *(dist.P2POp(dist.irecv, vector, partner) for vector in others)]):
+            request.wait()
+        own = _add(own, others)
+        distance //= 2
+    return own
+
+
+def sum_of_rows(rows: Tensor) -> Tensor:
+    """Returns the sum of the workers' rows, (workers, ...) to (...)."""
+    while len(rows) > 1:
+        half = len(rows) // 2
+        rows = rows[:half] + rows[half:]
+    return rows[0]
+
+
+def _add(a: Vectors, b: Vectors) -> Vectors:
+    return [x.add_(y) for x, y in zip(a, b, strict=True)]
