@@ -5,6 +5,7 @@ from omegaconf import DictConfig
 
 from lockstep.launchers.environment import register_resolvers
 from lockstep.places import CONF
+from lockstep.runs.events import Subscribers
 
 
 def compose(*overrides: str, config_name: str = "train") -> DictConfig:
@@ -12,4 +13,6 @@ def compose(*overrides: str, config_name: str = "train") -> DictConfig:
     Hydra."""
     register_resolvers()
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        return hydra.compose(config_name, overrides=[f"name={config_name}", "run_dir=.", *overrides])
+        config = hydra.compose(config_name, overrides=[f"name={config_name}", "run_dir=.", *overrides])
+    Subscribers.of(config).derive(config)
+    return config

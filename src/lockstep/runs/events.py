@@ -19,7 +19,7 @@ from lockstep.config.plan import Plan
 from lockstep.config.read import get_trust
 from lockstep.errors import config_error
 from lockstep.launchers.environment import register_resolvers
-from lockstep.runs.composition import CONF
+from lockstep.places import CONF
 
 log = logging.getLogger(__name__)
 POLL = 1.0  # seconds between two looks at the checkpoints

@@ -8,7 +8,6 @@ from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 from lockstep.runs.events import RunEvents
 
-_DDP = "lockstep.trainer.strategies.DDP"
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -23,8 +22,8 @@ class VirtualWorkers(RunEvents):
         self.threads = threads
 
     def derive(self, config: DictConfig) -> None:
-        """Raises ConfigError for what can't be had with it."""
-        if "exact" not in config.trainer:
+        """Raises ConfigError for what does not go together with it."""
+        if not OmegaConf.is_dict(OmegaConf.select(config, "trainer")) or "exact" not in config.trainer:
             return
         workers = config.trainer.exact
         with read_write(config), open_dict(config):
@@ -41,7 +40,7 @@ class VirtualWorkers(RunEvents):
             "trainer.strategy": strategy | kept,
             "trainer.sync_batchnorm": False,  # each worker has its own statistics
             "trainer.deterministic": config.trainer.get("deterministic") or True,
-            "datamodule.global_batch_size": config.datamodule.global_batch_size or config.datamodule.batch_size * workers,
+            "datamodule.global_batch_size": config.datamodule.get("global_batch_size") or config.datamodule.batch_size * workers,
             "guards.exact": {"_target_": f"{_PACKAGE}.means.WorkerMeans", "workers": workers},
             "guards.equivalence": None,  # it looks for what keeps DDP from giving the result of one process
         }
@@ -50,23 +49,25 @@ class VirtualWorkers(RunEvents):
 def _check(config: DictConfig, workers: Any) -> None:
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1 or workers & (workers - 1):
         raise config_error("trainer.exact", workers, "accepted is a power of two, the number of virtual workers, or null")
-    trainer = config.trainer
-    if trainer.strategy.get("_target_") != _DDP:
-        raise config_error("trainer.strategy._target_", trainer.strategy.get("_target_"), f"with trainer.exact accepted is {_DDP}")
-    if trainer.strategy.get("communication") is not None:
-        raise config_error("trainer/communication", trainer.strategy.communication["_target_"], "with trainer.exact accepted is null")
-    if trainer.accumulate_grad_batches != 1:
-        accepted = "its virtual workers are what is accumulated; accepted is 1"
-        raise config_error("trainer.accumulate_grad_batches", trainer.accumulate_grad_batches, f"with trainer.exact {accepted}")
-    _check_data(config, workers)
+    devices, nodes = (OmegaConf.select(config, f"trainer.{name}") for name in ("devices", "num_nodes"))
+    if isinstance(devices, int) and isinstance(nodes, int) and (workers % max(1, devices * nodes)):
+        why = f"trainer.exact={workers} is not divided by {devices * nodes} process(es)"
+        raise config_error("trainer.devices", devices, f"{why}; accepted is a divisor of {workers}")
+    accepted = {
+        "trainer.strategy._target_": "lockstep.trainer.strategies.DDP",
+        "trainer.strategy.communication": None,
+        "trainer.accumulate_grad_batches": 1,  # the virtual workers of a process are what it accumulates
+    }
+    for key, only in accepted.items():
+        if (value := OmegaConf.select(config, key)) != only:
+            raise config_error(
+                key, value, f"trainer.exact={workers} is given; accepted with it is {'null' if only is None else only}"
+            )
     if OmegaConf.select(config, "guards.randomness") is None:
-        raise config_error("guards.randomness", "null", "trainer.exact counts random numbers by worker; accepted is the guard")
-
-
-def _check_data(config: DictConfig, workers: int) -> None:
+        raise config_error("guards.randomness", "null", "counts what trainer.exact draws by worker; accepted is the guard")
     batch_size, total = (OmegaConf.select(config, f"datamodule.{name}") for name in ("batch_size", "global_batch_size"))
-    if not isinstance(batch_size, int) and not isinstance(total, int):
-        accepted = "accepted is a number of samples of each virtual worker, or datamodule.global_batch_size of all"
-        raise config_error("datamodule.batch_size", batch_size, f"with trainer.exact {accepted}")
+    if total is None and not isinstance(batch_size, int):
+        needs = f"is of each of the {workers} virtual workers of trainer.exact; accepted is a number of samples"
+        raise config_error("datamodule.batch_size", batch_size, needs)
     if isinstance(total, int) and total % workers:
         raise config_error("datamodule.global_batch_size", total, f"accepted is a multiple of trainer.exact={workers}")
