@@ -1,5 +1,4 @@
-"""A LightningModule that knows nothing of this package, with all that depends on who computes: torch's dropout, BatchNorm, a buffer
-that changes in each step, a loss that couples the samples of a batch."""
+"""A LightningModule that knows nothing of this package."""
 
 from typing import Any
 
@@ -10,6 +9,9 @@ from torch.nn import functional
 
 
 class Own(LightningModule):
+    """With what depends on who computes it: torch's dropout, BatchNorm, a buffer that each step changes, a loss that couples the
+    samples of a batch."""
+
     seen: Tensor
 
     def __init__(self) -> None:

@@ -17,18 +17,12 @@ from lockstep.config.plan import Plan
 
 pytestmark = pytest.mark.slow
 WORKERS = 4
-SHORT = (
-    "trainer.exact=4",
-    "test=false",
-    "trainer.max_epochs=2",
-    "trainer.limit_val_batches=2",
-    "optimized_metric=val/loss",
-    "optimized_mode=min",
-)
+SHORT = ("trainer.exact=4", "test=false", "trainer.max_epochs=2", "trainer.limit_val_batches=2")
+LOSS = ("optimized_metric=val/loss", "optimized_mode=min")
 TINY = ("datamodule=synthetic_images", "datamodule.length=90", "datamodule.val_length=22", "datamodule.shape=[3,8,8]")
-# The last batch of an epoch has 45, 10 or 2 samples: of 2, two workers have none.
+RAGGED = "datamodule.drop_last=false"  # an epoch's last batch has 45 samples, or 10
 CASES: dict[str, tuple[str, ...]] = {
-    "mlp": ("model=mlp", "model.net.dropout=0.2", "datamodule.batch_size=96", "datamodule.drop_last=false", "callbacks=ema"),
+    "mlp": ("model=mlp", "model.net.dropout=0.2", "datamodule.batch_size=96", RAGGED, "callbacks=ema"),
     "sgd": (
         "model=mlp",
         "model/optimizer=sgd",
@@ -36,33 +30,19 @@ CASES: dict[str, tuple[str, ...]] = {
         "trainer.precision=bf16-mixed",
         "datamodule.batch_size=96",
     ),
-    "cnn": (
-        "model=cnn",
-        *TINY,
-        "datamodule.batch_size=10",
-        "datamodule.drop_last=false",
-        "datamodule.augment={crop: 8, padding: 1}",
-    ),
-    "plain": ("datamodule.batch_size=96", "datamodule.drop_last=false", "datamodule.num_workers=1"),
+    "cnn": ("model=cnn", *TINY, "datamodule.batch_size=10", RAGGED, "datamodule.augment={crop: 8, padding: 1}"),
+    "plain": ("datamodule.batch_size=96", RAGGED, "datamodule.num_workers=1"),
     "resnet18": ("model=resnet18", *TINY, "datamodule.batch_size=7", "trainer.max_epochs=1"),
 }
 ALONE = {"loop": ("model=mlp", "model/optimizer=sgd", "datamodule.batch_size=96")}
 # What says where a run was, and on how many processes.
-_OTHER = {
-    "run_id",
-    "dirpath",
-    "best_model_path",
-    "best_k_models",
-    "kth_best_model_path",
-    "last_model_path",
-    "world_size",
-    "train_means",
-}
+_PLACES = ("dirpath", "best_model_path", "best_k_models", "kth_best_model_path", "last_model_path")
+_OTHER = {*_PLACES, "run_id", "world_size", "train_means"}
 
 
 def train(folder: Path, name: str, world_size: int, extra: list[Callback], ckpt_path: Path | None = None) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
-    overrides = (*SMALL, *SHORT, *(CASES | ALONE)[name], f"trainer.devices={world_size}", "max_processes_per_core=4")
+    overrides = (*SMALL, *SHORT, *LOSS, *(CASES | ALONE)[name], f"trainer.devices={world_size}", "max_processes_per_core=4")
     cfg = composed(*overrides, run_dir=folder)
     if name == "plain":
         cfg.model = {"_target_": "exact_modules.Own"}
@@ -124,17 +104,19 @@ def test_a_run_goes_on_with_another_number_of_processes_to_the_bit(trained: dict
 def record(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
     batches = Batches()
-    begun: dict[str, Any] = {}
-    batches.on_train_start = lambda trainer, model: begun.update(copy.deepcopy(model.state_dict()))  # type: ignore[method-assign]
     ended = train(folder / "loop", "loop", world_size, [batches])
-    return {"begun": begun, "batches": batches.seen, "ended": ended["state_dict"]}
+    return {"begun": batches.begun, "batches": batches.seen, "ended": ended["state_dict"]}
 
 
 class Batches(Callback):
-    """Keeps inputs, targets and the weight of a sample of each batch."""
+    """Keeps the state that training begins with, and of each batch inputs, targets and the weight of a sample."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
+        self.begun: dict[str, Any] = {}
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.begun = copy.deepcopy(pl_module.state_dict())
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self.seen.append((batch.inputs.clone(), batch.targets.clone(), batch.loss_weight))

@@ -6,6 +6,6 @@ tree.py      that tree, within a process and between processes
 means.py     the epoch's means, summed worker by worker
 """
 
-FILES = ["docs/exact.md", "conf/events/exact.yaml"]
+FILES = ["docs/exact.md", "conf/events/exact.yaml", "benchmarks/exact.py"]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

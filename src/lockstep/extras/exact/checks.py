@@ -9,7 +9,7 @@ from lockstep.errors import config_error
 RULES = {"VirtualWorkers": {"threads": integer(1)}}
 
 
-def _check_processes(cfg: DictConfig, key: str, plan: Plan) -> None:
+def _check_processes(cfg: DictConfig, _: str, plan: Plan) -> None:
     workers = cfg.trainer.strategy.workers
     if workers % plan.world_size:
         accepted = f"the {workers} virtual workers of trainer.exact are not divided by {plan.world_size} processes"

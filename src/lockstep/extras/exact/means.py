@@ -1,5 +1,6 @@
 """An epoch's means, summed worker by worker and then in the one tree."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,8 @@ from lockstep.errors import config_error
 from lockstep.extras.exact.tree import sum_of_rows
 from lockstep.models.sample_mean import SampleMean
 from lockstep.models.task import Task
+
+log = logging.getLogger(__name__)
 
 _MEANS = {"training_step": "train_means", "validation_step": "val_means", "test_step": "test_means"}  # of a Task
 _STATES = ("sums", "count")
@@ -33,6 +36,12 @@ class WorkerMeans(Callback):
 
     def facts(self) -> dict[str, int]:
         return {"exact": self.workers}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        each = self.workers // trainer.world_size
+        log.info(
+            f"{self.workers} virtual workers, {each} in each process: the same bits on any number of processes that divides them"
+        )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._means = {step: getattr(pl_module, name) for step, name in _MEANS.items()} if isinstance(pl_module, Task) else {}
@@ -64,10 +73,8 @@ class WorkerMeans(Callback):
         """Rank zero then has all of it, and the others nothing: what the ranks are added up to is exact."""
         if (means := self._means.get(step)) is None:
             return
-        if trainer.is_global_zero:
-            _write(means, {name: sum_of_rows(rows) for name, rows in self._all_rows(trainer, step).items()})
-        else:
-            self._all_rows(trainer, step)
+        total = {name: sum_of_rows(rows) for name, rows in self._all_rows(trainer, step).items()}
+        _write(means, total if trainer.is_global_zero else _zeros(means))
         self._rows[step] = [_zeros(means) for _ in self._rows[step]]
 
     def _all_rows(self, trainer: Trainer, step: str) -> dict[str, Tensor]:
