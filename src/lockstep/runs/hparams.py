@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import override_key
@@ -32,14 +32,16 @@ def swept(overrides: Sequence[str]) -> list[str]:
     return [override for override in overrides if keys is None or override_key(override) in keys.split()]
 
 
-def write_session(logger: TensorBoardLogger, values: Mapping[str, str | float]) -> None:
-    """Writes the values as those of a session that has ended. torch writes True as 1, so here it is text.
+def write_session(folder: Path, values: Mapping[str, str | float]) -> None:
+    """Writes the values, into an event file of its own beside a logger's, as those of a session that has ended.
 
-    No experiment is described: of several TensorBoard takes the first it finds for all runs, and leaves out the columns
-    that this one does not name. Without any it makes the columns from the sessions.
+    torch writes True as 1, so here it is text. No experiment is described: of several TensorBoard takes the first it finds for
+    all runs, and leaves out the columns that this one does not name. Without any it makes the columns from the sessions.
     """
+    from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.summary import hparams
 
     _, *session = hparams({name: str(v).lower() if isinstance(v, bool) else v for name, v in values.items()}, {})
-    for summary in session:
-        logger.experiment.file_writer.add_summary(summary)
+    with SummaryWriter(str(folder)) as writer:
+        for summary in session:
+            writer.file_writer.add_summary(summary)  # pyright: ignore[reportOptionalMemberAccess]

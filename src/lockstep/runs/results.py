@@ -144,7 +144,7 @@ def log_hparams(
             if best_checkpoint(trainer) is not None:
                 best = {f"best/{name}": value for name, value in metrics.items() if not name.startswith("test")}
                 logger.log_metrics(best, step=trainer.global_step)
-            write_session(logger, values)
+            write_session(Path(logger.log_dir), values)
         else:
             logger.log_hyperparams(values)
         logger.finalize("success")

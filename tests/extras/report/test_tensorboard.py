@@ -2,6 +2,7 @@
 
 import json
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import measured
@@ -32,7 +33,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         logger = TensorBoardLogger(job, name="tensorboard", version="", default_hp_metric=False)
         logger.log_metrics({"train/loss": 0.5}, step=1)
         logger.log_metrics({"val/acc": RATES[values["model.optimizer.lr"]]}, step=2)
-        write_session(logger, values)
+        write_session(Path(logger.log_dir), values)
         logger.finalize("success")
     write_report(folder, OmegaConf.load(CONF / "report.yaml").sections)
     board = program.TensorBoard()

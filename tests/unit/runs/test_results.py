@@ -7,7 +7,6 @@ import pytest
 import torch
 from fits import composed, prepared, trained
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 from torch import Tensor
@@ -100,12 +99,22 @@ def test_in_a_job_of_a_sweep_they_are_what_is_swept(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_has_a_record_for_tensorboard(tmp_path: Path) -> None:
-    logger = TensorBoardLogger(tmp_path, name="", version="")
-    write_session(logger, {"model": "cnn", "lr": 0.5, "compile": True})
-    logger.finalize("success")
+    write_session(tmp_path, {"model": "cnn", "lr": 0.5, "compile": True})
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     content = {tag: events.summary_metadata[tag].plugin_data.content for tag in events.summary_metadata}
     start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG]).hparams
     assert (start["model"].string_value, start["lr"].number_value, start["compile"].string_value) == ("cnn", 0.5, "true")
     assert metadata.parse_session_end_info_plugin_data(content[metadata.SESSION_END_INFO_TAG]).status == 1  # STATUS_SUCCESS
+
+
+def test_a_run_without_a_best_checkpoint_has_one_too(tmp_path: Path) -> None:
+    """Its logger's writer is closed by then."""
+    datamodule, model, trainer = prepared(
+        tmp_path, "logger=tensorboard", "callbacks.best_checkpoint=null", "trainer.max_epochs=1"
+    )
+    trainer.fit(model, datamodule)
+    log_hparams(trainer, composed(run_dir=tmp_path), CommandLine(), {}, {"val/acc": 0.5})
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert metadata.SESSION_START_INFO_TAG in events.summary_metadata
