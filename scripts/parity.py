@@ -26,6 +26,8 @@ neither a parameter nor a buffer.
                                ddp              as many processes under DDP with torch's own settings
                                "KEY=VALUE ..."  the run itself with these overrides: another precision, strategy, number of
                                                 devices. If trainer.precision is among them each side keeps its own precision
+    parity.tolerance=0         of every difference, without a control; null: as above, but 0 with trainer.exact, in the run's own
+                               precision: the same bits
     parity.timeout=120         seconds in which a process makes no step, until it counts as hung, and the stacks are shown
 
 Exit codes: 0 equal, 3 not equal, 1 a side failed or ended before these steps, 2 can't be compared as configured.

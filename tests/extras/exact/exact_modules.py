@@ -7,6 +7,8 @@ from lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lockstep.models import Classifier
+
 
 class Own(LightningModule):
     """With what depends on who computes it: torch's dropout, BatchNorm, a buffer that each step changes, a loss that couples the
@@ -35,3 +37,11 @@ class Own(LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.RMSprop(self.parameters(), lr=1e-3, momentum=0.9)
+
+
+class UsesRank(Classifier):
+    """Whose loss depends, by one unit in the last place, on the process that computes it."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        return loss * (1 + self.global_rank * torch.finfo(loss.dtype).eps)

@@ -43,7 +43,12 @@ class VirtualWorkers(RunEvents):
             "datamodule.global_batch_size": config.datamodule.get("global_batch_size") or config.datamodule.batch_size * workers,
             "guards.exact": {"_target_": f"{_PACKAGE}.means.WorkerMeans", "workers": workers},
             "guards.equivalence": None,  # it looks for what keeps DDP from giving the result of one process
-        }
+        } | ({"parity.tolerance": 0, "parity.precision": "run"} if _takes_default_tolerance(config) else {})
+
+
+def _takes_default_tolerance(config: DictConfig) -> bool:
+    """Is it scripts/parity.py's config, and is the tolerance that of a control? Here there are none: bits are compared."""
+    return "parity" in config and OmegaConf.select(config, "parity.tolerance") is None
 
 
 def _check(config: DictConfig, workers: Any) -> None:

@@ -67,7 +67,7 @@ class Row:
     @property
     def beyond(self) -> float:
         """How many times the tolerance; what may differ by any amount is not beyond it."""
-        return 0.0 if self.equal and math.isinf(self.tolerance) else self.difference / self.tolerance
+        return 0.0 if self.equal and math.isinf(self.tolerance) else self.difference / (self.tolerance or 1.0)
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,8 @@ class Comparison:
         bits, quantity, control = self.sides.bits, difference.quantity, self._controls.get(_key(difference), math.nan)
         if quantity == "learning rate" or (quantity.endswith("samples") and self.sides.is_same_precision):
             tolerance = ONE_STEP[64]  # no step has rounded these
+        elif self.sides.tolerance is not None:
+            tolerance = self.sides.tolerance
         elif quantity == "weights":
             tolerance = self._drift
         elif quantity in AT_THE_END:
@@ -230,7 +232,12 @@ def compare(sides: Sides, processes: Processes, freely: bool = True) -> Comparis
         train = partial(_train, sides, processes, Path(folder))
         try:
             result = _step_by_step(sides, train)
-            if sides.bits == 32 and sides.is_same_precision and {one.quantity for one in result.beyond} == {"gradients"}:
+            if (
+                sides.tolerance is None
+                and sides.bits == 32
+                and sides.is_same_precision
+                and {one.quantity for one in result.beyond} == {"gradients"}
+            ):
                 steps = 1 + max(difference.step for difference in result.beyond)
                 exact = compare(sides.changed({"trainer.precision": "64-true"}, steps), processes, freely=False)
                 is_equal = exact.failure is None and not exact.differs("gradients")  # it may be bound to float32
@@ -241,8 +248,10 @@ def compare(sides: Sides, processes: Processes, freely: bool = True) -> Comparis
 
 
 def _step_by_step(sides: Sides, train: Train) -> Comparison:
-    findings = train({"reference": ("lead", {}), "other": ("follow", {}), "control": ("follow", {"permuted": 1})})
-    reference, other, control = (findings[name] for name in ("reference", "other", "control"))
+    roles: Roles = {"reference": ("lead", {}), "other": ("follow", {})}
+    control_role: Roles = {"control": ("follow", {"permuted": 1})}
+    findings = train(roles if sides.tolerance is not None else roles | control_role)
+    reference, other, control = (findings.get(name, Findings([], {})) for name in ("reference", "other", "control"))
     if (done := reference.facts["steps"]) < sides.steps:
         fewer = f"; parity.steps={done} is the most" if done else ""
         raise TooFewSteps(f"the reference has made {done} of {sides.steps} steps, so there is no verdict{fewer}")
@@ -253,6 +262,8 @@ def _step_by_step(sides: Sides, train: Train) -> Comparison:
 def _to_the_end(result: Comparison, train: Train) -> Comparison:
     """The control's drift is the larger of two, of three if that is not enough: Adam amplifies rounding by chance, now more, now
     less."""
+    if result.sides.tolerance is not None:
+        return result.extended(train({"other": ("finish", {})})["other"].differences, [])
     how = "noise" if result.imitated else "permuted"
     ends = train({"other": ("finish", {}), "control": ("finish", {how: 1}), "reference": ("finish", {how: 2})})
     drift = ends["control"].differences + ends["reference"].differences

@@ -25,6 +25,7 @@ PARITY_RULES = {
     "parity.steps": integer(1),
     "parity.precision": one_of("run", *PRECISIONS),
     "parity.timeout": number(1),
+    "parity.tolerance": number(0).or_null(),
     "parity.against": Rule("accepted is one, ddp, or overrides as 'key=value key=value'", is_reference),
 }
 
@@ -117,6 +118,11 @@ class Sides:
     @property
     def is_same_precision(self) -> bool:
         return self.reference.trainer.precision == self.other.trainer.precision
+
+    @property
+    def tolerance(self) -> float | None:
+        """Returns the largest difference that is equal; None where a control shows it."""
+        return self.other.parity.tolerance
 
     @property
     def processes(self) -> int:
