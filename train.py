@@ -23,8 +23,8 @@ def main(cfg: DictConfig) -> float | None:
                 from lockstep.build import build
                 from lockstep.runs.results import best_checkpoint
 
-            datamodule, model, trainer = build(cfg, run.plan)
-            trainer.fit(model, datamodule, ckpt_path=cfg.ckpt_path)
+            datamodule, model, trainer = build(cfg, run.plan, run.checkpoint)
+            trainer.fit(model, datamodule, ckpt_path=run.checkpoint)
             if cfg.test:
                 trainer.test(model, datamodule, ckpt_path=best_checkpoint(trainer), verbose=False)
             run.finish(trainer)

@@ -79,11 +79,11 @@ guards                          guards=null
 logger                          logger=mlflow
 logger                          logger=wandb
 ckpt_path                       ckpt_path=nowhere.ckpt
-ckpt_path                       ckpt_path=pictures/a/0.png
+fork                            fork=nowhere.ckpt
+fork                            fork=pictures/a/0.png
 init_from                       init_from=pictures
-trainer.max_epochs              ckpt_path=later.ckpt
-model.optimizer._target_        ckpt_path=sgd.ckpt trainer.max_epochs=9
-ckpt_path                       ckpt_path=later.ckpt model.net.width=7 trainer.max_epochs=99
+trainer.max_epochs              fork=later.ckpt
+fork                            fork=later.ckpt model.net.width=7 trainer.max_epochs=99
 resume                          resume=nowhere
 optimized_metric                optimized_metric=val/f1
 optimized_metric                optimized_metric=test/acc test=false

@@ -54,7 +54,7 @@ def _evaluation_of(run_dir: Path, overrides: list[str], allow: list[str]) -> Dic
     if cfg.run_dir == str(run_dir):
         cfg.run_dir = str(run_dir / "evaluations" / run_id())
     cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name == "progress"}
-    cfg.logger, cfg.ckpt_path, cfg.init_without = {}, None, None
+    cfg.logger, cfg.init_without = {}, None
     cfg.events = {}  # an evaluation is not copied
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
     if "global_batch_size" in (cfg.datamodule or ()):

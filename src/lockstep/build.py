@@ -11,7 +11,7 @@ from lightning.pytorch.plugins.precision import DoublePrecision
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lockstep.callbacks import LastCheckpoint, Ranks, SteppedRate
+from lockstep.callbacks import Forked, LastCheckpoint, Ranks, SteppedRate
 from lockstep.config.construct import Factory, construct
 from lockstep.config.metrics import monitored
 from lockstep.config.plan import Plan
@@ -25,7 +25,7 @@ from lockstep.models.from_checkpoint import load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.loaders import check_test_data, check_training_data
 from lockstep.models.task import Task
-from lockstep.runs.continuation import check_continuation, has_own_checkpoint, trained_with
+from lockstep.runs.continuation import check_continuation, check_length, is_own, trained_with
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.epoch_loop import install_fast_loop
 from lockstep.trainer.known_warnings import ignore_expected_warnings, ignore_warnings_about_tasks
@@ -38,8 +38,12 @@ _WITHOUT_A_SPEC = (
 )
 
 
-def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule | None, LightningModule, Trainer]:
-    """Returns the three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world."""
+def build(
+    cfg: DictConfig, plan: Plan, checkpoint: Path | None = None
+) -> tuple[LightningDataModule | None, LightningModule, Trainer]:
+    """Returns the three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world.
+
+    `checkpoint` is what the trainer will be fitted from: the run's own, or one that it forks."""
     ignore_expected_warnings()
     trust = get_trust(cfg)
     if trust is not None:
@@ -47,8 +51,10 @@ def build(cfg: DictConfig, plan: Plan) -> tuple[LightningDataModule | None, Ligh
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model = _build_model(cfg, plan, datamodule, trust)
-    trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model))
+    trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
     _add_callbacks(cfg, plan, model, datamodule, trainer)
+    if checkpoint is not None and not is_own(cfg, checkpoint):
+        trainer.callbacks.append(Forked())  # pyright: ignore[reportAttributeAccessIssue]
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
@@ -101,7 +107,8 @@ def _add_callbacks(cfg: DictConfig, plan: Plan, model: Any, datamodule: Any, tra
 
 
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:
-    """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of cfg.ckpt_path."""
+    """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of its own
+    checkpoint, from which it goes on."""
     settings = _plain(cfg, "trainer")
     del settings["sync_batchnorm"]  # it is the model's; see build
     if settings.get("num_sanity_val_steps") is None:  # see build, too
@@ -133,13 +140,17 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     return trainer
 
 
-def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module) -> int | None:
-    """Returns the optimizer step of cfg.ckpt_path. Raises ConfigError where training can't go on from it as configured."""
-    if cfg.ckpt_path is None:
+def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkpoint: Path | None) -> int | None:
+    """Returns the optimizer step of the run's own checkpoint. Raises ConfigError where training can't go on from this one as
+    configured."""
+    if checkpoint is None:
         return None
-    checkpoint = read_for(model, "ckpt_path", Path(cfg.ckpt_path))
-    check_continuation(cfg, plan, checkpoint)
-    return checkpoint.get("global_step")
+    content = read_for(model, "resume" if is_own(cfg, checkpoint) else "fork", checkpoint)
+    check_length(cfg, content.get("epoch", 0), checkpoint)
+    if not is_own(cfg, checkpoint):
+        return None
+    check_continuation(cfg, plan, content, checkpoint)
+    return content.get("global_step")
 
 
 def _instances(cfg: DictConfig, group: str, given: Callable[[Factory], dict[str, Any]] = lambda _: {}) -> list[Any]:
@@ -150,8 +161,8 @@ def _instances(cfg: DictConfig, group: str, given: Callable[[Factory], dict[str,
 
 
 def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
-    """The same ones of a run that is continued, less what they have logged after its checkpoint, which is of `step`."""
-    can_purge = (loggers.TensorBoardLogger, CSVLogger) if has_own_checkpoint(cfg) else ()
+    """The same ones of a run that is resumed, less what they have logged after its checkpoint, which is of `step`."""
+    can_purge = () if step is None else (loggers.TensorBoardLogger, CSVLogger)
 
     def given(factory: Factory) -> dict[str, Any]:
         callee = factory.callee

@@ -26,7 +26,8 @@ def refused(folder: Path, *overrides: str, **env: str) -> str:
         ("datamodule.global_batch_size=49 trainer.devices=2", "datamodule.global_batch_size=49: does not divide by"),
         ("trainer.accelerator=gpu", "trainer.accelerator=gpu: this machine shows no GPU"),
         ("optimized_metric=val/f1", "optimized_metric=val/f1: the model declares train/loss, train/acc"),
-        ("ckpt_path=nowhere.ckpt", "ckpt_path=nowhere.ckpt: no such file"),
+        ("fork=nowhere.ckpt", "fork={tmp_path}/nowhere.ckpt: no such file"),
+        ("ckpt_path=a.ckpt", "ckpt_path=a.ckpt: a run begins from a checkpoint by fork=; accepted is fork=a.ckpt"),
         ("trainer.devices=[0", "trainer.devices=[0: not a valid override"),
         ("sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         ("hydra.launcher.jobs=2", "hydra.launcher.jobs=2: is for sweeps; accepted with -m"),
@@ -37,7 +38,7 @@ def refused(folder: Path, *overrides: str, **env: str) -> str:
 def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: str) -> None:
     if "gpu" in override and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    assert refused(tmp_path, *override.split()).startswith(line)
+    assert refused(tmp_path, *override.split()).startswith(line.format(tmp_path=tmp_path))
 
 
 def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -54,17 +55,15 @@ def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_refused_by_the_ranks(tmp_path: Path) -> None:
     torch.save({"state_dict": {"net.layers.1.weight": torch.zeros(3, 3)}}, tmp_path / "other.ckpt")
-    line = refused(tmp_path, "ckpt_path=other.ckpt", "model=mlp", "trainer.devices=2")
-    assert line.startswith("ckpt_path=other.ckpt: of another model: net.layers.1.bias is only in the model")
+    line = refused(tmp_path, "fork=other.ckpt", "model=mlp", "trainer.devices=2")
+    assert line.startswith(f"fork={tmp_path}/other.ckpt: of another model: net.layers.1.bias is only in the model")
 
 
-def test_a_sweep_over_what_a_checkpoint_decides_is_refused_once_before_any_job(tmp_path: Path) -> None:
-    trained = {"SteppedRate": {"trained_with": {"lr": 2e-3, "global_batch_size": 64}}}
-    torch.save({"state_dict": {}, "epoch": 1, "callbacks": trained}, tmp_path / "old.ckpt")
-    line = refused(tmp_path, "ckpt_path=old.ckpt", "model.optimizer.lr=0.002,0.001", "-m")
-    why = "ckpt_path=old.ckpt was trained with 0.002, and goes on with it; accepted is 0.002, or init_from instead of ckpt_path"
+def test_a_sweep_of_forks_that_are_too_short_is_refused_once_before_any_job(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}, "epoch": 3}, tmp_path / "old.ckpt")
+    line = refused(tmp_path, "fork=old.ckpt", "trainer.max_epochs=4,2", "-m")
     assert line.startswith("job 1 (")
-    assert line.endswith(f"): model.optimizer.lr=0.001: {why}")
+    assert line.endswith(f"): trainer.max_epochs=2: {tmp_path}/old.ckpt is of epoch 3; accepted is as many, or -1")
 
 
 @pytest.mark.slow

@@ -173,7 +173,7 @@ def test_a_limited_run_has_so_many_steps(tmp_path: Path) -> None:
 
 def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
     last = one[0] / "checkpoints" / "last.ckpt"
-    done = train(f"ckpt_path='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path)
+    done = train(f"fork='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path)
     assert (record(run)["epochs"], record(run)["steps"], record(run)["samples_trained"]) == (4, 80, 5120)

@@ -59,7 +59,7 @@ def test_an_unknown_key_is_one_line_with_the_keys_there_are(
 def test_the_keys_of_hydra_are_not_offered(compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> None:
     line = explained("sede=1", compose, monkeypatch)
     accepted = line.partition("accepted are ")[2].partition(";")[0].split(", ")
-    assert {"model", "datamodule", "trainer", "seed", "ckpt_path", "run_dir"} <= set(accepted)
+    assert {"model", "datamodule", "trainer", "seed", "fork", "run_dir"} <= set(accepted)
     assert "hydra" not in accepted
 
 
@@ -345,7 +345,7 @@ def read_back(value: str) -> Any:
 
 def test_a_quoted_path_arrives_in_the_config(compose: Callable[..., DictConfig]) -> None:
     path = "/tmp/a run, it's [1]=x"
-    assert compose(f"ckpt_path={quote(path)}").ckpt_path == path
+    assert compose(f"init_from={quote(path)}").init_from == path
 
 
 @pytest.mark.parametrize("full_error", ["0", "1", ""])

@@ -107,7 +107,7 @@ class LastCheckpoint(Checkpoint):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         loop = checkpoint["loops"]["fit_loop"]
         self._logged_step = read_logged_step(checkpoint)
-        _rescale_progress(loop["epoch_loop.batch_progress"], checkpoint, getattr(trainer, "datamodule", None))
+        _rescale_progress(loop, checkpoint, getattr(trainer, "datamodule", None))
 
 
 def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:
@@ -134,12 +134,18 @@ def _rewind_progress(loop: dict[str, Any], within: bool) -> None:
     batches["is_last_batch"] = False
 
 
-def _rescale_progress(batches: dict[str, Any], checkpoint: dict[str, Any], datamodule: Any) -> None:
+def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodule: Any) -> None:
     """Counts batches as they are now: with another accumulation a step has another number of them."""
-    then = checkpoint.get(type(datamodule).__qualname__, {}).get("samples_per_batch")
-    if then and (now := datamodule.order_facts()["samples_per_batch"]) != then:
-        for counter in (batches["total"], batches["current"]):
-            counter |= {name: value * then // now for name, value in counter.items()}
+    saved = checkpoint.get(type(datamodule).__qualname__, {})
+    if not (then := saved.get("samples_per_batch")):
+        return
+    batches, now, consumed = loop["epoch_loop.batch_progress"], datamodule.order_facts()["samples_per_batch"], datamodule.start[1]
+    if now != then:
+        batches["total"] |= {name: value * then // now for name, value in batches["total"].items()}
+    if saved["consumed"] and not consumed:  # a fork begins the epoch again
+        _rewind_progress(loop, within=False)
+    elif now != then or saved["consumed"] != consumed:
+        batches["current"] |= dict.fromkeys(batches["current"], consumed // now)
 
 
 class BestCheckpoint(ModelCheckpoint):

@@ -38,7 +38,7 @@ class SteppedRate(AfterEachStep):
     From the first step on, the run's directory is kept, however the run ends.
 
     Args:
-        trained_with: what a run that continues from a checkpoint of this one can't change; see lockstep.runs.continuation.
+        trained_with: what a run that is resumed from a checkpoint of this one can't change; see lockstep.runs.continuation.
 
     Attributes:
         samples_before: how many the checkpoint that this run goes on from was trained on.
@@ -51,6 +51,7 @@ class SteppedRate(AfterEachStep):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._configured = _constants(trainer)
+        self.trained_with["optimizers"] = [type(optimizer).__name__ for optimizer in trainer.optimizers]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raises ConfigError where a checkpoint has brought a schedule with other constants than the configured one's."""
@@ -62,7 +63,7 @@ class SteppedRate(AfterEachStep):
                 words = (
                     f"its {kind} goes on with {name}={loaded[name]}, here it would have {configured[name]}; accepted is the same"
                 )
-                raise config_error("ckpt_path", trainer.ckpt_path, f"{words}, or init_from instead of ckpt_path")
+                raise config_error("checkpoint", trainer.ckpt_path, f"{words}, or a new run, by fork=")
         super().on_train_start(trainer, pl_module)
 
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
@@ -90,6 +91,10 @@ class SteppedRate(AfterEachStep):
 
     def state_dict(self) -> dict[str, Any]:
         return self.facts() | {"trained_with": self.trained_with}
+
+    def forget(self) -> None:
+        """What was before this run, at other rates."""
+        self._highest = self._latest = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._highest, self._latest = state_dict["lr"], state_dict["lr_last"]

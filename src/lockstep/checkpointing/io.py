@@ -63,7 +63,7 @@ class AtomicCheckpointIO(CheckpointIO):
     ) -> dict[str, Any]:
         """To the CPU, and with weights_only=True whatever is asked for."""
         self.wait()
-        return read_checkpoint("ckpt_path", Path(path))
+        return read_checkpoint("checkpoint", Path(path))
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Not before the write in flight has ended: until then the file to be removed may be the only one."""

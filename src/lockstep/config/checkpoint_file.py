@@ -1,12 +1,21 @@
 """Is a file that the config names a whole checkpoint? Asked without torch."""
 
 import functools
+import os
+import re
 import time
 import zipfile
 from pathlib import Path
 
 from lockstep.config.urls import refuse_url
 from lockstep.errors import config_error
+
+
+def split_step(value: str) -> tuple[Path, int | None]:
+    """Returns the absolute path and the optimizer step of `PATH@STEP`; None for the step of a path alone."""
+    match = None if Path(value).exists() else re.fullmatch(r"(.+)@(\d+)", value)
+    path = Path(value if match is None else match[1]).expanduser()
+    return Path(os.path.abspath(path)), None if match is None else int(match[2])  # noqa: PTH100  links are kept
 
 
 def check_checkpoint(key: str, path: Path) -> None:

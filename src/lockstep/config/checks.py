@@ -38,9 +38,8 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     _check_targets(cfg)
     if _has_checkpoint(cfg):
         return  # and goes on from that: what it began with may be gone
-    for key in ("ckpt_path", "init_from"):
-        if (path := OmegaConf.select(cfg, key)) is not None:
-            check_checkpoint(key, Path(path))
+    if (path := OmegaConf.select(cfg, "init_from")) is not None:
+        check_checkpoint("init_from", Path(path))
 
 
 def _integers(node: Any, above: str = "") -> Iterator[tuple[str, int]]:
@@ -60,7 +59,9 @@ def check_rules(cfg: DictConfig, rules: Mapping[str, Rule]) -> None:
 
 
 def _has_checkpoint(cfg: DictConfig) -> bool:
-    """Is this run continued, from a checkpoint of its own?"""
+    """Does this run go on from a checkpoint, of its own or of another run?"""
+    if OmegaConf.select(cfg, "fork") is not None:
+        return True
     run_dir = OmegaConf.select(cfg, "resume")
     return run_dir is not None and any(Path(run_dir).glob("checkpoints/*.ckpt"))
 

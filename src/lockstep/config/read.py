@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.checkpoint_file import split_step
 from lockstep.config.overrides import override_key, quote, sets_hydra, split_flags
 from lockstep.config.targets import Trust, is_project_path, resolve
 from lockstep.errors import config_error
@@ -136,6 +137,8 @@ def source_directory(cfg: DictConfig) -> Path | None:
     in which nothing is trusted then, while a sweep has not given the run its own."""
     if OmegaConf.select(cfg, ALLOW) is None:
         return None
+    if not OmegaConf.select(cfg, "resume") and (checkpoint := OmegaConf.select(cfg, "fork")) is not None:
+        return split_step(checkpoint)[0].parent.parent
     places = (OmegaConf.select(cfg, key, throw_on_resolution_failure=False) for key in ("resume", "hydra.sweep.dir", "run_dir"))
     return next((Path(place) for place in places if place), Path.cwd())
 

@@ -82,7 +82,8 @@ class DataModule(LightningDataModule):
         self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
-        self._start = (0, 0)  # the epoch, and how many samples of its global order are consumed
+        self.start = (0, 0)  # the epoch, and how many samples of its global order are consumed
+        self.is_forked = False  # may what a checkpoint says of the order be another now
 
     @abstractmethod
     def load(self) -> Splits:
@@ -98,12 +99,12 @@ class DataModule(LightningDataModule):
         if isinstance(self.augment, CropFlip):
             self.augment.check(self.spec.input_shape)
             self.check_batch("augment.crop", self.augment.crop, self.augment.padded(self.spec.input_shape))
-        self._start = (0, 0)
+        self.start = (0, 0)
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        sampler = self._train_sampler(len(self.splits.train), start=self._start, orders=list(self._orders.values()))
+        sampler = self._train_sampler(len(self.splits.train), start=self.start, orders=list(self._orders.values()))
         batches = self._limited(len(sampler))
         self.samples_per_epoch = min(batches * self.order_facts()["samples_per_batch"], sampler.samples_per_epoch)
         log.info(f"{self.samples_per_epoch} of {len(self.splits.train)} samples per epoch, in {batches} batches per process")
@@ -136,24 +137,37 @@ class DataModule(LightningDataModule):
         return {"epoch": self.trainer.current_epoch, "consumed": consumed} | order
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Raises ConfigError where a run would continue within an epoch in another order, or in other global batches."""
+        """Raises ConfigError where a run that is not forked would continue within an epoch in another order, or in other global
+        batches."""
         if not self._is_trained:
             return
-        now = self.order_facts()
-        if state_dict["consumed"]:
-            saved = {"shuffle": now["shuffle"]} | state_dict  # an older checkpoint does not say it
-            for name in sorted((now | saved).keys() - _MAY_CHANGE):
-                if (value := now.get(name, 0)) != saved.get(name, 0):  # 0 is of an option that is not there
-                    accepted = f"the checkpoint is from within an epoch of {saved.get(name, 0)}; accepted is the same"
-                    raise config_error(_KEYS.get(name, f"datamodule.{name}"), value, accepted)
+        now, consumed = self.order_facts(), state_dict["consumed"]
+        saved = {"shuffle": now["shuffle"]} | state_dict  # an older checkpoint does not say it
+        names = sorted((now | saved).keys() - _MAY_CHANGE)
+        other = [name for name in names if now.get(name, 0) != saved.get(name, 0)]  # 0 is of an option that is not there
+        if consumed and other and not self.is_forked:
+            accepted = f"the checkpoint is from within an epoch of {saved.get(other[0], 0)}; accepted is the same"
+            raise config_error(_KEYS.get(other[0], f"datamodule.{other[0]}"), now.get(other[0], 0), accepted)
+        if consumed and other:
+            consumed = self._place_in_another_order(state_dict, other)
         if now["world_size"] != state_dict["world_size"]:
             log.info(
                 f"continuing on {now['world_size']} process(es) what {state_dict['world_size']} began: the same global batches, "
                 "but sums in another order, so that the weights will not be bit-equal"
             )
-        self._start = (state_dict["epoch"], state_dict["consumed"])
+        self.start = (state_dict["epoch"], consumed)
         # Lightning asks for loaders that can go on; here it is the sampler that does
         warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch ended")
+
+    def _place_in_another_order(self, saved: dict[str, int], other: list[str]) -> int:
+        """How many samples of the epoch count as consumed: whole global batches of other ones, none in another order."""
+        batch, consumed = self.order_facts()["global_batch_size"], saved["consumed"]
+        place = consumed // batch * batch if other == ["global_batch_size"] else 0
+        if place != consumed:
+            keys = ", ".join(_KEYS.get(name, f"datamodule.{name}") for name in other)
+            where = f"epoch {saved['epoch']} goes on at sample {place} of its order, not at {consumed}"
+            log.warning(f"Not carried over from the checkpoint: {where}, since {keys} is another")
+        return place
 
     def order_facts(self) -> dict[str, int]:
         """What decides which samples an epoch's batches have, and how many, over all processes."""

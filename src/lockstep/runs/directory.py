@@ -18,6 +18,7 @@ from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import can_resume, launcher, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.events import Subscribers
+from lockstep.runs.fork import describe_origin
 from lockstep.runs.identity import FILE, Identity, check_files
 from lockstep.runs.locks import Lock
 
@@ -168,10 +169,12 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     current = Identity.new(command, global_batch_size if takes_global else None)
     saved = _saved_identity(directory, command, is_named)
     if saved is not None:
-        current = replace(current, id=saved.id)
+        current = replace(current, id=saved.id, forked_from=saved.forked_from)
     elif _has_run(directory):
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")
+    if saved is None and config.get("fork") is not None:
+        current = replace(current, forked_from=describe_origin(config.fork, command))
     for subscriber in Subscribers.compose(config):
         subscriber.claim(config, directory, current.id, saved is None)
     with _writing(directory, "hydra.run.dir"):

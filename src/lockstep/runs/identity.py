@@ -5,18 +5,22 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from lockstep.atomic_files import read_regular, write_json
-from lockstep.config.overrides import override_key
+from lockstep.config.overrides import keep_last, override_key
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 
 FILE = "run.json"
-OF_ONE_START = ("resume", "overwrite", "hydra.run.dir", "allow")  # keys that say how one command starts, not what the run is
+# Keys that say how one command starts, not what the run is.
+OF_ONE_START = ("resume", "fork", "overwrite", "hydra.run.dir", "allow")
+
+_CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
+_SAYS_THE_BATCH = {"datamodule", "datamodule.batch_size", "datamodule.global_batch_size"}
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,14 @@ class Identity:
     flags: of Hydra's command line, as they name the config.
     overrides: of the first start and of all resumptions since.
     global_batch_size: in samples; None where the datamodule has no such key.
+    forked_from: of a run that was begun by fork=: the other run's id, its step and checkpoint, and the keys that were changed.
     """
 
     id: str
     flags: list[str]
     overrides: list[str]
     global_batch_size: int | None
+    forked_from: dict[str, Any] | None = None
 
     @classmethod
     def new(cls, command: CommandLine, global_batch_size: int | None) -> Self:
@@ -57,6 +63,15 @@ class Identity:
     def write(self, run_dir: Path) -> None:
         content = asdict(self)
         write_json(run_dir / FILE, content | {"sha256": _seal(content)})
+
+    def with_changes(self, new: Sequence[str]) -> list[str]:
+        """The run's overrides and those that are new, of which the last of each key counts. The global batch stays, whatever the
+        number of processes."""
+        known = [item.replace("ckpt_path=", "fork=", 1) for item in self.overrides]  # as it was called before
+        keys = {override_key(item) for item in new if item not in known}
+        if self.global_batch_size is not None and keys & _CHANGES_THE_WORLD and not keys & _SAYS_THE_BATCH:
+            known.append(f"datamodule.global_batch_size={self.global_batch_size}")
+        return keep_last([*known, *new])
 
 
 def read_run_id(run_dir: Path) -> str | None:
@@ -100,7 +115,7 @@ def check_files(run_dir: Path, key: str) -> None:
 
 def how_else(run_dir: Path) -> str:
     """Says how to go on where a directory can't be continued in."""
-    return f"accepted is a new run that goes on from ckpt_path={run_dir}/checkpoints/last.ckpt"
+    return f"accepted is a new run, by fork={run_dir}/checkpoints/last.ckpt"
 
 
 def _seal(content: dict[str, Any]) -> str:

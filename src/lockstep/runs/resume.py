@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from lockstep.atomic_files import read_json
-from lockstep.config.overrides import keep_last, override_key, quote, split_flags, unquote
+from lockstep.config.overrides import override_key, quote, split_flags, unquote
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
@@ -15,10 +15,9 @@ from lockstep.runs.identity import FILE, OF_ONE_START, Identity, check_files, ho
 from lockstep.runs.locks import check_free
 from lockstep.runs.record import actual_status
 
-_CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
 _IN_THE_CHECKPOINT = ("model.optimizer", "model/optimizer", "model.lr_scheduler", "model/lr_scheduler")
 _IN_THE_CHECKPOINT += ("seed", "lr_scaling", "base_batch_size")
-_SAYS_THE_BATCH = {"datamodule", "datamodule.batch_size", "datamodule.global_batch_size"}
+_OF_ITS_OWN = "a run is resumed from its own checkpoint; accepted is a new run, without resume"
 
 
 def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
@@ -54,14 +53,13 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     check_overrides(
         run_dir, saved.overrides, saved.flags, given, lambda key, value: subscribers.objection(key, value, run_dir, wanted)
     )
-    known = list(saved.overrides)
-    changed = [item for item in new if item not in known]
-    _check(changed)
-    keys = {override_key(item) for item in changed}
-    if saved.global_batch_size is not None and keys & _CHANGES_THE_WORLD and not keys & _SAYS_THE_BATCH:
-        known.append(f"datamodule.global_batch_size={saved.global_batch_size}")  # whatever the number of processes
-    where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
-    return [*saved.flags, *flags, *keep_last([*known, *new]), given.override, *where]
+    _check([item for item in new if item not in saved.overrides])
+    checkpoint = (saved.forked_from or {}).get("checkpoint")
+    if _values(overrides).get("fork", "null") not in ("null", checkpoint):
+        raise config_error("fork", _values(overrides)["fork"], _OF_ITS_OWN)
+    where = [] if checkpoint is None else [f"fork={quote(checkpoint)}"]
+    where += [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
+    return [*saved.flags, *flags, *saved.with_changes(new), given.override, *where]
 
 
 def _fetched(wanted: str, overrides: Sequence[str], subscribers: Subscribers) -> Path:
@@ -107,11 +105,9 @@ def _check(changed: Sequence[str]) -> None:
     for item in changed:
         key, value = override_key(item), item.partition("=")[2]
         if key.startswith(_IN_THE_CHECKPOINT):
-            raise config_error(
-                key, value, "comes from the checkpoint on resumption; accepted is a new run, with init_from=CHECKPOINT"
-            )
-        if key in ("ckpt_path", "init_from") and value != "null":
-            raise config_error(key, value, "a run is resumed from its own checkpoint; accepted is a new run, without resume")
+            raise config_error(key, value, "comes from the checkpoint on resumption; accepted is a new run, by fork=RUN_DIR")
+        if key == "init_from" and value != "null":
+            raise config_error(key, value, _OF_ITS_OWN)
 
 
 _DEPTH = 4  # of folders below the working directory: logs/NAME/RUN is 3

@@ -30,7 +30,8 @@ from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.events import Subscribers
-from lockstep.runs.identity import read_run_id
+from lockstep.runs.fork import find_checkpoint
+from lockstep.runs.identity import Identity, read_run_id
 from lockstep.runs.validation import Prepared
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Run:
 
     A run of one process is its own parent. With several, `is_parent` is true in the process that the user started:
     it only starts and watches the ranks. Under torchrun and srun there is no such parent and rank zero writes.
-    Leaves by SystemExit with an ExitCode. A run that is continued finds its checkpoint in `cfg.ckpt_path`.
+    Leaves by SystemExit with an ExitCode. `checkpoint` is what training goes on from.
     """
 
     def __init__(self, cfg: DictConfig, prepared: Prepared) -> None:
@@ -56,6 +57,7 @@ class Run:
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
         self.is_resumed = prepared.is_resumed
+        self.checkpoint: Path | None = None
         self.result: float | None = None
         self._code: int | None = None  # the exit code, once it is known
         self._subscribers = Subscribers.compose(cfg) if self.is_owner else Subscribers({})
@@ -128,15 +130,21 @@ class Run:
             self._subscribers.begin(self.cfg, self.directory)
             log.info(str(self.plan))
             OWN_DIRECTORY.has_begun = True
-        if self.is_resumed and not self.is_parent:
-            self._find_checkpoint()
+        if not self.is_parent:
+            self.checkpoint = self._own_checkpoint() if self.is_resumed else None
+            if self.checkpoint is None and OmegaConf.select(self.cfg, "fork") is not None:
+                forked = find_checkpoint(self.cfg.fork)
+                self.checkpoint = forked.path
+                log.info(f"Forked from {forked.path}, at step {forked.step}")
+            if self.checkpoint is not None:
+                self.cfg.init_from = None
 
     def _append_to_log(self, text: str) -> None:
         with self._log.open("a") as file:
             file.write(text)
 
-    def _find_checkpoint(self) -> None:
-        """Continues from the run's own checkpoint: not from the one it may have begun with, nor from another run's."""
+    def _own_checkpoint(self) -> Path | None:
+        """Returns the run's own checkpoint to go on from: not the one it may have begun with, nor another run's."""
         from lockstep.checkpointing import latest_valid_checkpoint
 
         checkpoint = latest_valid_checkpoint(self.directory / "checkpoints", read_run_id(self.directory))
@@ -144,7 +152,7 @@ class Run:
             log.info("There is no checkpoint yet: the run starts from the beginning.")
         else:
             log.info(f"Continuing from {checkpoint}")
-            self.cfg.ckpt_path, self.cfg.init_from = str(checkpoint), None
+        return checkpoint
 
     def supervise(self, command: list[str]) -> None:
         """Runs `command` once per rank, in the parent, then takes rank zero's record as the result. Starts the ranks again,
@@ -180,6 +188,7 @@ class Run:
             "metrics": metrics,
             "optimized_metric": optimized,
             "ended_by": ended_by(trainer),
+            "forked_from": None if (own := Identity.read(self.directory)) is None else own.forked_from,
             "wall_time": time.monotonic() - self._started,
             **facts,
             **record.environment(),

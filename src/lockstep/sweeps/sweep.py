@@ -20,9 +20,9 @@ from lockstep.config.read import ALLOW, Given, targets_in
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
-from lockstep.runs.continuation import check_continuation
+from lockstep.runs.continuation import check_length
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.events import Subscribers
+from lockstep.runs.fork import find_checkpoint
 from lockstep.runs.record import git_commit
 from lockstep.runs.validation import validated
 from lockstep.sweeps.executor import Executor
@@ -171,10 +171,9 @@ class Sweep:
             cfg, plan = validated(full, unfilled=True, target_nodes=self.executor.target_nodes(full))
         finally:
             HydraConfig.instance().set_config(self.config)
-        if cfg.ckpt_path is not None and not Subscribers.compose(full).unfilled(cfg):
-            from lockstep.checkpointing import read_checkpoint  # torch
-
-            check_continuation(cfg, plan, read_checkpoint("ckpt_path", Path(cfg.ckpt_path)))
+        if cfg.fork is not None:
+            checkpoint = find_checkpoint(cfg.fork)
+            check_length(cfg, checkpoint.epoch, checkpoint.path)
         if plan.device_ids is not None:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
         return full, cfg, plan

@@ -96,7 +96,7 @@ def test_what_is_found_stands_where_a_number_would(room: dict[str, Any], capsys:
 
 
 def test_a_try_is_the_run_in_short_and_leaves_nothing_elsewhere(room: dict[str, Any]) -> None:
-    more = ("callbacks=noise_scale", "logger=mlflow", "ckpt_path=null", "trainer.limit_val_batches=0.1", "trainer.max_epochs=5")
+    more = ("callbacks=noise_scale", "logger=mlflow", "fork=null", "trainer.limit_val_batches=0.1", "trainer.max_epochs=5")
     config = hydra_config(*AUTO, "memory_per_process=2", "trainer.accumulate_grad_batches=2", *more)
     find_batch_size(config)
     cfg = room["cfg"]

@@ -1,5 +1,6 @@
 """Small runs, built as train.py builds them."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ Built = tuple[Digits, Classifier, Any]
 SMALL = ["trainer=cpu", "model=mlp", "model.net.hidden=[16]", "logger=csv", "++callbacks.pictures=null"]
 
 
-def built(cfg: DictConfig) -> Built:
-    datamodule, model, trainer = build(cfg, Plan.of(cfg))
+def built(cfg: DictConfig, checkpoint: Path | None = None) -> Built:
+    datamodule, model, trainer = build(cfg, Plan.of(cfg), checkpoint)
     assert isinstance(datamodule, Digits)
     assert isinstance(model, Classifier)
     return datamodule, model, trainer

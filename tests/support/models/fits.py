@@ -75,10 +75,8 @@ def prepared(
 ) -> tuple[Any, Any, Any]:
     """A datamodule, a model and a trainer, whose callbacks are those of the config after the `extra` ones."""
     cfg = composed(*plain(*base, *overrides), run_dir=run_dir)
-    if ckpt_path is not None:
-        cfg.ckpt_path = str(ckpt_path)
     run_dir.mkdir(exist_ok=True)
-    datamodule, model, trainer = build(cfg, Plan.of(cfg))
+    datamodule, model, trainer = build(cfg, Plan.of(cfg), ckpt_path)
     trainer.callbacks[0:0] = extra or []  # pyright: ignore[reportAttributeAccessIssue]
     return datamodule, model, trainer
 

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.build import build
 from lockstep.callbacks.plain_lightning import PlainLightning
-from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
@@ -29,13 +28,13 @@ QUIET = tuple(override for override in SMALL if not override.startswith("datamod
 METRIC = ("optimized_metric=val_acc",)
 
 
-def fitted(run_dir: Path, *overrides: str, keep: Path | None = None) -> Any:
+def fitted(run_dir: Path, *overrides: str, keep: Path | None = None, ckpt_path: Path | None = None) -> Any:
     """The trainer, after two epochs of 14 batches."""
     run_dir.mkdir(exist_ok=True)
     cfg = composed(*QUIET, "trainer.max_epochs=2", *MINE, *METRIC, *overrides, run_dir=run_dir)
-    datamodule, model, trainer = build(cfg, Plan.of(cfg))
+    datamodule, model, trainer = build(cfg, Plan.of(cfg), ckpt_path)
     trainer.callbacks[0:0] = [] if keep is None else [KeepAll(keep)]  # pyright: ignore
-    trainer.fit(model, datamodule, ckpt_path=cfg.ckpt_path)
+    trainer.fit(model, datamodule, ckpt_path=ckpt_path)
     return trainer
 
 
@@ -51,7 +50,7 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     batches: int, whole: tuple[Path, Any], tmp_path: Path
 ) -> None:
     torch.rand(7)  # what other code has drawn does not matter
-    trainer = fitted(tmp_path / "run", f"ckpt_path={quote(str(whole[0] / f'{batches}.ckpt'))}")
+    trainer = fitted(tmp_path / "run", ckpt_path=whole[0] / f"{batches}.ckpt")
     assert collect_facts(trainer)["samples_trained"] == 2800
     ours, theirs = last(tmp_path / "run"), last(whole[0] / "run")
     assert ours["global_step"] == theirs["global_step"] == 28
@@ -65,12 +64,12 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     ("override", "line"),
     [
         ("model.lr=0.01", r"model\.lr=0\.01: .* was trained with 0\.05, "),
-        ("trainer.max_epochs=3", r"ckpt_path=.*: its CosineAnnealingLR goes on with T_max=28, here it would have 42; "),
+        ("trainer.max_epochs=3", r"checkpoint=.*: its CosineAnnealingLR goes on with T_max=28, here it would have 42; "),
     ],
 )
-def test_what_a_checkpoint_would_overrule_is_refused(override: str, line: str, whole: tuple[Path, Any], tmp_path: Path) -> None:
+def test_what_a_checkpoint_would_overrule_is_refused(override: str, line: str, whole: tuple[Path, Any]) -> None:
     with pytest.raises(ConfigError, match=f"^{line}"):
-        fitted(tmp_path / "run", f"ckpt_path={quote(str(whole[0] / '14.ckpt'))}", override)
+        fitted(whole[0], override, ckpt_path=whole[0] / "14.ckpt")
 
 
 LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, train_loss_epoch, train_loss_step, val_acc, "
@@ -207,7 +206,7 @@ class StreamedDigits(DigitsData):
 def test_a_loader_that_says_where_it_is_goes_on_from_there(tmp_path: Path) -> None:
     data = ("datamodule._target_=test_plain_lightning.StreamedDigits", "guards.checkpoint.every_n_steps=1")
     fitted(tmp_path / "whole", *data, keep=tmp_path)  # seven batches an epoch
-    trainer = fitted(tmp_path / "run", *data, f"ckpt_path={quote(str(tmp_path / '11.ckpt'))}")
+    trainer = fitted(tmp_path / "run", *data, ckpt_path=tmp_path / "11.ckpt")
     ours, theirs = last(tmp_path / "run"), last(tmp_path / "whole")
     assert ours["global_step"] == theirs["global_step"] == 14
     assert all(torch.equal(ours["state_dict"][name], tensor) for name, tensor in theirs["state_dict"].items())

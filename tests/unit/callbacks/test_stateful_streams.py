@@ -14,7 +14,6 @@ from test_plain_lightning import fitted
 from torch.utils.data import IterableDataset
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config.overrides import quote
 from lockstep.runs.results import collect_facts
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.set_vital. is deprecated")]  # of torch, which torchdata calls
@@ -107,7 +106,7 @@ def test_a_run_that_is_continued_in_its_second_epoch_ends_as_if_nothing_had_been
     )
     fitted(tmp_path / "whole", *data, keep=tmp_path)
     checkpoint = tmp_path / f"{batches + passed}.ckpt"
-    trainer = fitted(tmp_path / "run", *data, f"ckpt_path={quote(str(checkpoint))}")
+    trainer = fitted(tmp_path / "run", *data, ckpt_path=checkpoint)
     ours, theirs = last(tmp_path / "run"), last(tmp_path / "whole")
     assert ours["global_step"] == theirs["global_step"] == 3 * batches
     assert differences(ours["state_dict"], theirs["state_dict"]) == []

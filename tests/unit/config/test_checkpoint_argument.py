@@ -1,4 +1,4 @@
-"""ckpt_path and init_from: a file that is not a whole checkpoint is refused."""
+"""init_from: a file that is not a whole checkpoint is refused."""
 
 import zipfile
 from pathlib import Path
@@ -19,40 +19,38 @@ def checkpoint(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("key", ["ckpt_path", "init_from"])
-def test_a_whole_checkpoint_passes(key: str, checkpoint: Path, shipped: DictConfig) -> None:
-    check(changed(shipped, **{key: str(checkpoint)}))
+def test_a_whole_checkpoint_passes(checkpoint: Path, shipped: DictConfig) -> None:
+    check(changed(shipped, init_from=str(checkpoint)))
 
 
-@pytest.mark.parametrize("key", ["ckpt_path", "init_from"])
-def test_a_checkpoint_that_is_not_there_is_refused(key: str, tmp_path: Path, shipped: DictConfig) -> None:
+def test_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path, shipped: DictConfig) -> None:
     for path in (tmp_path / "none.ckpt", tmp_path):  # nothing, and a folder
-        assert refusal(changed(shipped, **{key: str(path)})).startswith(f"{key}={path}: no such file: {path}; accepted is ")
+        assert refusal(changed(shipped, init_from=str(path))).startswith(f"init_from={path}: no such file: {path}; accepted is ")
 
 
 def test_a_checkpoint_that_is_no_text_is_refused(shipped: DictConfig) -> None:
-    assert refusal(changed(shipped, ckpt_path=5)) == "ckpt_path=5: accepted is text, or null"
+    assert refusal(changed(shipped, init_from=5)) == "init_from=5: accepted is text, or null"
 
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.99])
 def test_a_truncated_checkpoint_is_refused(part: float, checkpoint: Path, shipped: DictConfig) -> None:
     whole = checkpoint.read_bytes()
     checkpoint.write_bytes(whole[: int(len(whole) * part)])
-    message = refusal(changed(shipped, ckpt_path=str(checkpoint)))
-    assert message.startswith(f"ckpt_path={checkpoint}: not a readable checkpoint (")
+    message = refusal(changed(shipped, init_from=str(checkpoint)))
+    assert message.startswith(f"init_from={checkpoint}: not a readable checkpoint (")
 
 
 def test_a_checkpoint_with_a_flipped_bit_in_a_tensor_is_refused(checkpoint: Path, shipped: DictConfig) -> None:
     content = bytearray(checkpoint.read_bytes())
     content[content.index(torch.arange(100.0).numpy().tobytes()) + 17] ^= 1
     checkpoint.write_bytes(content)
-    assert refusal(changed(shipped, ckpt_path=str(checkpoint))) == (
-        f"ckpt_path={checkpoint}: the checkpoint is corrupt (at some/data/0)"
+    assert refusal(changed(shipped, init_from=str(checkpoint))) == (
+        f"init_from={checkpoint}: the checkpoint is corrupt (at some/data/0)"
     )
 
 
 def test_a_flipped_bit_in_the_archive_directory_is_refused_or_harmless(checkpoint: Path, shipped: DictConfig) -> None:
-    cfg = changed(shipped, ckpt_path=str(checkpoint))
+    cfg = changed(shipped, init_from=str(checkpoint))
     whole = checkpoint.read_bytes()
     with zipfile.ZipFile(checkpoint) as archive:
         directory = archive.start_dir
@@ -64,4 +62,4 @@ def test_a_flipped_bit_in_the_archive_directory_is_refused_or_harmless(checkpoin
             try:
                 check(cfg)
             except ConfigError as error:
-                assert str(error).startswith(f"ckpt_path={checkpoint}: ")  # noqa: PT017  either outcome is right
+                assert str(error).startswith(f"init_from={checkpoint}: ")  # noqa: PT017  either outcome is right

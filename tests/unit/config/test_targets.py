@@ -108,13 +108,13 @@ def test_a_run_directory_made_to_run_code_is_refused(key: str, target: str, ship
 
 def test_a_checkpoint_of_another_optimizer_or_of_a_later_epoch_is_refused(shipped: DictConfig, tmp_path: Path) -> None:
     shipped.model.net = {"_target_": "lockstep.nets.MLP", "hidden": [4], "dropout": 0.0}
-    shipped.ckpt_path = str(saved(tmp_path / "sgd.ckpt", changed({"optimizer._target_": "torch.optim.SGD"})))
+    path = saved(tmp_path / "sgd.ckpt", changed({"optimizer._target_": "torch.optim.SGD"}))
+    shipped.run_dir = str(tmp_path)
     with pytest.raises(ConfigError, match=r"^model\.optimizer\._target_=torch\.optim\.AdamW: .* accepted is torch\.optim\.SGD"):
-        build(shipped, Plan.of(shipped))
-    state = torch.load(shipped.ckpt_path) | {"epoch": 11, "hyper_parameters": changed({})}
-    torch.save(state, shipped.ckpt_path)
+        build(shipped, Plan.of(shipped), path)
+    torch.save(torch.load(path) | {"epoch": 11, "hyper_parameters": changed({})}, path)
     with pytest.raises(ConfigError, match=r"^trainer\.max_epochs=10: .* is of epoch 11; accepted is as many, or -1"):
-        build(shipped, Plan.of(shipped))
+        build(shipped, Plan.of(shipped), path)
 
 
 @pytest.mark.parametrize("path", ["torchmetrics.MetricCollection", "torchmetrics.image", "torchmetrics.utilities"])

@@ -97,14 +97,14 @@ def test_a_head_of_another_shape_is_left_out_when_asked_for_and_what_was_taken_i
         built(compose(*SMALL, head[2], "init_without=xyz"))
 
 
-def test_ckpt_path_is_only_checked_here_and_restored_by_lightning(
+def test_what_is_forked_is_only_checked_here_and_restored_by_lightning(
     trained: tuple[Path, Classifier], compose: Callable[..., DictConfig]
 ) -> None:
-    _, started, _ = built(compose(*SMALL, f"ckpt_path={trained[0]}/checkpoints/last.ckpt"))
+    _, started, _ = built(compose(*SMALL), trained[0] / "checkpoints" / "last.ckpt")
     assert same_weights(started.state_dict(), built(compose(*SMALL))[1].state_dict())
 
 
-@pytest.mark.parametrize("key", ["init_from", "ckpt_path"])
+@pytest.mark.parametrize("key", ["init_from", "fork"])
 @pytest.mark.parametrize(
     ("override", "difference"),
     [
@@ -118,7 +118,7 @@ def test_a_checkpoint_of_another_model_is_refused_naming_the_tensor(
 ) -> None:
     path = trained[0] / "checkpoints" / "best.ckpt"
     with pytest.raises(ConfigError) as refused:
-        built(compose(*SMALL, override, f"{key}={path}"))
+        built(compose(*SMALL, override, f"{key}={path}"), path if key == "fork" else None)
     assert str(refused.value) == f"{key}={path}: of another model: {difference}"
 
 

@@ -309,7 +309,7 @@ def test_half_an_identity_is_none(tmp_path: Path) -> None:
     assert is_resumable(run)
     for damaged in ({**whole, "overrides": ["seed=2"]}, {**whole, "id": "other"}, {"id": whole["id"]}, [], {}):
         (run / "run.json").write_text(json.dumps(damaged))
-        with pytest.raises(ConfigError, match=rf"^resume={run}: run.json is damaged .*ckpt_path={run}/checkpoints/last.ckpt$"):
+        with pytest.raises(ConfigError, match=rf"^resume={run}: run.json is damaged .*fork={run}/checkpoints/last.ckpt$"):
             Identity.read(run)
         assert not is_resumable(run)  # a sweep begins its job anew
 

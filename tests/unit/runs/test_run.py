@@ -174,7 +174,7 @@ def test_a_resumption_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path, c
     assert record.actual_status(tmp_path) == "running"
     assert {path.name for path in tmp_path.iterdir()} == {"status.json", "train.log", "lock"}
     assert "devices: 1\n" in (tmp_path / "train.log").read_text()  # the composed config
-    refusal = ConfigError("ckpt_path=last.ckpt: of another model")
+    refusal = ConfigError("resume=last.ckpt: of another model")
     with pytest.raises(SystemExit) as left:
         run.__exit__(ConfigError, refusal, None)
     assert left.value.code == 2
@@ -215,8 +215,8 @@ def test_a_run_goes_on_from_a_checkpoint_of_its_own_whatever_the_time(tmp_path: 
         write_checkpoint({"callbacks": {"LastCheckpoint": {"run_id": run_id}}}, path)
         os.utime(path, (seconds, seconds))
     cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
-    with prepared(cfg, is_resumed=True):
-        assert cfg.ckpt_path == str(own)
+    with prepared(cfg, is_resumed=True) as run:
+        assert run.checkpoint == own
     assert {path.name for path in own.parent.iterdir()} == {"previous.ckpt", "last.ckpt.foreign"}
 
 

@@ -39,8 +39,7 @@ class Steps(Callback):
 
 
 def scaled(run_dir: Path, *overrides: str, scale: float, extra: list[Callback], ckpt_path: Path | None = None) -> dict[str, Any]:
-    continued = () if ckpt_path is None else (f"ckpt_path={ckpt_path}",)
-    datamodule, model, trainer = prepared(run_dir, *overrides, *continued, extra=extra)
+    datamodule, model, trainer = prepared(run_dir, *overrides, extra=extra, ckpt_path=ckpt_path)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
     trainer.strategy.precision_plugin = MixedPrecision("16-mixed", "cpu", scaler)
     trainer.fit(model, datamodule, ckpt_path=ckpt_path)

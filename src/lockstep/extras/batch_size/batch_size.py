@@ -127,7 +127,7 @@ def _shortened(cfg: DictConfig, size: int, place: Path) -> DictConfig:
     """The run of a few steps that has a run's memory on the device, validation's too, and leaves nothing outside `place`."""
     short: Any = OmegaConf.create(OmegaConf.to_container(cfg, resolve=False))  # pyright: ignore[reportArgumentType]
     short.run_dir, short.datamodule.batch_size, short.test = str(place), size, False
-    short.ckpt_path = short.init_from = short.resume = None
+    short.fork = short.init_from = short.resume = None
     short.events = {}
     short.logger = {"csv": {"_target_": "lockstep.trainer.loggers.CSVLogger", "save_dir": str(place)}}
     steps = {"max_steps": STEPS, "max_epochs": -1, "limit_train_batches": STEPS * cfg.trainer.accumulate_grad_batches}

@@ -170,7 +170,7 @@ def _to_compare(cfg: DictConfig, precision: Any) -> DictConfig:
     plain: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     if precision is not None:
         plain.trainer.precision = precision
-    plain.ckpt_path, plain.interventions = None, plain.get("interventions") or {}
+    plain.fork, plain.interventions = None, plain.get("interventions") or {}
     # a model may use its loggers: here they write nothing
     nowhere = {"_target_": "lightning.pytorch.loggers.logger.DummyLogger"}
     plain.logger = {name: nowhere for name, entry in (plain.get("logger") or {}).items() if entry is not None}

@@ -174,7 +174,7 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         self.lightning_module.load_state_dict(parts, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):  # a fork may have none
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             states = {
                 number: {name: shard_like(value, parameters[number]) for name, value in state.items()}

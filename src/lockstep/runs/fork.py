@@ -1,0 +1,143 @@
+"""`fork=RUN_DIR[@STEP]`: a new run that goes on from a checkpoint of another one, with what the command changes changed."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lockstep.config.checkpoint_file import split_step
+from lockstep.config.overrides import override_key, quote, split_flags, unquote
+from lockstep.config.read import Given, check_flags, check_overrides
+from lockstep.config.urls import refuse_url
+from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.command_line import CommandLine
+from lockstep.runs.events import Subscribers
+from lockstep.runs.identity import OF_ONE_START, Identity, check_files
+
+log = logging.getLogger(__name__)
+KEY = "fork"
+_FIRST = ("last.ckpt", "previous.ckpt", "best.ckpt")
+
+
+def command_to_fork(arguments: Sequence[str]) -> list[str]:
+    """The arguments with a `fork=` among them spelled out: what the other run was started with, then what is new, and the
+    checkpoint with its step. Without one as they are.
+
+    Done before Hydra starts, as for `resume`. Raises ConfigError where there is no such checkpoint, or the other run's
+    directory says what a directory may not.
+    """
+    flags, overrides = split_flags(arguments)
+    values = {override_key(item): unquote(item.partition("=")[2]) for item in overrides}
+    if values.get("ckpt_path", "null") != "null":
+        words = f"a run begins from a checkpoint by fork=; accepted is fork={values['ckpt_path']}"
+        raise config_error("ckpt_path", values["ckpt_path"], words)
+    if (wanted := values.get(KEY, "null")) == "null" or values.get("resume", "null") != "null":
+        return list(arguments)
+    source = _identity_of(wanted)
+    if source is not None:
+        given = Given.of(arguments)
+        _check(source, _run_dir(wanted), given)
+        new = [item for item in overrides if override_key(item) not in (KEY, "allow")]
+        arguments = [*source.flags, *flags, *source.with_changes(new), given.override, f"{KEY}="]
+    checkpoint = find_checkpoint(wanted)
+    pinned = f"{KEY}={quote(f'{checkpoint.path}@{checkpoint.step}')}"
+    return [pinned if override_key(item) == KEY else item for item in arguments]
+
+
+def _check(source: Identity, run_dir: Path, given: Given) -> None:
+    check_flags(run_dir, source.flags, given)
+    objection = Subscribers.before_composition().objection
+    check_overrides(run_dir, source.overrides, source.flags, given, lambda key, value: objection(key, value, run_dir, None))
+
+
+def _identity_of(wanted: str) -> Identity | None:
+    """What the run is that the checkpoint is of; None for a file that is in no run's directory, or in one that has lost it."""
+    path, run_dir = split_step(wanted)[0], _run_dir(wanted)
+    refuse_url(KEY, path)
+    check_files(run_dir, KEY)
+    try:
+        identity = Identity.read(run_dir)
+    except ConfigError:
+        if not path.is_file():
+            raise
+        identity = None
+    if identity is None and path.is_dir():
+        accepted = f"has no run.json; accepted is the directory of a run, or a checkpoint, {path}/checkpoints/last.ckpt say"
+        raise config_error(KEY, wanted, accepted)
+    return identity
+
+
+def _run_dir(wanted: str) -> Path:
+    path = split_step(wanted)[0]
+    return path if path.is_dir() else path.parent.parent
+
+
+class Checkpoint(NamedTuple):
+    """A file and how far training was."""
+
+    path: Path
+    step: int
+    epoch: int
+
+
+def find_checkpoint(wanted: str) -> Checkpoint:
+    """The file that `fork=WANTED` names. A step that is named is looked for in the other files of the folder too: a run that goes
+    on replaces its last.ckpt. Raises ConfigError, with the steps that there are, where none has it."""
+    path, step = split_step(wanted)
+    if step is None and not path.is_dir():
+        return _opened(path)
+    folder = path / "checkpoints" if path.is_dir() else path.parent
+    files = sorted(_files(folder), key=lambda file: file != path)  # the one that is named first
+    if not files:
+        raise config_error(KEY, wanted, f"there is no checkpoint in {folder}")
+    if step is None:
+        return _opened(files[0])
+    steps: dict[int, str] = {}
+    for checkpoint in _readable(files):
+        if checkpoint.step == step:
+            return checkpoint
+        steps[checkpoint.step] = checkpoint.path.name
+    there = ", ".join(f"{number} ({name})" for number, name in sorted(steps.items())) or "none that is whole"
+    raise config_error(KEY, wanted, f"has no checkpoint of step {step}; accepted are {there}")
+
+
+def _files(folder: Path) -> list[Path]:
+    names = {path.name: path for path in sorted(folder.glob("*.ckpt"))}
+    return [names[name] for name in (*_FIRST, *(name for name in names if name not in _FIRST)) if name in names]
+
+
+def _readable(files: Sequence[Path]) -> Iterator[Checkpoint]:
+    for file in files:
+        try:
+            yield _opened(file)
+        except ConfigError as error:
+            log.warning(error)
+
+
+def _opened(file: Path) -> Checkpoint:
+    content = _read(file)
+    return Checkpoint(file, content.get("global_step", 0), content.get("epoch", 0))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    from lockstep.checkpointing import read_checkpoint  # torch
+
+    checkpoint = read_checkpoint(KEY, file)
+    if not isinstance(checkpoint, dict):
+        raise config_error(KEY, file, "not a Lightning checkpoint: it has no state_dict")
+    return checkpoint
+
+
+def describe_origin(checkpoint: str, command: CommandLine) -> dict[str, Any]:
+    """For run.json and metrics.json: which run was forked, and where; and the keys of the overrides that are not that run's."""
+    path, step = split_step(checkpoint)
+    source = _identity_of(checkpoint)
+    if source is None:
+        from lockstep.checkpointing.files import run_id_in
+
+        run, known = run_id_in(_read(path)), []
+    else:
+        run, known = source.id, source.overrides
+    overrides = [item for item in (*command.overrides, *command.hydra_overrides) if override_key(item) not in OF_ONE_START]
+    changed = sorted({override_key(item) for item in overrides if item not in known})
+    return {"run": run, "step": step, "checkpoint": checkpoint, "changed": changed}

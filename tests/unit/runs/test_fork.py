@@ -1,0 +1,147 @@
+"""A new run from another one's checkpoint: bit for bit that run, but for what is changed."""
+
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bitwise import differences
+from fits import KeepAll, prepared, trained
+from torch.optim.lr_scheduler import LambdaLR
+
+from lockstep.callbacks import SteppedRate
+from lockstep.checkpointing import read_checkpoint
+from lockstep.datamodules.batches import Batches
+from lockstep.datamodules.samplers import TrainSampler
+from lockstep.runs.identity import Identity
+
+FORKED_AT = 6  # of twelve steps, in the second of three epochs
+FACTORS: dict[str, Callable[[int], float]] = {
+    "constant": lambda _: 1.0,
+    "cosine": lambda t: (1 + math.cos(math.pi * min(1.0, t / 12))) / 2,
+    "steps": lambda t: 0.5 ** (t // 2),
+}
+SCHEDULES = {
+    "constant": ("model/lr_scheduler=constant",),
+    "cosine": ("model/lr_scheduler=cosine", "model.lr_scheduler.interval=step", "model.lr_scheduler.min_factor=0"),
+    "steps": (
+        "~model.lr_scheduler",
+        "+model.lr_scheduler={_target_: torch.optim.lr_scheduler.StepLR, step_size: 2, gamma: 0.5, interval: step}",
+    ),
+}
+NOISE = ("model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}")
+
+
+def halved_at_the_fork(optimizer: Any, factors: str) -> LambdaLR:
+    """A schedule that was written to change at that step. A factor of 0.5 does not round."""
+    return LambdaLR(optimizer, lambda t: FACTORS[factors](t) * (0.5 if t >= FORKED_AT else 1.0))
+
+
+def kept(folder: Path, *overrides: str) -> tuple[dict[str, Any], Path]:
+    """The end of an undisturbed run, and the folder of its checkpoints by step."""
+    (folder / "kept").mkdir(parents=True)
+    whole, _ = trained(folder / "run", *overrides, extra=[KeepAll(folder / "kept")])
+    return whole, folder / "kept"
+
+
+def fork(run: Path, checkpoint: Path, *overrides: str, changed: tuple[str, ...] = ("model.optimizer.lr",)) -> dict[str, Any]:
+    run.mkdir()
+    origin = {"run": "another", "step": FORKED_AT, "checkpoint": f"{checkpoint}@{FORKED_AT}", "changed": [*changed]}
+    Identity("its id", [], [], None, origin).write(run)
+    return trained(run, *overrides, ckpt_path=checkpoint)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_another_rate_is_that_of_a_schedule_written_to_change_there(schedule: str, tmp_path: Path) -> None:
+    whole, checkpoints = kept(tmp_path, *NOISE, *SCHEDULES[schedule])
+    same = fork(tmp_path / "same", checkpoints / f"{FORKED_AT}.ckpt", *NOISE, *SCHEDULES[schedule], changed=())
+    assert not differences(whole | {"callbacks": None}, same | {"callbacks": None})
+    lower = fork(tmp_path / "lower", checkpoints / f"{FORKED_AT}.ckpt", *NOISE, *SCHEDULES[schedule], "model.optimizer.lr=0.001")
+    sys.modules["test_fork"] = sys.modules[__name__]
+    written = (
+        "~model.lr_scheduler",
+        f"+model.lr_scheduler={{_target_: test_fork.halved_at_the_fork, interval: step, factors: {schedule}}}",
+    )
+    expected, _ = trained(tmp_path / "expected", *NOISE, *written)
+    assert not differences(expected["state_dict"], lower["state_dict"])
+    assert not differences(expected["optimizer_states"][0]["state"], lower["optimizer_states"][0]["state"])
+    rates = [content["optimizer_states"][0]["param_groups"][0]["lr"] for content in (expected, lower)]
+    assert rates[0] == rates[1]
+    assert differences(whole["state_dict"], lower["state_dict"])
+
+
+def by_hand(checkpoint: Path, start: tuple[int, int], size: int) -> dict[str, Any]:
+    """The weights after the third epoch's rest in steps of another size, from a checkpoint at a constant rate: torch alone."""
+    datamodule, model, _ = prepared(checkpoint.parent / f"by hand {size}", *SCHEDULES["constant"])
+    content = read_checkpoint("source", checkpoint)
+    model.load_state_dict(content["state_dict"])
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.load_state_dict(content["optimizer_states"][0])
+    sampler = TrainSampler(len(datamodule.splits.train), size, start=start)
+    for epoch in range(start[0], 3):
+        sampler.set_epoch(epoch)
+        for indices in sampler:
+            batch = Batches(datamodule.splits.train)[indices]
+            loss = model.measure(model(batch.inputs), batch.targets)["loss"].sum() * batch.loss_weight
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return model.state_dict()
+
+
+@pytest.mark.slow
+def test_another_batch_or_other_data_counts_from_there_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """From the end of an epoch, and from within one: after 600 of 1293 samples, which are three batches of 200, and one and a
+    half of 400; of other data the epoch begins again."""
+    _, checkpoints = kept(tmp_path)
+    cases = [  # the step, the batch, what is changed, where in the order it goes on, and how many steps there are in the end
+        (8, 150, (), (2, 0), 8 + 8),
+        (6, 200, (), (1, 600), 6 + 3 + 6),
+        (6, 400, (), (1, 400), 6 + 2 + 3),
+        (6, 300, ("datamodule.val_fraction=0.2",), (1, 0), 6 + 3 + 3),
+    ]
+    for step, size, overrides, start, steps in cases:
+        caplog.clear()
+        run = tmp_path / f"{step} {size}"
+        run.mkdir()
+        changed = (f"datamodule.batch_size={size}", *overrides)
+        again, trainer = trained(run, *changed, ckpt_path=checkpoints / f"{step}.ckpt")
+        assert (trainer.datamodule.start, again["global_step"], again["epoch"]) == (start, steps, 3)  # pyright: ignore
+        lost = [record.message for record in caplog.records if "Not carried over" in record.message]
+        assert len(lost) == (start not in ((2, 0), (1, 600)))
+        if not overrides:
+            assert not differences(by_hand(checkpoints / f"{step}.ckpt", start, size), again["state_dict"])
+    assert lost == [
+        "Not carried over from the checkpoint: epoch 1 goes on at sample 0 of its order, not at 600, since datamodule is another"
+    ]
+
+
+def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained(tmp_path / "run", "trainer.max_epochs=1", "model/lr_scheduler=one_cycle")
+    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    other = ("model/optimizer=sgd", "model.optimizer.lr=0.25", "model/lr_scheduler=linear", "trainer.max_epochs=2")
+    content, trainer = trained(tmp_path / "fork", *other, ckpt_path=checkpoint)
+    assert "momentum_buffer" in content["optimizer_states"][0]["state"][0]
+    lost = "Not carried over from the checkpoint: the optimizer's state, which is of AdamW"
+    assert lost in [record.message for record in caplog.records]
+    assert content["global_step"] == 8
+    rates = next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate))  # pyright: ignore
+    assert rates.facts()["lr"] == pytest.approx(0.25 * 0.5)  # at the fifth of eight steps, down to zero
+    longer, _ = trained(tmp_path / "longer", "model/lr_scheduler=one_cycle", "trainer.max_epochs=2", ckpt_path=checkpoint)
+    assert longer["lr_schedulers"][0]["total_steps"] == longer["global_step"] == 8
+
+
+def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
+    plateau = ("model/lr_scheduler=plateau", "model.lr_scheduler.patience=0", "optimized_mode=min")  # worse and worse: it falls
+    source, _ = trained(tmp_path / "run", *plateau)
+    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    for lr, expected in (("0.002", source["optimizer_states"][0]["param_groups"][0]["lr"]), ("0.5", 0.5)):
+        options = (*plateau, f"model.optimizer.lr={lr}", "trainer.max_steps=13", "trainer.max_epochs=4")
+        _, trainer = trained(tmp_path / lr, *options, ckpt_path=checkpoint)
+        rates = next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate))  # pyright: ignore
+        assert rates.facts()["lr"] == expected != 0.002
+        assert trainer.lr_scheduler_configs[0].scheduler.best == source["lr_schedulers"][0]["best"]
