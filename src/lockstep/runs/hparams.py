@@ -33,11 +33,9 @@ def swept(overrides: Sequence[str]) -> list[str]:
 
 
 def write_session(folder: Path, values: Mapping[str, str | float]) -> None:
-    """Writes the values, into an event file of its own beside a logger's, as those of a session that has ended.
-
-    torch writes True as 1, so here it is text. No experiment is described: of several TensorBoard takes the first it finds for
-    all runs, and leaves out the columns that this one does not name. Without any it makes the columns from the sessions.
-    """
+    """Writes the values, into an event file of its own beside a logger's, as those of a session that has ended. torch writes True
+    as 1, so here it is text. No experiment is described: of several TensorBoard takes the first it finds for all runs, and leaves
+    out the columns that this one does not name. Without any it makes the columns from the sessions."""
     from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.summary import hparams
 
