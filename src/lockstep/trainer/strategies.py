@@ -21,6 +21,7 @@ class PlannedWorldSize(ParallelStrategy):
 
     planned_world_size: int
     serves_one_process = False  # else Lightning's own for one process takes its place
+    has_same_bits = False  # on any number of processes
 
     def setup_environment(self) -> None:
         store = _store_on_loopback()

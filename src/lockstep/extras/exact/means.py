@@ -91,14 +91,16 @@ class WorkerMeans(Callback):
             rows = self._all_rows(trainer, "training_step")
             checkpoint["exact"] |= {name: state.cpu() for name, state in rows.items()}
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        saved = checkpoint.get("exact", {"workers": None})
+    def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Raises ConfigError where a run that is resumed, not forked, had another number of workers."""
         if trainer.state.fn != "fit":
             return
-        if saved["workers"] != self.workers:
+        saved = checkpoint.get("exact", {"workers": None})
+        is_same = saved["workers"] == self.workers
+        if not is_same and not trainer.datamodule.is_forked:
             before = "null" if saved["workers"] is None else saved["workers"]
-            raise config_error("trainer.exact", self.workers, f"the checkpoint is of {before}; accepted is the same")
-        if self._means and "sums" in saved:
+            raise config_error("trainer.exact", self.workers, f"the checkpoint is of {before}; accepted is the same, or fork=")
+        if is_same and self._means and "sums" in saved:
             own = range(trainer.global_rank, self.workers, trainer.world_size)
             self._rows["training_step"] = [{name: saved[name][worker].clone() for name in _STATES} for worker in own]
 

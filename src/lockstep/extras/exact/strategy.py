@@ -39,7 +39,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         threads: of each process. On a CPU another number of threads makes sums in another order.
     """
 
-    serves_one_process = True
+    serves_one_process = has_same_bits = True
 
     def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, workers: int, threads: int) -> None:
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend)
