@@ -46,19 +46,25 @@ class NonFinite(Callback):
             self._losses.clear()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        if self.action != "skip":
+        if self.action != "skip" or self.may_step(trainer, pl_module):
             return
+        for parameter in pl_module.parameters():
+            parameter.grad = None  # an optimizer passes over what has no gradient
+        self._was_skipped, self.skipped_step = True, trainer.global_step
+
+    def may_step(self, trainer: Trainer, pl_module: LightningModule) -> bool:
+        """Returns whether all gradients of the step are finite; the same on every rank."""
         gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
         is_sharded = [hasattr(gradient, "to_local") for gradient in gradients]  # torch's DTensor: each rank looks at its own part
         local: list[Any] = [g.to_local() if sharded else g for g, sharded in zip(gradients, is_sharded, strict=True)]
         is_finite = bool(torch.isfinite(torch.stack([gradient.norm() for gradient in local])).all())
         if any(is_sharded):
             is_finite = trainer.strategy.reduce_boolean_decision(is_finite)
-        if is_finite:
-            return
-        for parameter in pl_module.parameters():
-            parameter.grad = None  # an optimizer passes over what has no gradient
-        self._was_skipped, self.skipped_step = True, trainer.global_step
+        return is_finite
+
+    def why(self) -> str:
+        """Returns why the latest step was left out."""
+        return f"its gradients are not finite; {self._where()}"
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
@@ -73,7 +79,7 @@ class NonFinite(Callback):
             with torch.no_grad():
                 for state, before in self._before:
                     state.copy_(before)
-            log.warning(f"step {trainer.global_step - 1} is left out: its gradients are not finite; {self._where()}")
+            log.warning(f"step {trainer.global_step - 1} is left out: {self.why()}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.action == "stop":

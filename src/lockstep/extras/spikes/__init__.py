@@ -1,0 +1,5 @@
+"""A guard that leaves out steps whose loss is far above those before it."""
+
+FILES = ["conf/guards/spikes.yaml"]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []
