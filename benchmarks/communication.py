@@ -89,7 +89,7 @@ def trained(overrides: list[str]) -> dict[str, float]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         cfg = compose(*overrides, f"run_dir={folder}")
-        datamodule, model, trainer = build(cfg, Plan.of(cfg))
+        datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
         task: Any = model
         with counted() as given:
             trainer.fit(model, datamodule)

@@ -106,7 +106,7 @@ def trained(model: str, folder: Path, flips: bool) -> dict[str, Any]:
     options, metric = MODELS[model]
     devices = f"trainer.devices={os.environ.get('WORLD_SIZE', '1')}"
     cfg = compose(*FIXED, *options, devices, f"trainer.max_steps={STEPS[-1]}", f"run_dir={folder}")
-    datamodule, module, trainer = build(cfg, Plan.of(cfg))
+    datamodule, module, trainer = build(cfg, Plan.from_config(cfg))
     trainer.callbacks.append(kept := Kept(flips))  # pyright: ignore[reportAttributeAccessIssue]
     trainer.fit(module, datamodule)
     (measured,) = trainer.validate(module, datamodule, verbose=False)  # training may end within an epoch

@@ -87,7 +87,7 @@ def trained(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[st
     cfg.model = {"_target_": f"lightning_modules.{module.__name__}"} | (size if data is None else {})
     cfg.datamodule = None if data is None else {"_target_": f"lightning_modules.{data.__name__}"} | size
     cfg.run_dir = str(folder)
-    datamodule, model, trainer = build(cfg, Plan.of(cfg))
+    datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
     recorder = Recorder()
     callbacks: Any = trainer
     callbacks.callbacks.append(recorder)

@@ -90,7 +90,7 @@ def measure(overrides: list[str]) -> None:
     folder = Path(os.environ["FOLDER"])
     cfg = compose(*overrides, f"run_dir={folder}", f"datamodule.cache_dir={folder}")
     before = resident("VmRSS")
-    built: Any = build(cfg, Plan.of(cfg))
+    built: Any = build(cfg, Plan.from_config(cfg))
     datamodule, model, trainer = built
     trainer.callbacks.append(FromTheSecondStep())
     trainer.fit(model, datamodule)

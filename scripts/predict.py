@@ -116,7 +116,7 @@ def _predictions(cfg: DictConfig, model: Any, paths: list[Path]) -> Iterator[tup
     from lockstep.datamodules.images import WORKERS
 
     cfg.trainer.devices = 1
-    model = model.to({"gpu": "cuda"}.get(device := Plan.of(cfg).accelerator, device))
+    model = model.to({"gpu": "cuda"}.get(device := Plan.from_config(cfg).accelerator, device))
     names = model.spec.class_names or [str(i) for i in range(model.spec.num_outputs)]
     workers = WORKERS if cfg.datamodule.num_workers is None else cfg.datamodule.num_workers
     options = {"batch_size": cfg.datamodule.batch_size, "num_workers": workers, "collate_fn": list}

@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         asynchronous = str(how == "in_background").lower()
         cfg = compose(*OPTIONS, f"run_dir={folder}", f"trainer.checkpoint_io.async={asynchronous}")
-        datamodule, model, trainer = build(cfg, Plan.of(cfg))
+        datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
         if how == "plain":
             save = Timed(lambda: torch.save(model.state_dict(), Path(folder) / "plain.pt"))
             for _ in range(SAVES + 1):

@@ -60,7 +60,7 @@ def losses(model: str, folder: Path) -> list[float]:
     )
     text = (f"datamodule.paths=[{FOLDER}/text]", "datamodule.test_fraction=0.0", f"datamodule.cache_dir={folder}")
     cfg = compose(*fixed, *alone, *MODELS[model], *(text if "datamodule=text" in MODELS[model] else ()))
-    datamodule, module, trainer = build(cfg, Plan.of(cfg))
+    datamodule, module, trainer = build(cfg, Plan.from_config(cfg))
     seen = Losses()
     trainer.callbacks = [CounterBasedRandomness(cfg.seed), seen]  # pyright: ignore[reportAttributeAccessIssue]
     threads = torch.get_num_threads()

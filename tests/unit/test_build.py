@@ -164,6 +164,6 @@ def test_loggers_are_those_of_the_config(option: str, kinds: list[type], compose
 def test_a_trainer_that_leaves_nothing_behind(compose: Callable[..., DictConfig]) -> None:
     cfg = compose(*SMALL, "trainer.enable_progress_bar=false")
     cfg.guards, cfg.callbacks, cfg.logger = {}, {}, {}
-    trainer = build_trainer(cfg, Plan.of(cfg))
+    trainer = build_trainer(cfg, Plan.from_config(cfg))
     assert trainer.loggers == []
     assert not names(trainer.callbacks) & (DEFAULT - {"Ranks"} | {"ModelCheckpoint"})  # pyright: ignore[reportAttributeAccessIssue]

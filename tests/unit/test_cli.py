@@ -274,7 +274,7 @@ def test_a_bug_is_not_explained_away() -> None:
             "datamodule.folds.crop=4: datamodule.folds has no values of its own to change; acc",
         ),
         ("seed.foo=3", "seed.foo=3: seed has no values of its own to change; accepted is seed=..., or +seed.foo=3"),
-        ("hydra.launcher.jobs=x", "hydra.launcher.jobs=x: accepted is an integer"),
+        ("hydra.launcher.jobs=x", "hydra.launcher.jobs=x: Value 'x' of type 'str' could not be converted to Integer"),
         ("+seed=3", "+seed=3: Could not append to config. An item is already at 'seed'. Either remove + prefix: 'seed=3'"),
     ],
 )

@@ -15,7 +15,7 @@ from lockstep.runs.results import best_checkpoint, collect_facts
 def test_the_default_reads_the_digits_of_writers_it_has_not_seen(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
     """As well as a support vector machine does, which comes to 0.958; over five seeds it is 0.97."""
     cfg = compose("trainer=cpu", "trainer.enable_progress_bar=false", "logger=csv", run_dir=tmp_path)
-    datamodule, model, trainer = build(cfg, Plan.of(cfg))
+    datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
     trainer.fit(model, datamodule)
     trainer.test(model, datamodule, ckpt_path=best_checkpoint(trainer), verbose=False)
     assert model.results["test/acc"] >= 0.955

@@ -57,7 +57,7 @@ def test_the_job_s_command_is_one_that_torchrun_and_train_py_take(tmp_path: Path
     cfg = compose(*(override for override in overrides if not override.startswith("hydra.")))
     check(cfg)
     nodes = sum(replica["replicas"] for replica in REPLICAS.values())
-    plan = Plan.of(cfg, (int(JOB["spec"]["nprocPerNode"]), nodes))
+    plan = Plan.from_config(cfg, (int(JOB["spec"]["nprocPerNode"]), nodes))
     assert (plan.devices, plan.num_nodes, plan.world_size) == (4, 2, 8)
     assert int(CONTAINER["resources"]["limits"]["nvidia.com/gpu"]) == plan.devices
 

@@ -108,7 +108,7 @@ def test_each_command_composes_and_passes_the_checks(command: str, tmp_path: Pat
         return
     for cfg in composed(CONFIGS[script.name], overrides):
         check(cfg)
-        assert Plan.of(cfg).world_size >= 1
+        assert Plan.from_config(cfg).world_size >= 1
 
 
 def test_a_key_that_is_not_there_is_seen() -> None:

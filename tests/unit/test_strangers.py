@@ -131,7 +131,7 @@ def test_a_directory_s_config_may_not_name_that(how: str, stranger: Path, shippe
     OmegaConf.save(shipped, stranger / ".hydra" / "config.yaml")
     cfg = saved_config(stranger, [])
     with pytest.raises(ConfigError, match=rf"^{key}[.\d]*\._target_=[\w.]+: a directory's config may not name that; .* allow=\["):
-        build(cfg, Plan.of(cfg))
+        build(cfg, Plan.from_config(cfg))
 
 
 def test_what_a_run_is_made_of_and_the_project_s_own_modules_are_taken(

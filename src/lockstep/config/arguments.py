@@ -27,8 +27,8 @@ class Arguments:
 
     def __init__(self, target: Callable[..., Any]) -> None:
         signature = _signature(target)
-        self.own = {} if signature is None else {p.name: p for p in signature.parameters.values() if p.kind in _NAMED}
-        self.takes_others = signature is None or _takes_others(signature)
+        self.own = {name: parameter for name, parameter in signature.parameters.items() if parameter.kind in _NAMED}
+        self.takes_others = _takes_others(signature)
         self.types: dict[str, Any] = {}
         for function in _functions(target):
             for name, annotation in _annotations(function).items():
@@ -38,7 +38,7 @@ class Arguments:
         return self.takes_others or name in self.own
 
     def check(self, key: str, values: dict[str, Any]) -> None:
-        """Raises ConfigError for a name that is not taken, and for a value of another type."""
+        """Raises ConfigError for a name that is not accepted, and for a value of another type."""
         for name, value in values.items():
             if not self.takes(name):
                 accepted = f"no such argument; accepted are {', '.join(self.own) or 'none'}"
@@ -53,11 +53,11 @@ class Arguments:
         return [one.name for one in rest if one.default is Parameter.empty and one.name not in given]
 
 
-def _signature(target: Callable[..., Any]) -> Signature | None:
+def _signature(target: Callable[..., Any]) -> Signature:
     try:
         return inspect.signature(target)
-    except (ValueError, TypeError):  # of a class written in C
-        return None
+    except (ValueError, TypeError):  # a class written in C has none: it may accept whatever it is given
+        return Signature([Parameter("others", Parameter.VAR_KEYWORD)])
 
 
 def _takes_others(signature: Signature) -> bool:
@@ -72,7 +72,7 @@ def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     for base in target.__mro__[:-1]:
         if "__init__" in vars(base):
             yield base.__init__
-            if (signature := _signature(base.__init__)) is None or not _takes_others(signature):
+            if not _takes_others(_signature(base.__init__)):
                 return
 
 
@@ -81,11 +81,10 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
         hints = typing.get_type_hints(function)
     except Exception:  # names that exist for type checkers only
         hints = {}
-    signature = _signature(function) or Signature()
-    named = [parameter for parameter in signature.parameters.values() if parameter.kind in _NAMED]
-    annotations = {parameter.name: hints.get(parameter.name, Any) for parameter in named if parameter.name != "self"}
-    may_be_null = {name for name in annotations if signature.parameters[name].default is None}
-    return {name: hint | None if name in may_be_null else hint for name, hint in annotations.items()}
+    parameters = _signature(function).parameters
+    names = [name for name, parameter in parameters.items() if parameter.kind in _NAMED and name != "self"]
+    annotations = {name: hints.get(name, Any) for name in names}
+    return {name: hint | None if parameters[name].default is None else hint for name, hint in annotations.items()}
 
 
 def fits(value: Any, annotation: Any) -> bool:

@@ -54,10 +54,10 @@ class Factory:
 
     def construct(self, given: Mapping[str, Any]) -> Any:
         """Calls the target with those of the given arguments that it takes."""
-        taken = {name: value for name, value in given.items() if self.arguments.takes(name)}
-        for name in taken.keys() & self.keywords.keys():
+        accepted = {name: value for name, value in given.items() if self.arguments.takes(name)}
+        for name in accepted.keys() & self.keywords.keys():
             raise config_error(f"{self.key}.{name}", shown(self.keywords[name]), "is set elsewhere; accepted is to leave it out")
-        return self(**taken)
+        return self(**accepted)
 
     def _refusal(self, error: Exception) -> ConfigError | None:
         if isinstance(error, TypeError) and (match := _MISSING.search(str(error))) and match[1] in _base_names(self.callee):

@@ -58,11 +58,7 @@ def _is_from_hydra(error: Exception) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the first paragraph of a message, in terms of the config."""
-    line = " ".join(str(error).partition("full_key:")[0].split()) or type(error).__name__
-    if match := re.search(r"could not be converted to (\w+)", line):
-        kinds = {"Integer": "an integer", "Float": "a number", "Boolean": "true, false", "String": "text"}
-        return f"accepted is {kinds.get(match[1], match[1])}"
-    if match := re.search(r"invalid literal for int\(\) with base 10: '(.*)'", line):
+    """Returns the first paragraph of a message."""
+    if match := re.search(r"invalid literal for int\(\) with base 10: '(.*)'", str(error)):
         return f"accepted in a list is a number, not {match[1]}"
-    return line
+    return " ".join(str(error).partition("full_key:")[0].split()) or type(error).__name__

@@ -82,10 +82,10 @@ def keep_last(overrides: Sequence[str]) -> list[str]:
     was taken away first is taken away first again: what is added would be merged with what was there."""
     chosen: dict[str, list[str]] = {}
     for item in overrides:
-        before = chosen.get(override_key(item), [""])
-        if item.startswith("+") or (before[-1].startswith("+") and not item.startswith("~")):
+        previous = chosen.get(override_key(item), [""])
+        if item.startswith("+") or (previous[-1].startswith("+") and not item.startswith("~")):
             added = item if item.startswith("+") else f"++{item}"
-            chosen[override_key(item)] = [*(taken for taken in before[:1] if taken.startswith("~")), added]
+            chosen[override_key(item)] = [*(first for first in previous[:1] if first.startswith("~")), added]
         else:
             chosen[override_key(item)] = [item]
     return [item for items in chosen.values() for item in items]

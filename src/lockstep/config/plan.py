@@ -56,7 +56,9 @@ class Plan:
     tensor_parallel_size: int = 1  # processes that have the same samples
 
     @classmethod
-    def of(cls, cfg: DictConfig, started: tuple[int, int] | None = None, target_nodes: TargetNodes | None = None) -> "Plan":
+    def from_config(
+        cls, cfg: DictConfig, started: tuple[int, int] | None = None, target_nodes: TargetNodes | None = None
+    ) -> "Plan":
         """`started` are the processes of each node, and the nodes, where torchrun or srun has started them: what is auto takes
         these. Raises ConfigError where the config asks for devices that are not there or batches that do not divide."""
         accelerator, devices, device_ids = _devices(cfg.trainer, started, target_nodes)

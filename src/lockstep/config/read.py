@@ -45,7 +45,7 @@ class Given:
     allow: Sequence[str] = ()
 
     @classmethod
-    def of(cls, arguments: Sequence[str]) -> "Given":
+    def from_arguments(cls, arguments: Sequence[str]) -> "Given":
         """Raises ConfigError for an `allow=` that is no list of names."""
         items = [item for item in split_flags(arguments)[1] if override_key(item) == ALLOW]
         value = _value(items[-1]) if items else None

@@ -1,15 +1,9 @@
-"""URLs where a folder or a file of this machine is meant as well."""
+"""URLs that are given where a folder or a file of this machine is meant."""
 
 import re
 from pathlib import Path
 
 from lockstep.errors import config_error
-
-_URL = re.compile(r"[a-z][a-z0-9+.-]+://\S+")
-
-
-def is_url(text: object) -> bool:
-    return isinstance(text, str) and _URL.fullmatch(text) is not None
 
 
 def url_in(path: Path) -> str | None:

@@ -146,7 +146,7 @@ class DataModule(LightningDataModule):
         names = sorted((now | saved).keys() - _MAY_CHANGE)
         other = [name for name in names if now.get(name, 0) != saved.get(name, 0)]  # 0 is of an option that is not there
         if consumed and other and not self.is_forked:
-            accepted = f"the checkpoint is from within an epoch of {saved.get(other[0], 0)}; accepted is the same"
+            accepted = f"the checkpoint is from within an epoch, with {saved.get(other[0], 0)}; accepted is the same"
             raise config_error(_KEYS.get(other[0], f"datamodule.{other[0]}"), now.get(other[0], 0), accepted)
         if consumed and other:
             consumed = self._place_in_another_order(state_dict, other)

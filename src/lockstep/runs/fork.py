@@ -35,7 +35,7 @@ def command_to_fork(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     source = _identity_of(wanted)
     if source is not None:
-        given = Given.of(arguments)
+        given = Given.from_arguments(arguments)
         _check(source, _run_dir(wanted), given)
         new = [item for item in overrides if override_key(item) not in (KEY, "allow")]
         arguments = [*source.flags, *flags, *source.with_changes(new), given.override, f"{KEY}="]

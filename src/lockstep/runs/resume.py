@@ -48,7 +48,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         check_free(run_dir, "resume")
     if not new and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
         return None
-    given = Given.of(arguments)
+    given = Given.from_arguments(arguments)
     check_flags(run_dir, saved.flags, given)
     check_overrides(
         run_dir, saved.overrides, saved.flags, given, lambda key, value: subscribers.objection(key, value, run_dir, wanted)

@@ -67,7 +67,7 @@ def validated(config: DictConfig, unfilled: bool = False, target_nodes: TargetNo
         OmegaConf.update(planned, key, value)
     check(planned, OmegaConf.select(config, "hydra.runtime.choices") or ())
     rank = this_rank()
-    plan = Plan.of(planned, None if rank is None else rank.started, target_nodes)
+    plan = Plan.from_config(planned, None if rank is None else rank.started, target_nodes)
     check_classes(planned, plan)
     if target_nodes is None:
         _check_launch(plan)

@@ -46,7 +46,7 @@ def train(folder: Path, name: str, world_size: int, extra: list[Callback], ckpt_
     cfg = composed(*overrides, run_dir=folder)
     if name == "plain":
         cfg.model = {"_target_": "exact_modules.Own"}
-    datamodule, model, trainer = build(cfg, Plan.of(cfg))
+    datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
     trainer.callbacks[0:0] = extra
     trainer.fit(model, datamodule, ckpt_path=ckpt_path)
     return without_place(last(folder))
@@ -126,7 +126,7 @@ def test_a_step_is_that_of_a_plain_loop_over_the_workers(tmp_path: Path) -> None
     """Four gradients, added as (0 + 2) + (1 + 3), and divided by four."""
     recorded = in_ranks(1, partial(record, folder=tmp_path), tmp_path)[0]
     cfg = composed(*SMALL, *ALONE["loop"], run_dir=tmp_path)
-    model: Any = build(cfg, Plan.of(cfg))[1]
+    model: Any = build(cfg, Plan.from_config(cfg))[1]
     model.load_state_dict(recorded["begun"])
     parameters = list(model.parameters())
     optimizer = model.make_optimizer(parameters)

@@ -111,7 +111,7 @@ def test_weights_go_to_llama_s_layout_and_come_back(
     command = [option for option in command if not option.startswith(("datamodule.tokenizer=", "datamodule.separator="))]
     data = (f"datamodule.paths=[{folder}/config.json]", f"datamodule.cache_dir={tmp_path}/tokens", "trainer=cpu")
     cfg = composed(*command[2:], *data, run_dir=tmp_path / "run")
-    _, further, _ = build(cfg, Plan.of(cfg))
+    _, further, _ = build(cfg, Plan.from_config(cfg))
     assert torch.equal(further.eval()(torch.arange(12)[None]), load_model(back)(torch.arange(12)[None]))
     ours, theirs = (load_model(path) for path in (run_dir / "checkpoints" / "best.ckpt", back))
     row = torch.arange(12)[None]

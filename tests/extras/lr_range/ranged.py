@@ -32,7 +32,7 @@ def measured(folder: Path, *overrides: str) -> tuple[dict[str, Any], Steps]:
     cfg = compose(*plain(*fixed, f"run_dir={quote(str(folder))}", *overrides), config_name="lr_range")
     validated(cfg)
     folder.mkdir(exist_ok=True)
-    datamodule, model, trainer = build(cfg, Plan.of(cfg))
+    datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
     trainer.callbacks.append(steps := Steps())  # pyright: ignore[reportAttributeAccessIssue]
     trainer.fit(model, datamodule)
     return collect_facts(trainer)["lr_range"], steps

@@ -66,7 +66,7 @@ def test_the_rate_rises_exponentially_whatever_the_schedule(schedule: str, tmp_p
 def test_it_takes_a_run_s_samples_and_stops_where_it_diverges(tmp_path: Path) -> None:
     options = ("model/optimizer=sgd", "lr_range.from=1e-3", "lr_range.to=1e5", "lr_range.steps=60", "datamodule.batch_size=100")
     found, steps = measured(tmp_path, *options)
-    datamodule, *_ = build(cfg := compose(*plain(*options[-1:]), "trainer.accelerator=cpu"), Plan.of(cfg))
+    datamodule, *_ = build(cfg := compose(*plain(*options[-1:]), "trainer.accelerator=cpu"), Plan.from_config(cfg))
     expected = []
     for epoch in range(5):
         loader = datamodule.train_dataloader()

@@ -9,9 +9,10 @@ from stores import run_in, save
 from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint, write_checkpoint
 from lockstep.config.checkpoint_file import check_checkpoint
 from lockstep.config.overrides import quote
-from lockstep.config.urls import is_url, url_in
+from lockstep.config.urls import url_in
 from lockstep.errors import ConfigError
 from lockstep.extras.mirror import fetch
+from lockstep.extras.mirror.events import is_url
 from lockstep.extras.mirror.fetch import bring, directory_for
 from lockstep.extras.mirror.mirror import Mirror, copy_url
 from lockstep.extras.mirror.remote import Remote

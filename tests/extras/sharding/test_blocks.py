@@ -89,13 +89,15 @@ def test_each_process_s_own_batchnorm_is_refused() -> None:
 
 def test_a_scaler_of_gradients_is_refused_where_there_are_several_processes(compose: Callable[..., DictConfig]) -> None:
     scaled = ("trainer/strategy=fsdp", "trainer.accelerator=cpu", "trainer.precision=16-mixed")
-    assert Plan.of(compose(*scaled)).world_size == 1
+    assert Plan.from_config(compose(*scaled)).world_size == 1
     refused = refusal(compose(*scaled, "trainer.devices=2"))
     assert refused.startswith("trainer.precision=16-mixed: its scaler of gradients does not see the parts that ")
 
 
 def test_what_is_of_ddp_alone_is_refused(compose: Callable[..., DictConfig]) -> None:
-    assert "ModelParallel over gloo" in str(Plan.of(compose("trainer=cpu", "trainer/strategy=fsdp", "trainer.devices=2")))
+    assert "ModelParallel over gloo" in str(
+        Plan.from_config(compose("trainer=cpu", "trainer/strategy=fsdp", "trainer.devices=2"))
+    )
     wrong = compose("trainer/strategy=fsdp", "trainer.strategy.blocks='('")
     assert refusal(wrong) == "trainer.strategy.blocks=(: accepted is a regular expression"
 
@@ -123,11 +125,11 @@ def test_layers_that_can_not_be_divided_are_refused() -> None:
 
 def test_processes_with_the_same_samples_share_a_batch(compose: Callable[..., DictConfig]) -> None:
     options = ("trainer=cpu", "trainer/strategy=tensor_parallel", "trainer/plan=gpt", "datamodule.global_batch_size=48")
-    plan = Plan.of(compose(*options, "trainer.devices=4"))
+    plan = Plan.from_config(compose(*options, "trainer.devices=4"))
     assert (plan.world_size, plan.data_parallel_size, plan.batch_size, plan.global_batch_size) == (4, 2, 24, 48)
     assert str(plan).startswith(
         "4 CPU processes, 2 with the same samples, ModelParallel over gloo; global batch 48 (24 per process)"
     )
-    assert Plan.of(compose(*options)).data_parallel_size == 1  # one process has nobody to share with
+    assert Plan.from_config(compose(*options)).data_parallel_size == 1  # one process has nobody to share with
     with pytest.raises(ConfigError, match=r"^trainer.strategy.tensor_parallel_size=2: does not divide the 3 processes"):
-        Plan.of(compose(*options, "trainer.devices=3"))
+        Plan.from_config(compose(*options, "trainer.devices=3"))

@@ -30,7 +30,7 @@ from lockstep.runs.composition import compose
     ],
 )
 def test_a_job_asks_for_what_its_processes_need(overrides: list[str], gpus: int, flags: list[str]) -> None:
-    plan = Plan.of(compose(*overrides), target_nodes=TargetNodes(gpus))
+    plan = Plan.from_config(compose(*overrides), target_nodes=TargetNodes(gpus))
     assert SlurmSettings().flags(plan) == (*flags, "--requeue", "--signal=USR1@120")
     given = SlurmSettings(partition="long", time="1-00:00:00", mem="9G", gres="gpu:a100", warning=60, sbatch=["--no-requeue"])
     more = [flag.replace("gpu:", "gpu:a100:") for flag in flags] + ["--partition=long", "--time=1-00:00:00", "--mem=9G"]

@@ -16,7 +16,7 @@ SMALL = ["trainer=cpu", "model=mlp", "model.net.hidden=[16]", "logger=csv", "++c
 
 
 def built(cfg: DictConfig, checkpoint: Path | None = None) -> Built:
-    datamodule, model, trainer = build(cfg, Plan.of(cfg), checkpoint)
+    datamodule, model, trainer = build(cfg, Plan.from_config(cfg), checkpoint)
     assert isinstance(datamodule, Digits)
     assert isinstance(model, Classifier)
     return datamodule, model, trainer

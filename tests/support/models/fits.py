@@ -76,7 +76,7 @@ def prepared(
     """A datamodule, a model and a trainer, whose callbacks are those of the config after the `extra` ones."""
     cfg = composed(*plain(*base, *overrides), run_dir=run_dir)
     run_dir.mkdir(exist_ok=True)
-    datamodule, model, trainer = build(cfg, Plan.of(cfg), ckpt_path)
+    datamodule, model, trainer = build(cfg, Plan.from_config(cfg), ckpt_path)
     trainer.callbacks[0:0] = extra or []  # pyright: ignore[reportAttributeAccessIssue]
     return datamodule, model, trainer
 

@@ -19,7 +19,7 @@ def changed(cfg: DictConfig, **changes: Any) -> DictConfig:
 
 def validate(cfg: DictConfig) -> None:
     check(cfg)
-    check_classes(cfg, Plan.of(cfg))
+    check_classes(cfg, Plan.from_config(cfg))
 
 
 def refusal(cfg: DictConfig) -> str:

@@ -32,7 +32,7 @@ def fitted(run_dir: Path, *overrides: str, keep: Path | None = None, ckpt_path: 
     """The trainer, after two epochs of 14 batches."""
     run_dir.mkdir(exist_ok=True)
     cfg = composed(*QUIET, "trainer.max_epochs=2", *MINE, *METRIC, *overrides, run_dir=run_dir)
-    datamodule, model, trainer = build(cfg, Plan.of(cfg), ckpt_path)
+    datamodule, model, trainer = build(cfg, Plan.from_config(cfg), ckpt_path)
     trainer.callbacks[0:0] = [] if keep is None else [KeepAll(keep)]  # pyright: ignore
     trainer.fit(model, datamodule, ckpt_path=ckpt_path)
     return trainer
@@ -156,16 +156,16 @@ def test_two_optimizers_by_hand_with_the_time_of_a_step_measured(tmp_path: Path)
 
 def test_the_rate_that_a_module_takes_is_scaled_and_a_test_it_lacks_is_refused(tmp_path: Path) -> None:
     cfg = composed(*QUIET, *MINE, *METRIC, "lr_scaling=linear", "base_batch_size=50", run_dir=tmp_path)
-    assert build(cfg, Plan.of(cfg))[1].hparams["lr"] == 0.1
+    assert build(cfg, Plan.from_config(cfg))[1].hparams["lr"] == 0.1
     cfg.model = {"_target_": "lightning_modules.GAN"}
     with pytest.raises(ConfigError, match=r"^test=true: GAN has no test_step; accepted is test=false$"):
-        build(cfg, Plan.of(cfg))
+        build(cfg, Plan.from_config(cfg))
 
 
 def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:
     cfg = composed(*QUIET, MINE[0], "datamodule=mine", run_dir=tmp_path)
     with pytest.raises(ConfigError, match=r"^datamodule._target_=plain_lightning.DigitsData: has no `spec`"):
-        build(cfg, Plan.of(cfg))
+        build(cfg, Plan.from_config(cfg))
     assert not hasattr(DigitsData(), "spec")
     assert isinstance(LitClassifier().net, nn.Sequential)
 

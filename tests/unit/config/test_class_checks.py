@@ -111,4 +111,4 @@ def test_a_project_s_classes_have_checks_beside_them_and_are_not_imported(shippe
 def test_what_came_with_a_directory_that_was_read_is_not_run(project: Path, shipped: DictConfig) -> None:
     cfg = changed(with_net(shipped, 1), allow=[], run_dir=str(project / "checked_project" / "run"))
     assert not [key for key, _ in rules_in(cfg) if key.endswith(".cells")]
-    check_classes(changed(cfg, **{"trainer.devices": 2}), Plan.of(cfg))
+    check_classes(changed(cfg, **{"trainer.devices": 2}), Plan.from_config(cfg))

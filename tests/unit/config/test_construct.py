@@ -188,7 +188,7 @@ def test_what_code_of_one_s_own_asks_of_lightning_keeps_its_traceback(tmp_path: 
 def test_what_does_not_fit_together_is_told_what_is_missing(
     group: str, node: dict[str, Any], line: str, shipped: DictConfig
 ) -> None:
-    plan = Plan.of(shipped)
+    plan = Plan.from_config(shipped)
     shipped[group] = node
     with pytest.raises(ConfigError, match=f"^{re.escape(line)}"):
         build(shipped, plan)
@@ -206,7 +206,7 @@ class Pairs(LightningDataModule):
 
 
 def test_batches_that_are_pairs_are_told_what_they_should_be(shipped: DictConfig, tmp_path: Path) -> None:
-    plan = Plan.of(shipped)
+    plan = Plan.from_config(shipped)
     shipped.datamodule = {"_target_": f"{__name__}.Pairs"}
     shipped.callbacks, shipped.guards, shipped.logger, shipped.run_dir, shipped.test = {}, {}, {}, str(tmp_path), False
     shipped.trainer.enable_progress_bar = False
@@ -219,10 +219,10 @@ def test_an_unknown_argument_of_tensorboard_s_writer_is_refused_before_it_writes
     OmegaConf.update(shipped, "logger.tensorboard.no_such_argument", 1, force_add=True)
     shipped.run_dir = str(tmp_path)
     with pytest.raises(ConfigError, match=r"^logger\.tensorboard\.no_such_argument=1: .* accepted are log_dir, "):
-        build(shipped, Plan.of(shipped))
+        build(shipped, Plan.from_config(shipped))
 
 
 def test_an_unknown_argument_of_ddp_is_refused_on_one_process_too(shipped: DictConfig) -> None:
     OmegaConf.update(shipped, "trainer.strategy.no_such_argument", 1, force_add=True)
     with pytest.raises(ConfigError, match=r"^trainer\.strategy\.no_such_argument=1: no such argument; accepted are "):
-        build(shipped, Plan.of(shipped))
+        build(shipped, Plan.from_config(shipped))

@@ -20,7 +20,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
 def plan_of(cfg: DictConfig, **changes: Any) -> Plan:
     for key, value in changes.items():
         OmegaConf.update(cfg, key.replace("__", "."), value)
-    return Plan.of(cfg)
+    return Plan.from_config(cfg)
 
 
 @pytest.mark.usefixtures("gpus")
@@ -93,20 +93,20 @@ def test_the_world_is_devices_times_nodes(shipped: DictConfig) -> None:
 def test_auto_is_what_has_been_started(accelerator: str, shipped: DictConfig) -> None:
     for name, value in {"accelerator": accelerator, "devices": "auto", "num_nodes": "auto"}.items():
         OmegaConf.update(shipped, f"trainer.{name}", value)
-    plan = Plan.of(shipped, started=(2, 3))
+    plan = Plan.from_config(shipped, started=(2, 3))
     assert (plan.devices, plan.num_nodes, plan.world_size) == (2, 3, 6)
-    assert Plan.of(shipped).num_nodes == 1
+    assert Plan.from_config(shipped).num_nodes == 1
     shipped.trainer.devices = 4  # a number stays one
-    assert Plan.of(shipped, started=(2, 3)).world_size == 12
+    assert Plan.from_config(shipped, started=(2, 3)).world_size == 12
 
 
 def test_a_run_elsewhere_has_the_gpus_and_the_cores_of_there(shipped: DictConfig) -> None:
     shipped.trainer.devices = 4
-    assert Plan.of(shipped, target_nodes=TargetNodes(gpus=4)).accelerator == "gpu"
+    assert Plan.from_config(shipped, target_nodes=TargetNodes(gpus=4)).accelerator == "gpu"
     shipped.trainer.devices, shipped.max_processes_per_core = 1000, 1
-    assert Plan.of(shipped, target_nodes=TargetNodes(gpus=0)).world_size == 1000
+    assert Plan.from_config(shipped, target_nodes=TargetNodes(gpus=0)).world_size == 1000
     with pytest.raises(ConfigError, match=r"trainer.devices=1000: a node has 4 GPU\(s\); accepted is 1 to 4, or trainer=cpu"):
-        Plan.of(shipped, target_nodes=TargetNodes(gpus=4))
+        Plan.from_config(shipped, target_nodes=TargetNodes(gpus=4))
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_every_option_passes_and_names_targets_that_exist(
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
     cfg = compose(*chosen, *(override for option in chosen for override in COMPANIONS.get(option, [])))
     check(cfg)
-    assert Plan.of(cfg).world_size >= 1
+    assert Plan.from_config(cfg).world_size >= 1
     for target in targets_of(OmegaConf.to_container(cfg, resolve=True)):
         assert callable(get_object(target))
 

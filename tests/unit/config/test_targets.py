@@ -102,7 +102,7 @@ def test_what_models_are_made_of_is_allowed_in_a_checkpoint(path: str) -> None:
 def test_a_run_directory_made_to_run_code_is_refused(key: str, target: str, shipped: DictConfig, evil: Path) -> None:
     OmegaConf.update(shipped, f"{key}._target_", target)
     with pytest.raises(ConfigError, match=rf"^{key}\._target_={target}: .*blocklisted"):
-        build(shipped, Plan.of(shipped))
+        build(shipped, Plan.from_config(shipped))
     assert not (evil.parent / "ran").exists()
 
 
@@ -111,10 +111,10 @@ def test_a_checkpoint_of_another_optimizer_or_of_a_later_epoch_is_refused(shippe
     path = saved(tmp_path / "sgd.ckpt", changed({"optimizer._target_": "torch.optim.SGD"}))
     shipped.run_dir = str(tmp_path)
     with pytest.raises(ConfigError, match=r"^model\.optimizer\._target_=torch\.optim\.AdamW: .* accepted is torch\.optim\.SGD"):
-        build(shipped, Plan.of(shipped), path)
+        build(shipped, Plan.from_config(shipped), path)
     torch.save(torch.load(path) | {"epoch": 11, "hyper_parameters": changed({})}, path)
     with pytest.raises(ConfigError, match=r"^trainer\.max_epochs=10: .* is of epoch 11; accepted is as many, or -1"):
-        build(shipped, Plan.of(shipped), path)
+        build(shipped, Plan.from_config(shipped), path)
 
 
 @pytest.mark.parametrize("path", ["torchmetrics.MetricCollection", "torchmetrics.image", "torchmetrics.utilities"])

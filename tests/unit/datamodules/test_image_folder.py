@@ -187,9 +187,9 @@ def test_a_test_folder_is_needed_for_a_test_only(tmp_path: Path, compose: Callab
     here = ("datamodule=image_folder", f"datamodule.data_dir={tmp_path}", "trainer=cpu", "logger=csv")
     cfg = compose(*here)
     with pytest.raises(ConfigError, match=r"^test=true: this data has no test split; accepted is test=false$"):
-        build(cfg, Plan.of(cfg))
+        build(cfg, Plan.from_config(cfg))
     cfg = compose(*here, "test=false")
-    datamodule, _, _ = build(cfg, Plan.of(cfg))
+    datamodule, _, _ = build(cfg, Plan.from_config(cfg))
     datamodule.prepare_data()
     assert datamodule.describe() == {"train": 4, "val": 2, "test": 0}
     assert datamodule.test_dataloader() == []

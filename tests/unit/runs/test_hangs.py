@@ -56,7 +56,7 @@ def run(folder: Path, moment: str, *overrides: str) -> None:
     multiprocessing.set_start_method("fork", force=True)  # of data workers, as in a process of its own
     stuck = Stuck(moment)
     cfg = composed(*SMALL, "trainer.max_epochs=1", "datamodule.num_workers=1", *overrides, run_dir=folder)
-    with Run(cfg, Prepared(Plan.of(cfg))) as run:
+    with Run(cfg, Prepared(Plan.from_config(cfg))) as run:
         stuck.at("start", folder)
         datamodule, model, trainer = build(cfg, run.plan)
         trainer.callbacks.insert(0, stuck)  # pyright: ignore[reportAttributeAccessIssue]

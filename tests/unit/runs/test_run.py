@@ -34,7 +34,7 @@ from lockstep.runs.validation import Prepared
 
 
 def prepared(cfg: DictConfig, is_resumed: bool = False) -> Run:
-    return Run(cfg, Prepared(Plan.of(cfg), is_resumed=is_resumed))
+    return Run(cfg, Prepared(Plan.from_config(cfg), is_resumed=is_resumed))
 
 
 def test_a_refusal_is_a_run_that_could_not_start_unless_it_has_made_a_step() -> None:
@@ -248,7 +248,7 @@ def test_ranks_and_jobs_have_names(
     variables: dict[str, str], title: str | None, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cfg = compose("trainer.accelerator=cpu", run_dir=Path("/runs/lr=0.01_abc"))
-    plan = Plan.of(cfg)
+    plan = Plan.from_config(cfg)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     this_rank.cache_clear()

@@ -143,7 +143,7 @@ def _shortened(cfg: DictConfig, size: int, place: Path) -> DictConfig:
 def try_batch(file: Path) -> None:
     """In a rank: the run of that config. It ends by a NamedFailure that says FULL where there is not enough memory."""
     cfg: Any = OmegaConf.load(file)
-    with Run(cfg, Prepared(Plan.of(cfg))) as run:
+    with Run(cfg, Prepared(Plan.from_config(cfg))) as run:
         from lockstep.build import build  # torch and Lightning
 
         _limit_memory(run.plan, cfg.memory_per_process)

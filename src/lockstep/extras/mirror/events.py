@@ -1,6 +1,7 @@
 """What the mirror does when something happens to a run."""
 
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from lockstep.config.checks import check_rules
 from lockstep.config.plan import Plan
 from lockstep.config.rules import Rule, number
 from lockstep.config.targets import buildable
-from lockstep.config.urls import is_url
 from lockstep.extras.mirror.storage import shortcomings
 from lockstep.runs.directory import absolute
 from lockstep.runs.events import RunEvents
@@ -21,6 +21,13 @@ if TYPE_CHECKING:  # else where there is a mirror
 
 log = logging.getLogger(__name__)
 _STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")  # a copy in a file system could come to lie where Python imports it
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://\S+")
+
+
+def is_url(text: object) -> bool:
+    return isinstance(text, str) and _URL.fullmatch(text) is not None
+
+
 _RULES = {
     "mirror": Rule("accepted is a URL that fsspec knows, s3://BUCKET/PREFIX say", is_url).or_null(),
     "mirror_wait": number(0, 10**7),

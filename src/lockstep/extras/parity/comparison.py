@@ -94,11 +94,11 @@ class Comparison:
     @property
     def plan(self) -> Plan:
         """Of the side that is to equal the reference."""
-        return Plan.of(self.sides.other)
+        return Plan.from_config(self.sides.other)
 
     @property
     def reference_plan(self) -> Plan:
-        return Plan.of(self.sides.reference)
+        return Plan.from_config(self.sides.reference)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def repeats(sides: Sides, processes: Processes) -> bool:
 def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
     """Accumulated batches are compared with one larger batch on one process, unless something makes that another thing:
     BatchNorm, or any state that changes with each batch."""
-    one = Plan.of(sides.reference)
+    one = Plan.from_config(sides.reference)
     if one.accumulate_grad_batches == 1 or one.world_size > 1 or one.global_batch_size is None:
         return sides
     facts = _train(replace(sides, steps=1), processes, processes.folder, {"control": ("alone", {})})["control"].facts
@@ -301,5 +301,5 @@ def _train(sides: Sides, processes: Processes, folder: Path, roles: Roles) -> di
         content: Any = OmegaConf.to_container(cfg)
         if json.loads(json.dumps(content)) != content:  # JSON has no numbers for keys
             content = OmegaConf.to_yaml(cfg)
-        trainings[name] = Training(content, asdict(Plan.of(cfg)), role, str(folder), name)
+        trainings[name] = Training(content, asdict(Plan.from_config(cfg)), role, str(folder), name)
     return processes.train(trainings)

@@ -87,12 +87,12 @@ class Sides:
         for key, accepts in PARITY_RULES.items():
             if not accepts.test(value := OmegaConf.select(cfg, key)):
                 raise config_error(key, value, accepts.words)
-        plan, against = Plan.of(cfg), cfg.parity.against
+        plan, against = Plan.from_config(cfg), cfg.parity.against
         made = {"one": as_one_process, "ddp": as_plain_ddp}.get(against)
         if made is not None and plan.world_size == 1:
             raise config_error("trainer.devices", cfg.trainer.devices, "one process is the reference; accepted is 2 or more")
         reference = made(cfg) if made is not None else compose(against.split())
-        reference_plan = Plan.of(reference)
+        reference_plan = Plan.from_config(reference)
         if plan.global_batch_size != reference_plan.global_batch_size:
             sizes = f"{plan.global_batch_size} and {reference_plan.global_batch_size}"
             raise config_error("parity.against", against, f"the sides take {sizes} samples a step; set global_batch_size")
@@ -127,12 +127,12 @@ class Sides:
     @property
     def processes(self) -> int:
         """Returns how many it takes: the reference's, the other's and those of the control, a copy of the reference."""
-        return 2 * Plan.of(self.reference).world_size + Plan.of(self.other).world_size
+        return 2 * Plan.from_config(self.reference).world_size + Plan.from_config(self.other).world_size
 
 
 def as_one_process(cfg: DictConfig, parts: int | None = None) -> DictConfig:
     """The same training on one process: the same global batches, accumulated in so many parts, or in as many as they are."""
-    plan, one = Plan.of(cfg), deepcopy(cfg)
+    plan, one = Plan.from_config(cfg), deepcopy(cfg)
     parts = parts or plan.accumulate_grad_batches
     one.trainer.accumulate_grad_batches = parts
     one.trainer.devices, one.trainer.num_nodes = list(plan.device_ids[:1]) if plan.device_ids else 1, 1

@@ -48,7 +48,7 @@ def parity(
             processes = stack.enter_context(Processes(sides.processes, Path(folder), cfg.parity.timeout))
         if cfg.parity.against == "one":
             sides = in_larger_batches(sides, processes)
-        say("\nagainst ".join(f"{Plan.of(side)}, {side.trainer.precision}" for side in (sides.other, sides.reference)))
+        say("\nagainst ".join(f"{Plan.from_config(side)}, {side.trainer.precision}" for side in (sides.other, sides.reference)))
         log.info("Comparing step by step ...")
         comparison = compare(sides, processes)
         if comparison.failure is None:
