@@ -10,10 +10,10 @@ from waiting import wait_for
 COMMAND = """
 import os, sys, time
 from lockstep.launchers.environment import SWEEP_PIPE
-from lockstep.launchers.processes import PROCESSES
+from lockstep.launchers.processes import start_process
 os.environ["HYDRA_FULL_ERROR"] = "1"  # as in every command of ours
 with open("output", "wb") as output:
-    PROCESSES.start([sys.executable, "job.py"], dict(os.environ), (SWEEP_PIPE, os.pipe()[0]), output, output)
+    start_process([sys.executable, "job.py"], dict(os.environ), (SWEEP_PIPE, os.pipe()[0]), output, output)
 while not os.path.exists("began"):
     time.sleep(0.01)
 """

@@ -1,5 +1,5 @@
 """Who starts the ranks of a run, or lends it machines, beside Lockstep's own parent: torchrun, and others that
-conf/clusters.yaml names."""
+conf/launchers.yaml names."""
 
 import functools
 import os
@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra.utils import get_class
-from omegaconf import OmegaConf
 
 from lockstep.errors import ConfigError
-from lockstep.places import config_file
+from lockstep.launchers.settings import read_settings
 
 
 @dataclass(frozen=True)
@@ -140,16 +139,9 @@ class Torchrun(Cluster):
 
 
 def clusters(env: Mapping[str, str] = os.environ) -> list[Cluster]:
-    """Returns those of conf/clusters.yaml that have left variables in an environment."""
-    prefixes = known_clusters().items()
+    """Returns those of conf/launchers.yaml that have left variables in an environment."""
+    prefixes = read_settings()["clusters"].items()
     return [_create(target) for prefix, target in prefixes if any(name.startswith(prefix) for name in env)]
-
-
-@functools.cache
-def known_clusters() -> dict[str, str]:
-    """Read once: a working directory may go."""
-    content: Any = OmegaConf.to_container(OmegaConf.load(config_file("clusters.yaml")))
-    return content
 
 
 @functools.cache

@@ -21,9 +21,6 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_
 RESTARTS = Cluster.restarts  # how often our own parent has started these ranks again
 ERROR_DIR = "LOCKSTEP_ERROR_DIR"  # where a rank leaves its traceback for the parent, and who it is for the others
 PIDS = "pids"  # the file there that names each rank's process, in their order
-# In which processes that are started from here may differ although they have imported the same.
-_OWN_VARIABLES = {*RANK_VARIABLES, PARENT_PIPE, SWEEP_PIPE, JOB_MARK, SWEPT_KEYS, RESTARTS, ERROR_DIR}
-_OWN_VARIABLES |= {"CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"}
 
 
 @functools.cache
@@ -50,11 +47,6 @@ def without_rank_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment in which nobody takes itself for a rank that a cluster has started."""
     foreign = {name for cluster in clusters(env) for name in cluster.rank_variables}
     return {name: value for name, value in env.items() if name not in foreign}
-
-
-def shared_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns what processes have in common which have imported the same: an environment less what differs by rank and by job."""
-    return {name: value for name, value in without_rank_variables(env).items() if name not in _OWN_VARIABLES}
 
 
 def launcher() -> Cluster:

@@ -1,38 +1,28 @@
-"""Starting a process of this program: forked by a server that has imported torch and Lightning, or a fresh interpreter.
+"""Starting a process of this program: by whom conf/launchers.yaml names, or as a fresh interpreter."""
 
-A server is a child of the process that it serves, and ends with it. What it forks is a child of that process too: it is waited
-for like any other, whatever becomes of the server.
-"""
-
-import atexit
 import contextlib
-import ctypes
-import dataclasses
-import json
 import os
-import select
-import signal
-import socket
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Protocol
 
-from lockstep import console
+from hydra.utils import get_object
+
 from lockstep.config.plan import cores
-from lockstep.launchers.environment import shared_environment
-from lockstep.launchers.stop_signals import STOP_SIGNALS
+from lockstep.launchers.settings import read_settings
 
-POLL = 0.05  # seconds between two looks
-PATIENCE = 120.0  # seconds that a server gets to answer, the time it takes to import torch included
-KILLED_WITHIN = 5.0  # seconds; a disk that does not answer keeps even a killed process
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
-# By these OpenMP settles, once, which cores its threads keep to.
-_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+class Process(Protocol):
+    """Of subprocess.Popen what is needed here."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -46,192 +36,49 @@ class Request:
     cores: list[int]
 
 
-class Forked:
-    """A child of this process that it has not started by `subprocess`."""
+class Starter(Protocol):
+    """Who starts processes in another way than as fresh interpreters."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def wait(self, timeout: float = float("inf")) -> int:
-        """Raises subprocess.TimeoutExpired."""
-        deadline = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            time.sleep(POLL)
-        return code
-
-    def send_signal(self, number: int, /) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
+    def start(self, request: Request, descriptors: list[int]) -> Process | None:
+        """Returns the process, with these descriptors as its output, its errors and its lifeline; None where it can't be started
+        in this way."""
 
 
-Process = Forked | subprocess.Popen[bytes]
+def starter() -> Starter | None:
+    name = read_settings().get("starter")
+    return None if name is None else get_object(name)
 
 
-class Server:
-    """An import server of this process, for processes whose environment differs from its own only in what differs by rank."""
+def start_process(
+    command: Sequence[str],
+    environment: dict[str, str],
+    lifeline: tuple[str, int],
+    output: IO[bytes] | None = None,
+    errors: IO[bytes] | None = None,
+    cores_kept: Sequence[int] | None = None,
+    fresh: bool = False,
+) -> Process:
+    """Starts a process in a session of its own, so that Ctrl-C reaches us alone, and it and its data workers end as a group.
 
-    def __init__(self, process: Process, requests: socket.socket, environment: Mapping[str, str]) -> None:
-        self.environment = shared_environment(environment)
-        self._process, self._requests = process, requests
-        self._requests.settimeout(PATIENCE)
-
-    @classmethod
-    def start(cls, request: Request, said: IO[bytes]) -> Self:
-        """Starts one for a process like this; what it says goes to a file."""
-        requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with its:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _SERVER, *_module_path(request), str(its.fileno())],
-                env=shared_environment(request.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                pass_fds=(its.fileno(),),
-                start_new_session=True,
-            )
-        return cls(process, requests, request.environment)
-
-    def fork(self, request: Request, descriptors: list[int]) -> Forked | None:
-        """Returns the new process; None once this one is asked to stop. Raises OSError if the server is gone, or does not answer
-        in time."""
-        channel, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with channel, _adopting_orphans():
-            with its:
-                content = json.dumps(dataclasses.asdict(request)).encode()
-                socket.send_fds(self._requests, [content], [*descriptors, its.fileno()])
-            due = time.monotonic() + PATIENCE
-            while not select.select([channel], [], [], POLL)[0]:
-                if STOP_SIGNALS.received:
-                    return None
-                if time.monotonic() > due:
-                    raise TimeoutError(f"the server has not answered within {PATIENCE:g} s")
-            answer = channel.recv(1024).decode()
-            if not answer.isdigit():
-                raise OSError(answer or "the server has died")
-            channel.send(b"go")  # without which it ends: it may have been forked too late for us
-            return Forked(int(answer))
-
-    def end(self) -> None:
-        """Ends the server; the processes that it has forked go on."""
-        self._process.send_signal(signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(KILLED_WITHIN)
-        self._requests.close()
-
-
-_SERVER = """
-import sys
-*sys.path[:], requests = sys.argv[1:]
-from lockstep.launchers.warm_server import begin
-begin(int(requests))
-"""
-
-
-def _module_path(request: Request) -> list[str]:
-    """Returns this process's sys.path, with the script's folder in the first place."""
-    script_folder = str(Path(request.cwd, request.arguments[0]).resolve().parent)
-    return [*sys.path] if sys.flags.safe_path else [script_folder, *sys.path[1:]]
-
-
-@contextlib.contextmanager
-def _adopting_orphans() -> Iterator[None]:
-    """Within, what a child of this process has started becomes a child of this one when its parent ends."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    try:
-        yield
-    finally:
-        prctl(PR_SET_CHILD_SUBREAPER, 0)
-
-
-def prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-class Processes:
-    """Starts processes of this program."""
-
-    def __init__(self) -> None:
-        self._servers: list[Server] = []
-        self._has_failed = False
-
-    def start(
-        self,
-        command: Sequence[str],
-        environment: dict[str, str],
-        lifeline: tuple[str, int],
-        output: IO[bytes] | None = None,
-        errors: IO[bytes] | None = None,
-        cores_kept: Sequence[int] | None = None,
-        fresh: bool = False,
-    ) -> Process:
-        """Starts a process in a session of its own, so that Ctrl-C reaches us alone, and it and its data workers end as a group.
-
-        `lifeline` is a variable and the descriptor that it names; `output` and `errors` are this process's if none are given.
-        """
-        kept = sorted(cores()) if cores_kept is None else [*cores_kept]
-        is_script = command[0] == sys.executable and not command[1].startswith("-")
-        can_fork = sys.platform == "linux" and not self._has_failed and not environment.keys() & {*_BINDING}
-        if is_script and can_fork and not fresh:
-            request = Request([*command[1:]], str(Path.cwd()), environment, lifeline[0], kept)
-            try:
-                forked = self._fork(request, [output.fileno() if output else 1, errors.fileno() if errors else 2, lifeline[1]])
-            except OSError as error:
-                self._has_failed = True
-                console.say(f"Processes are started as fresh interpreters, each of which imports torch anew: {error}")
-            else:
-                if forked is not None:
-                    return forked
-        process = subprocess.Popen(
-            command,
-            env=environment | {lifeline[0]: str(lifeline[1])},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            pass_fds=(lifeline[1],),
-            start_new_session=True,
-        )
-        if hasattr(os, "sched_setaffinity"):
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(process.pid, kept)
-        return process
-
-    def _fork(self, request: Request, descriptors: list[int]) -> Forked | None:
-        """Has the process forked by a server of its environment, if there is one that answers, else by a new one; None once we
-        are asked to stop. Raises OSError if no server can."""
-        for server in [one for one in self._servers if one.environment == shared_environment(request.environment)]:
-            try:
-                return server.fork(request, descriptors)
-            except OSError:  # it has died, is stopped, or has left because the code has changed
-                self._servers.remove(server)
-                server.end()
-        with tempfile.TemporaryFile() as said:
-            server = Server.start(request, said)
-            self.add(server)
-            try:
-                return server.fork(request, descriptors)
-            except OSError as error:
-                said.seek(0)
-                last_line = said.read().decode(errors="replace").splitlines()[-1:]
-                raise OSError(*last_line or [str(error)]) from error
-
-    def add(self, server: Server) -> None:
-        self._servers.append(server)
-        atexit.register(self.end)
-
-    def end(self) -> None:
-        """Ends the servers; the processes that they have forked go on."""
-        for server in self._servers:
-            server.end()
-        self._servers.clear()
-
-
-PROCESSES = Processes()
+    `lifeline` is a variable and the descriptor that it names; `output` and `errors` are this process's if none are given.
+    """
+    kept = sorted(cores()) if cores_kept is None else [*cores_kept]
+    is_script = command[0] == sys.executable and not command[1].startswith("-")
+    if is_script and not fresh and (other := starter()) is not None:
+        request = Request([*command[1:]], str(Path.cwd()), environment, lifeline[0], kept)
+        descriptors = [output.fileno() if output else 1, errors.fileno() if errors else 2, lifeline[1]]
+        if (process := other.start(request, descriptors)) is not None:
+            return process
+    process = subprocess.Popen(
+        command,
+        env=environment | {lifeline[0]: str(lifeline[1])},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        pass_fds=(lifeline[1],),
+        start_new_session=True,
+    )
+    if hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(process.pid, kept)
+    return process

@@ -17,7 +17,7 @@ from lockstep.errors import ExitCode
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, PIDS, RESTARTS, without_rank_variables
 from lockstep.launchers.outcome import Outcome
-from lockstep.launchers.processes import PROCESSES, Process
+from lockstep.launchers.processes import Process, start_process
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 
 POLL = 0.05  # seconds between two looks at the ranks
@@ -105,7 +105,7 @@ def _start(
 ) -> Process:
     environment = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     with log.with_suffix(f".rank{rank}{log.suffix}").open("ab") if rank or quiet else contextlib.nullcontext() as output:
-        return PROCESSES.start(command, environment, (PARENT_PIPE, reader), output, output, fresh=fresh)
+        return start_process(command, environment, (PARENT_PIPE, reader), output, output, fresh=fresh)
 
 
 def _watch(ranks: list[Process], received: list[int], errors: Path, stop_deadline: float = float("inf")) -> Outcome:

@@ -15,7 +15,7 @@ from lockstep.config.plan import Plan, cores
 from lockstep.errors import config_error
 from lockstep.launchers.environment import JOB_MARK, PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
 from lockstep.launchers.inherited_config import inherited_config
-from lockstep.launchers.processes import PROCESSES, Process
+from lockstep.launchers.processes import Process, start_process
 from lockstep.launchers.supervisor import kill_group, pipe
 from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT
@@ -73,13 +73,13 @@ class LocalAttempt(Attempt):
         return time.monotonic() - self._began
 
     def reap(self) -> Exit | None:
-        if self._process.poll() is None:
+        if (code := self._process.poll()) is None:
             return None
         self.kill()
         kill_marked(self._mark)
         self._pool.give_back(self._slots)
         self._lifeline.close()
-        return Exit(self._process.returncode)
+        return Exit(code)
 
     def ask_to_end(self) -> None:
         self._process.send_signal(signal.SIGINT)
@@ -130,7 +130,7 @@ class LocalExecutor(Executor):
         lifeline.enter_context(inherited_config(job.directory, job.inherited_config))
         follows = (SWEEP_PIPE, lifeline.enter_context(pipe())[0])
         with (job.directory / OUTPUT).open("ab") as output:
-            process = PROCESSES.start(command, environment, follows, output, output, cores_kept=kept, fresh=job.fresh)
+            process = start_process(command, environment, follows, output, output, cores_kept=kept, fresh=job.fresh)
         return LocalAttempt(process, pool, slots, mark, lifeline)
 
 

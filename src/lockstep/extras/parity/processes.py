@@ -20,7 +20,7 @@ from lockstep.extras.parity import ranks
 from lockstep.extras.parity.ranks import write_plain
 from lockstep.extras.parity.sides import Findings, Training
 from lockstep.launchers.environment import SWEEP_PIPE
-from lockstep.launchers.processes import PROCESSES
+from lockstep.launchers.processes import start_process
 from lockstep.launchers.supervisor import kill_group, pipe
 
 _POLL = 0.005  # seconds between two looks at the findings
@@ -96,7 +96,7 @@ class _Side:
         reader, _ = self._lifeline.enter_context(pipe())
         command = [sys.executable, str(Path(ranks.__file__)), str(self._folder), str(size)]
         with (self._folder / "output.log").open("wb") as log:
-            self.process = PROCESSES.start(command, environment, (SWEEP_PIPE, reader), log, log)
+            self.process = start_process(command, environment, (SWEEP_PIPE, reader), log, log)
 
     def begin(self, training: Training, patience: float) -> None:
         self._number += 1

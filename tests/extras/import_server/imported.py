@@ -2,7 +2,7 @@
 
 import contextlib
 
-from lockstep.launchers.warm_server import Imports
+from lockstep.extras.import_server.server import Imports, give_server
 
 IMPORTS = Imports()
 
@@ -10,3 +10,8 @@ with contextlib.suppress(ImportError):  # it looks for the command line's memory
     from setproctitle import getproctitle
 
     getproctitle()
+
+
+def give() -> None:
+    """Gives this process, which was forked from the one that has imported them, a server."""
+    give_server(IMPORTS)

@@ -68,7 +68,7 @@ from pathlib import Path
 asked = []
 for name in ("_cuda_getDeviceCount", "_cuda_init"):
     setattr(torch._C, name, lambda name=name: asked.append(name) or 0)
-from lockstep.launchers.warm_server import PRELOADED, Imports
+from lockstep.extras.import_server.server import PRELOADED, Imports
 Imports()
 import logging, sys
 print(logging.root.handlers, [name for name in ("lightning.pytorch", "lightning.fabric") if logging.getLogger(name).handlers])

@@ -1,4 +1,4 @@
-"""A process that has imported torch and Lightning once, and forks from itself those that need them; see `processes`.
+"""A process that has imported torch and Lightning once, and forks from itself those that need them; see `servers`.
 
 It only imports. No operation of torch is run in it, no GPU is touched, and no thread of ours is left when it forks, so that what
 is forked is what a fresh interpreter is after the same imports.
@@ -20,12 +20,13 @@ from types import ModuleType
 from typing import NoReturn
 
 from lockstep.atomic_files import read_stamp
+from lockstep.extras.import_server.servers import PR_SET_PDEATHSIG, SERVERS, Forked, Server, prctl
 from lockstep.imports import importing_much
-from lockstep.launchers.cluster import known_clusters
 from lockstep.launchers.environment import SWEEP_PIPE, this_rank
 from lockstep.launchers.main_script import run_as_main, show_uncaught
 from lockstep.launchers.process_title import set_title
-from lockstep.launchers.processes import PR_SET_PDEATHSIG, PROCESSES, Forked, Request, Server, prctl
+from lockstep.launchers.processes import Request
+from lockstep.launchers.settings import read_settings
 
 # What a process that trains imports until its end. Rooms can be taken out; and what can't be imported is a matter of those who
 # need it.
@@ -94,7 +95,7 @@ def give_server(imports: Imports) -> None:
             os.dup2(nowhere, descriptor)
         serve(its, imports)
     its.close()
-    PROCESSES.add(Server(Forked(pid), requests, os.environ))
+    SERVERS.add(Server(Forked(pid), requests, os.environ))
 
 
 def _end_with_parent() -> None:
@@ -173,7 +174,7 @@ def _become(request: Request, imports: Imports, given: list[int], channel: socke
 
 def _as_if_imported_here() -> None:
     """Renews what modules have read from their surroundings, or drawn at random, when they were imported."""
-    known_clusters.cache_clear()
+    read_settings.cache_clear()
     this_rank.cache_clear()
     if lightning := sys.modules.get("lightning.pytorch.utilities.rank_zero"):
         rank = this_rank()

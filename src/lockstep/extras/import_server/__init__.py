@@ -1,0 +1,5 @@
+"""One import of torch and Lightning for all ranks and jobs, which are forked from a server that has done it."""
+
+FILES: list[str] = []
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []
