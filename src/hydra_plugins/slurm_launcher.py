@@ -1,4 +1,4 @@
-"""Hydra's seam for a sweep on a cluster, hydra/launcher=slurm: found by Hydra under this name."""
+"""Hydra's seam for a sweep on a cluster, hydra/launcher=slurm: it is discovered by Hydra under this name."""
 
 from pathlib import Path
 from typing import Any

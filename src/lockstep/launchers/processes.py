@@ -3,10 +3,7 @@
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Protocol
 
 from hydra.utils import get_object
@@ -25,30 +22,6 @@ class Process(Protocol):
     def send_signal(self, number: int, /) -> None: ...
 
 
-@dataclass(frozen=True)
-class Request:
-    """A process to start: what it runs, where, and the variable that names the descriptor whose end it ends with."""
-
-    arguments: list[str]  # from the script on
-    cwd: str
-    environment: dict[str, str]
-    lifeline: str
-    cores: list[int]
-
-
-class Starter(Protocol):
-    """Who starts processes in another way than as fresh interpreters."""
-
-    def start(self, request: Request, descriptors: list[int]) -> Process | None:
-        """Returns the process, with these descriptors as its output, its errors and its lifeline; None where it can't be started
-        in this way."""
-
-
-def starter() -> Starter | None:
-    name = read_settings().get("starter")
-    return None if name is None else get_object(name)
-
-
 def start_process(
     command: Sequence[str],
     environment: dict[str, str],
@@ -60,15 +33,14 @@ def start_process(
 ) -> Process:
     """Starts a process in a session of its own, so that Ctrl-C reaches us alone, and it and its data workers end as a group.
 
-    `lifeline` is a variable and the descriptor that it names; `output` and `errors` are this process's if none are given.
+    `lifeline` is a variable and the descriptor that it names, with whose end the process ends; `output` and `errors` are this
+    process's if none are given. Unless it is to be `fresh`, it is the starter of conf/launchers.yaml that starts it, if it can.
     """
     kept = sorted(cores()) if cores_kept is None else [*cores_kept]
-    is_script = command[0] == sys.executable and not command[1].startswith("-")
-    if is_script and not fresh and (other := starter()) is not None:
-        request = Request([*command[1:]], str(Path.cwd()), environment, lifeline[0], kept)
-        descriptors = [output.fileno() if output else 1, errors.fileno() if errors else 2, lifeline[1]]
-        if (process := other.start(request, descriptors)) is not None:
-            return process
+    if not fresh and (name := read_settings().get("starter")) is not None:
+        other: Process | None = get_object(name).start(command, environment, lifeline, (output, errors), kept)
+        if other is not None:
+            return other
     process = subprocess.Popen(
         command,
         env=environment | {lifeline[0]: str(lifeline[1])},

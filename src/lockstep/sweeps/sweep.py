@@ -37,7 +37,7 @@ from lockstep.sweeps.view import SweepView
 
 log = logging.getLogger(__name__)
 _DATA_DIR = "datamodule.data_dir"
-_OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir", ALLOW)
+_KEYS_OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir", ALLOW)
 
 
 class RefusedJob(ConfigError):
@@ -193,7 +193,7 @@ class Sweep:
         self.executor.reconcile(manifest)
         manifest.git_commit, manifest.planned = commit, self.planned
         given = self.config.hydra.overrides
-        overrides = [item for item in (*given.task, *given.hydra) if override_key(item) not in _OF_ONE_CALL]
+        overrides = [item for item in (*given.task, *given.hydra) if override_key(item) not in _KEYS_OF_ONE_CALL]
         manifest.add_call(Path(sys.argv[0]).name, config_flags(self.config.hydra), overrides, Path.cwd())
         self.runner = Runner(manifest, self.executor, self.settings)
         return manifest, self.runner

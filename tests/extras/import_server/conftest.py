@@ -11,8 +11,8 @@ import pytest
 from commands import environment
 from forks import Start
 
+from lockstep.extras.import_server import servers as client
 from lockstep.extras.import_server.servers import ImportServers
-from lockstep.launchers import processes
 from lockstep.launchers.environment import SWEEP_PIPE
 from lockstep.launchers.processes import start_process
 
@@ -36,7 +36,7 @@ def temporary() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImportServers]:
     servers = ImportServers()
-    monkeypatch.setattr(processes, "starter", lambda: servers)
+    monkeypatch.setattr(client, "SERVERS", servers)
     yield servers
     servers.end()
 

@@ -75,7 +75,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
     },
     "a class of ours that asks for one": {
         "net": {
-            "_target_": "lockstep.launchers.processes.Request",
+            "_target_": "lockstep.extras.import_server.servers.Request",
             "arguments": ["evil.py"],
             "cwd": ".",
             "environment": {},

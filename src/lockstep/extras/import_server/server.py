@@ -20,12 +20,11 @@ from types import ModuleType
 from typing import NoReturn
 
 from lockstep.atomic_files import read_stamp
-from lockstep.extras.import_server.servers import PR_SET_PDEATHSIG, SERVERS, Forked, Server, prctl
+from lockstep.extras.import_server.servers import PR_SET_PDEATHSIG, SERVERS, Forked, Request, Server, prctl
 from lockstep.imports import importing_much
 from lockstep.launchers.environment import SWEEP_PIPE, this_rank
 from lockstep.launchers.main_script import run_as_main, show_uncaught
 from lockstep.launchers.process_title import set_title
-from lockstep.launchers.processes import Request
 from lockstep.launchers.settings import read_settings
 
 # What a process that trains imports until its end. Rooms can be taken out; and what can't be imported is a matter of those who
@@ -85,7 +84,7 @@ def begin(requests: int) -> NoReturn:
 
 def give_server(imports: Imports) -> None:
     """Gives this process, which was forked and is still as its server was, a server of its own."""
-    requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    requests, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if (pid := os.fork()) == 0:
         set_title("lockstep import server")
         _end_with_parent()
@@ -93,8 +92,8 @@ def give_server(imports: Imports) -> None:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (1, 2):  # whoever reads what this process prints sees its end
             os.dup2(nowhere, descriptor)
-        serve(its, imports)
-    its.close()
+        serve(other_end, imports)
+    other_end.close()
     SERVERS.add(Server(Forked(pid), requests, os.environ))
 
 

@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
@@ -32,18 +33,29 @@ from lockstep.launchers.environment import (
     SWEPT_KEYS,
     without_rank_variables,
 )
-from lockstep.launchers.processes import Process, Request
+from lockstep.launchers.processes import Process
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 POLL = 0.05  # seconds between two looks
 PATIENCE = 120.0  # seconds that a server gets to answer, the time it takes to import torch included
 KILLED_WITHIN = 5.0  # seconds; a disk that does not answer keeps even a killed process
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
-# By these OpenMP settles, once, which cores its threads keep to.
+# By these OpenMP decides, once, which cores its threads keep to.
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 # In which processes that are started from here may differ although they have imported the same.
 _OWN_VARIABLES = {*RANK_VARIABLES, PARENT_PIPE, SWEEP_PIPE, JOB_MARK, SWEPT_KEYS, RESTARTS, ERROR_DIR}
 _OWN_VARIABLES |= {"CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A process to start: what it runs, where, and the variable that names the descriptor whose end it ends with."""
+
+    arguments: list[str]  # from the script on
+    cwd: str
+    environment: dict[str, str]
+    lifeline: str
+    cores: list[int]
 
 
 class Forked:
@@ -84,15 +96,15 @@ class Server:
     @classmethod
     def start(cls, request: Request, said: IO[bytes]) -> Self:
         """Starts one for a process like this; what it says goes to a file."""
-        requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with its:
+        requests, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other_end:
             process = subprocess.Popen(
-                [sys.executable, "-c", _SERVER, *_module_path(request), str(its.fileno())],
+                [sys.executable, "-c", _SERVER, *_module_path(request), str(other_end.fileno())],
                 env=_shared(request.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
-                pass_fds=(its.fileno(),),
+                pass_fds=(other_end.fileno(),),
                 start_new_session=True,
             )
         return cls(process, requests, request.environment)
@@ -100,11 +112,11 @@ class Server:
     def fork(self, request: Request, descriptors: list[int]) -> Forked | None:
         """Returns the new process; None once this one is asked to stop. Raises OSError if the server is gone, or does not answer
         in time."""
-        channel, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with channel, _adopting_orphans():
-            with its:
+            with other_end:
                 content = json.dumps(dataclasses.asdict(request)).encode()
-                socket.send_fds(self._requests, [content], [*descriptors, its.fileno()])
+                socket.send_fds(self._requests, [content], [*descriptors, other_end.fileno()])
             due = time.monotonic() + PATIENCE
             while not select.select([channel], [], [], POLL)[0]:
                 if STOP_SIGNALS.received:
@@ -164,12 +176,22 @@ class ImportServers:
         self._servers: list[Server] = []
         self._has_failed = False
 
-    def start(self, request: Request, descriptors: list[int]) -> Forked | None:
-        """Has a process forked; None where that can't be done, or this one is asked to stop."""
-        if sys.platform != "linux" or self._has_failed or request.environment.keys() & {*_BINDING}:
+    def start(
+        self,
+        command: Sequence[str],
+        environment: dict[str, str],
+        lifeline: tuple[str, int],
+        streams: tuple[IO[bytes] | None, IO[bytes] | None],
+        cores: list[int],
+    ) -> Forked | None:
+        """Has a script of this interpreter's forked; None where that can't be done, or this process is asked to stop."""
+        is_script = command[0] == sys.executable and not command[1].startswith("-")
+        if not is_script or sys.platform != "linux" or self._has_failed or environment.keys() & {*_BINDING}:
             return None
+        request = Request([*command[1:]], str(Path.cwd()), environment, lifeline[0], cores)
+        output, errors = (number if stream is None else stream.fileno() for number, stream in enumerate(streams, 1))
         try:
-            return self._fork(request, descriptors)
+            return self._fork(request, [output, errors, lifeline[1]])
         except OSError as error:
             self._has_failed = True
             console.say(f"Processes are started as fresh interpreters, each of which imports torch anew: {error}")
