@@ -1,4 +1,4 @@
-"""Hydra's seam for multirun: it is discovered by Hydra under this name and imported at every start, so it imports nothing heavy."""
+"""Hydra's seam for multirun: discovered by Hydra and imported at every start, so that it imports nothing heavy."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Hydra's seam for a search: it is discovered by Hydra under this name and imported at every start, so it imports nothing heavy."""
+"""Hydra's seam for a search: discovered by Hydra and imported at every start, so that it imports nothing heavy."""
 
 import importlib.util
 from typing import Any

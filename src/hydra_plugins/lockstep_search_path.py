@@ -1,4 +1,4 @@
-"""Hydra's seam for where configs are: it is discovered by Hydra under this name and imported at every start, so it imports nothing heavy."""
+"""Hydra's seam for where configs are: discovered by Hydra and imported at every start, so that it imports nothing heavy."""
 
 from pathlib import Path
 

@@ -66,8 +66,8 @@ class Executor(Protocol):
 
 
 def launchers_with_queue() -> list[Any]:
-    """The installed launchers of Hydra whose jobs go on without the sweep's process. They have two static methods more, for who only
-    looks: reconcile(manifest) brings the jobs in their queue up to date in a manifest that is not written; cancel(manifest) takes
+    """The installed launchers of Hydra whose jobs go on without the sweep's process. They have two static methods more:
+    reconcile(manifest) brings the jobs in their queue up to date in a manifest that is not written; cancel(manifest) takes
     them out of the queue, returns how many they were, and raises ConfigError where that can't be done."""
     launchers: list[Any] = Plugins.instance().discover(Launcher)
     return [launcher for launcher in launchers if hasattr(launcher, "reconcile") and hasattr(launcher, "cancel")]
