@@ -1,6 +1,6 @@
 """Jobs in SLURM's queue: those that ask for the same go out as one job array.
 
-They go on without the process that has submitted them. Who comes next finds them by the name of their array, which says whose they
+They go on without the process that has submitted them. The next one finds them by the name of their array, which says whose they
 are, in squeue or, if they have left that, in sacct and in what they have left in their directories. SWEEP_DIR/slurm has a list of
 jobs and a batch script for each array, written before it is submitted.
 """
