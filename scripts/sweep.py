@@ -23,7 +23,7 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.launchers.supervisor import POLL
 from lockstep.places import project
 from lockstep.runs.events import Subscribers
-from lockstep.sweeps.executor import launchers_with_queue
+from lockstep.sweeps.executor import queues
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED
 from lockstep.sweeps.sweep import sweep_command
@@ -54,7 +54,7 @@ def main() -> None:
     if not manifest.jobs:
         raise config_error("SWEEP_DIR", arguments.sweep_dir, "names no jobs; accepted is the directory of a sweep")
     if arguments.what == "cancel":
-        console.say(f"{sum(launcher.cancel(manifest) for launcher in launchers_with_queue())} job(s) cancelled")
+        console.say(f"{sum(queue.cancel(manifest) for queue in queues())} job(s) cancelled")
     else:
         sys.exit(resume(manifest, arguments.sweep_dir.absolute(), Given(allow=arguments.allow), arguments.program.absolute()))
 

@@ -17,15 +17,3 @@ class SlurmLauncher(SweepLauncher):
 
         settings = SlurmSettings.from_config(config.hydra.launcher)
         return settings, SlurmExecutor(Path(str(config.hydra.sweep.dir)).absolute(), settings)
-
-    @staticmethod
-    def reconcile(manifest: Any) -> None:
-        from lockstep.extras.slurm.launcher import show_state
-
-        show_state(manifest)
-
-    @staticmethod
-    def cancel(manifest: Any) -> int:
-        from lockstep.extras.slurm.launcher import cancel
-
-        return cancel(manifest)

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from hydra.core.plugins import Plugins
-from hydra.plugins.launcher import Launcher
+from hydra.utils import get_object
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan, TargetNodes
+from lockstep.launchers.settings import read_settings
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import Exit, JobState
@@ -65,9 +65,8 @@ class Executor(Protocol):
         ...
 
 
-def launchers_with_queue() -> list[Any]:
-    """The installed launchers of Hydra whose jobs go on without the sweep's process. They have two static methods more:
-    reconcile(manifest) brings the jobs in their queue up to date in a manifest that is not written; cancel(manifest) takes
-    them out of the queue, returns how many they were, and raises ConfigError where that can't be done."""
-    launchers: list[Any] = Plugins.instance().discover(Launcher)
-    return [launcher for launcher in launchers if hasattr(launcher, "reconcile") and hasattr(launcher, "cancel")]
+def queues() -> list[Any]:
+    """Returns the modules of conf/launchers.yaml for jobs that go on without the sweep's process. Each has two functions:
+    show_state(manifest) brings the jobs in its queue up to date in a manifest that is not written; cancel(manifest) takes them out
+    of the queue, returns how many they were, and raises ConfigError where that can't be done."""
+    return [get_object(name) for name in read_settings().get("queues") or ()]

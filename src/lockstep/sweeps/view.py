@@ -10,7 +10,7 @@ from typing import Any
 
 from lockstep.errors import ExitCode, config_error
 from lockstep.runs.locks import is_held
-from lockstep.sweeps.executor import launchers_with_queue
+from lockstep.sweeps.executor import queues
 from lockstep.sweeps.job_directory import read_progress, read_record
 from lockstep.sweeps.jobs import varying
 from lockstep.sweeps.manifest import Manifest
@@ -135,6 +135,6 @@ def look_at(directory: Path) -> SweepView:
         raise config_error("SWEEP_DIR", directory, "names no jobs; accepted is the directory of a sweep")
     if not is_running:
         manifest.reconcile()
-        for launcher in launchers_with_queue() if manifest.in_queue() else ():
-            launcher.reconcile(manifest)
+        for queue in queues() if manifest.in_queue() else ():
+            queue.show_state(manifest)
     return SweepView(manifest, is_running)

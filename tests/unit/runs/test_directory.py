@@ -19,7 +19,7 @@ from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import RESTARTS, Rank
 from lockstep.runs import directory as directories
 from lockstep.runs.directory import OWN_DIRECTORY, read_folder, take_run_directory, take_sweep_directory
-from lockstep.runs.identity import Identity, is_resumable, run_directories
+from lockstep.runs.identity import Identity
 from lockstep.runs.locks import Lock
 from lockstep.runs.resume import command_to_continue
 
@@ -303,17 +303,6 @@ def test_a_run_s_directory_is_no_sweep_s(tmp_path: Path) -> None:
     assert Lock.is_here(tmp_path / "sweep")
 
 
-def test_half_an_identity_is_none(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run", "seed=1")
-    whole = json.loads((run / "run.json").read_text())
-    assert is_resumable(run)
-    for damaged in ({**whole, "overrides": ["seed=2"]}, {**whole, "id": "other"}, {"id": whole["id"]}, [], {}):
-        (run / "run.json").write_text(json.dumps(damaged))
-        with pytest.raises(ConfigError, match=rf"^resume={run}: run.json is damaged .*fork={run}/checkpoints/last.ckpt$"):
-            Identity.read(run)
-        assert not is_resumable(run)  # a sweep begins its job anew
-
-
 @pytest.mark.parametrize(
     "name", ["run.json", "status.json", "metrics.json", "train.log", "train.rank1.log", "checkpoints/last.ckpt"]
 )
@@ -329,14 +318,3 @@ def test_what_has_the_name_of_a_run_s_file_and_is_none_is_named(make: Any, name:
     with pytest.raises(ConfigError, match=rf"^resume={tmp_path}/run: {name} there is not a file; accepted is where it is"):
         command_to_continue([f"resume={tmp_path}/run"])
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_runs_below_a_folder_are_found_once_through_links_too(tmp_path: Path) -> None:
-    disk = run_in(tmp_path / "disk" / "run").parent
-    logs = tmp_path / "project" / "logs"
-    logs.mkdir(parents=True)
-    (logs / "name").symlink_to(disk)
-    (disk / "a-circle").symlink_to(logs)
-    (disk / "latest").symlink_to("run")
-    assert list(run_directories(logs)) == [logs / "name" / "run"]
-    assert list(run_directories(logs, depth=1)) == []

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lockstep.errors import ConfigError
 from lockstep.sweeps import view
-from lockstep.sweeps.executor import launchers_with_queue
+from lockstep.sweeps.executor import queues
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.table import LiveTable, layout, summary
 from lockstep.sweeps.view import SweepView, look_at
@@ -156,12 +156,12 @@ def test_what_is_half_written_or_goes_away_is_passed_over(tmp_path: Path) -> Non
 
 
 def test_a_queue_is_asked_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its launcher, which Hydra knows; where no process runs the sweep, every ten seconds."""
+    """Where no process runs the sweep, every ten seconds."""
     manifest = made(tmp_path, "finished", "running")
     manifest.jobs[f"{1:012x}"]["attempts"][-1]["queue"] = "lockstep-0_0"
     manifest.save()
-    launcher, pauses = SimpleNamespace(reconcile=leave_the_queue_at_the_third_look([])), list[float]()
-    monkeypatch.setattr(view, "launchers_with_queue", lambda: [launcher])
+    queue, pauses = SimpleNamespace(show_state=leave_the_queue_at_the_third_look([])), list[float]()
+    monkeypatch.setattr(view, "queues", lambda: [queue])
     monkeypatch.setattr("sweep.time.sleep", pauses.append)
     assert sweep.watch(tmp_path, 1.0) == 75
     assert pauses == [sweep.QUEUE_INTERVAL] * 2
@@ -176,8 +176,8 @@ def leave_the_queue_at_the_third_look(looks: list[Manifest]) -> Callable[[Manife
     return reconcile
 
 
-def test_the_launchers_with_a_queue_are_those_that_hydra_knows() -> None:
-    assert {launcher.__name__ for launcher in launchers_with_queue()} <= {"SlurmLauncher"}
+def test_each_queue_that_is_named_can_be_asked() -> None:
+    assert all(callable(queue.show_state) and callable(queue.cancel) for queue in queues())
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], ["."], [".", "--interval", "0"]])
