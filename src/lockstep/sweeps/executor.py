@@ -66,7 +66,9 @@ class Executor(Protocol):
 
 
 def queues() -> list[Any]:
-    """Returns the modules of conf/launchers.yaml for jobs that go on without the sweep's process. Each has two functions:
-    show_state(manifest) brings the jobs in its queue up to date in a manifest that is not written; cancel(manifest) takes them out
-    of the queue, returns how many they were, and raises ConfigError where that can't be done."""
+    """Returns the modules of conf/launchers.yaml for jobs that go on without the sweep's process.
+
+    Each has two functions: show_state(manifest) brings the jobs in its queue up to date in a manifest that is not written;
+    cancel(manifest) takes them out of the queue, returns how many they were, and raises ConfigError where that can't be done.
+    """
     return [get_object(name) for name in read_settings().get("queues") or ()]

@@ -17,7 +17,7 @@ from lockstep.launchers.environment import SWEEP_PIPE
 from lockstep.launchers.processes import start_process
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, whose modules come first: here servers are quick, for there is no torch to import."""
     for name in ("torch", "lightning"):
@@ -33,7 +33,7 @@ def temporary() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImportServers]:
     servers = ImportServers()
     monkeypatch.setattr(client, "SERVERS", servers)
@@ -42,7 +42,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImportServers]:
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Start]:
+def start(servers: ImportServers, folder: Path) -> Iterator[Start]:
     """Starts the script given as text; its output goes to the file `output`."""
     reader, writer = os.pipe()
 

@@ -17,6 +17,9 @@ from lockstep.extras.import_server import servers as client
 from lockstep.extras.import_server.servers import ImportServers, Server
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 
+pytestmark = pytest.mark.usefixtures("folder", "servers")
+
+
 WAITS = "import os, sys, time; print('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\nsys.exit(5)"
 
 

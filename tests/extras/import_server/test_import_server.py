@@ -15,6 +15,9 @@ from waiting import wait_for
 
 from lockstep.extras.import_server.servers import Forked, ImportServers
 
+pytestmark = pytest.mark.usefixtures("folder", "servers")
+
+
 LOOK = """
 import json, os, sys
 print(json.dumps({
