@@ -42,7 +42,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImportServers]:
 
 
 @pytest.fixture
-def start(servers: ImportServers, folder: Path) -> Iterator[Start]:
+def start(folder: Path) -> Iterator[Start]:
     """Starts the script given as text; its output goes to the file `output`."""
     reader, writer = os.pipe()
 

@@ -38,3 +38,7 @@ def run_in(directory: Path, *overrides: str) -> Path:
     (directory / "checkpoints" / "last.ckpt").write_bytes(b"weights")
     OWN_DIRECTORY.leave()
     return directory
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from taking import begin, config, run_in
+from taking import begin, config, content, run_in
 
 from lockstep.errors import ConfigError
 from lockstep.runs import directory as directories
@@ -25,10 +25,6 @@ def _nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(directories, "this_rank", lambda: None)
     yield
     OWN_DIRECTORY.leave()
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from taking import begin, config, run_in
+from taking import begin, config, content, run_in
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.cluster import Cluster
