@@ -54,9 +54,9 @@ class NonFinite(Callback):
 
     def may_step(self, trainer: Trainer, pl_module: LightningModule) -> bool:
         """Returns whether all gradients of the step are finite; the same on every rank."""
-        gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
+        gradients: list[Any] = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
         is_sharded = [hasattr(gradient, "to_local") for gradient in gradients]  # torch's DTensor: each rank looks at its own part
-        local: list[Any] = [g.to_local() if sharded else g for g, sharded in zip(gradients, is_sharded, strict=True)]
+        local = [g.to_local() if sharded else g for g, sharded in zip(gradients, is_sharded, strict=True)]
         is_finite = bool(torch.isfinite(torch.stack([gradient.norm() for gradient in local])).all())
         if any(is_sharded):
             is_finite = trainer.strategy.reduce_boolean_decision(is_finite)

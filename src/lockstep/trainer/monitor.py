@@ -78,7 +78,7 @@ def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..
             return None
         return self._attempt(method.__name__, functools.partial(method, self, *arguments, **named))
 
-    call.is_watched = True  # pyright: ignore[reportFunctionMemberAccess]
+    call.is_watched = True  # pyright: ignore[reportAttributeAccessIssue]
     return call
 
 

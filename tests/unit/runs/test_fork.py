@@ -104,6 +104,7 @@ def test_another_batch_or_other_data_counts_from_there_on(tmp_path: Path, caplog
         (6, 400, (), (1, 400), 6 + 2 + 3),
         (6, 300, ("datamodule.val_fraction=0.2",), (1, 0), 6 + 3 + 3),
     ]
+    lost: list[str] = []
     for step, size, overrides, start, steps in cases:
         caplog.clear()
         run = tmp_path / f"{step} {size}"
