@@ -20,10 +20,10 @@ from lockstep.config.targets import Trust
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
+from lockstep.models.data_checks import check_test_data, check_training_data
 from lockstep.models.from_checkpoint import load_model as load_model  # known by this name before
 from lockstep.models.from_checkpoint import load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
-from lockstep.models.loaders import check_test_data, check_training_data
 from lockstep.models.task import Task
 from lockstep.runs.continuation import check_continuation, check_length, is_own, trained_with
 from lockstep.trainer.batchnorm import synchronise_batchnorm

@@ -1,4 +1,4 @@
-"""Is there data for each stage of a run, in a datamodule or in a LightningModule of the user's own?"""
+"""Checks that there is data for each stage of a run, in a datamodule or in a LightningModule of the user's own."""
 
 from hydra.core.hydra_config import HydraConfig
 from lightning import LightningDataModule, LightningModule
