@@ -123,8 +123,8 @@ def continue_from_everywhere(rank: int, world_size: int, folder: Path) -> list[s
     become_rank(rank, world_size)
     devices = f"trainer.devices={world_size}"
     noise = ("datamodule.augment={crop: 1, flip: true}", "model/lr_scheduler=cosine", "guards.checkpoint.every_n_steps=2")
-    kept = folder / "kept"
-    kept.mkdir(exist_ok=True)
+    kept = folder / "run" / "kept"
+    kept.mkdir(parents=True, exist_ok=True)
     whole, _ = trained(folder / "run", *OPTIONS, *noise, devices, extra=[KeepAll(kept)])
     dist.barrier()
     found = []

@@ -41,11 +41,11 @@ def test_a_pruned_trial_that_is_resumed_does_not_train_on(tmp_path: Path) -> Non
 
 def test_a_trial_that_is_broken_off_counts_on_and_tells_nothing_twice(tmp_path: Path) -> None:
     study, run_dir = search_with_a_job(tmp_path / "search", NOBODY)
-    (tmp_path / "kept").mkdir()
-    _, trainer = trained(run_dir, *PRUNING, extra=[KeepAll(tmp_path / "kept")])
+    (run_dir / "kept").mkdir(parents=True)
+    _, trainer = trained(run_dir, *PRUNING, extra=[KeepAll(run_dir / "kept")])
     first = values_in(study)
     assert (list(first), find_pruning(trainer).facts()) == ([0, 1, 2], {})
-    trained(run_dir, *PRUNING, ckpt_path=tmp_path / "kept" / "5.ckpt")  # in the second of three epochs
+    trained(run_dir, *PRUNING, ckpt_path=run_dir / "kept" / "5.ckpt")  # in the second of three epochs
     assert values_in(study) == first
 
 
