@@ -1,12 +1,11 @@
 """A project of one's own: what is written, what is refused, and what a later version of its files changes."""
 
 import json
-import subprocess
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-from commands import ROOT, environment, python
+from commands import ROOT, python
 
 from lockstep.errors import ConfigError
 from lockstep.extras.new_project import project
@@ -105,30 +104,3 @@ def test_it_trains_on_two_processes_as_on_one(model: str, tmp_path: Path) -> Non
     sides = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # which the command sets for them: one import server then serves both
     done = python(ROOT / "scripts" / "parity.py", *two, "parity.steps=3", cwd=study, **sides)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_a_project_that_the_commit_before_has_made_passes_its_tests(tmp_path: Path) -> None:
-    """Where that would make the same files, other tests show it."""
-    before, parts = tmp_path / "before", ("src", "scripts", "conf", "templates", "train.py")
-    before.mkdir()
-    archive = subprocess.run(["git", "archive", "HEAD~1", *parts], cwd=ROOT, capture_output=True)
-    if archive.returncode:
-        pytest.skip("there is no commit before, or it has no templates")
-    subprocess.run(["tar", "x"], input=archive.stdout, cwd=before, check=True)
-    done = python(before / "scripts" / "new.py", "study", cwd=tmp_path, fresh=True, PYTHONPATH=str(before / "src"))
-    assert done.returncode == 0, done.stderr
-    (tmp_path / "now").mkdir()
-    project.create(tmp_path / "now" / "study", "image")
-    made = [
-        {path.relative_to(root): path.read_text() for path in root.rglob("*") if path.is_file()}
-        for root in (tmp_path / "study", tmp_path / "now" / "study")
-    ]
-    if made[0] != made[1]:
-        run_its_tests(tmp_path / "study")
-
-
-def run_its_tests(study: Path) -> None:
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=study, PYTHONPATH=environment()["PYTHONPATH"])
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert "2 passed" in done.stdout

@@ -1,4 +1,5 @@
-"""The package as a wheel, in environments of its own: a project is made, trained, tested, swept over and reported on."""
+"""The package as a wheel, in environments of its own: a project is made by an earlier one, upgraded, trained, tested, swept
+over and reported on."""
 
 import json
 import os
@@ -9,16 +10,19 @@ from pathlib import Path
 
 import pytest
 from checkouts import checkout
+from commands import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LIBRARIES = Path(sysconfig.get_path("purelib"))
+PARTS = ("src", "conf", "templates", "scripts", "train.py", "setup.py")  # of the package
+SHORT = "trainer=cpu trainer.devices=2 trainer.max_epochs=1 trainer.limit_train_batches=3"
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """A command's output. Nothing of this checkout is importable, and pip has no index."""
     own = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS")}
     own |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=own, capture_output=True, text=True, timeout=400)
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=own | environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -36,27 +40,55 @@ def make_environment(folder: Path) -> Path:
     return folder / "bin"
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    source = checkout(folder / "source")
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source, cwd=folder)
-    return next(folder.glob("*.whl"))
+def git(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *map(str, arguments)], cwd=cwd, capture_output=True, text=True)
 
 
-def test_a_project_of_the_wheel_trains_on_two_processes_and_passes_its_tests(wheel: Path, tmp_path: Path) -> None:
-    engine = make_environment(tmp_path / "engine")
-    run(engine / "python", "-m", "pip", "install", "--quiet", "--no-deps", wheel, cwd=tmp_path)
-    run(engine / "lockstep", "new", "my_study", cwd=tmp_path)
-    study = tmp_path / "my_study"
-    bin_ = make_environment(study / ".venv")  # which make fills, from the project's pyproject.toml
-    short = "trainer=cpu trainer.devices=2 trainer.max_epochs=1 trainer.limit_train_batches=3"
-    run("make", "train", f"ARGS={short}", cwd=study)
+def texts(project: Path) -> dict[str, str]:
+    """Of the files that are generated: runs of it lie in logs."""
+    files = [path for path in project.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    return {str(path.relative_to(project)): path.read_text() for path in files if path.relative_to(project).parts[0] != "logs"}
+
+
+def earlier_commit() -> str | None:
+    """The last one whose package is not that of the working tree; None in a clone that does not reach as far back."""
+    commits = git("log", "-2", "--format=%H", "--", *PARTS).stdout.split()
+    return next((commit for commit in commits if git("diff", "--quiet", commit, "--", *PARTS).returncode == 1), None)
+
+
+def install(source: Path, python: Path) -> Path:
+    """Upgrades an environment to a wheel, which is built here from the sources."""
+    wheels = source / "wheels"
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, source, cwd=source)
+    (wheel,) = wheels.glob("*.whl")
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", wheel, cwd=source)
+    return wheel
+
+
+def test_a_project_of_an_earlier_wheel_is_upgraded_trains_on_two_processes_and_passes_its_tests(tmp_path: Path) -> None:
+    """Trained as it was made, in the environment that is active; then brought up to date, and tested in one of its own."""
+    engine, study, earlier = make_environment(tmp_path / "engine"), tmp_path / "my_study", earlier_commit()
+    if earlier is not None:
+        git("clone", "--quiet", "--shared", "--no-checkout", ROOT, tmp_path / "earlier")
+        git("checkout", "--quiet", earlier, cwd=tmp_path / "earlier")
+        install(tmp_path / "earlier", engine / "python")
+        run(engine / "lockstep", "new", "my_study", cwd=tmp_path)
+    wheel = install(checkout(tmp_path / "now"), engine / "python")
+    (tmp_path / "new").mkdir()
+    run(engine / "lockstep", "new", "my_study", cwd=tmp_path / "new" if earlier is not None else tmp_path)
+    run("make", "train", f"ARGS={SHORT}", cwd=study, VIRTUAL_ENV=str(engine.parent))
     (trained,) = study.glob("logs/images_convnet/*/metrics.json")
     assert json.loads(trained.read_text())["world_size"] == 2
+    if earlier is not None:
+        assert "written: pyproject.toml" in run(engine / "lockstep", "new", "--update", study, cwd=tmp_path)
+        assert {**texts(study), **texts(tmp_path / "new" / "my_study")} == texts(study)
+    assert wheel.as_uri() in (study / "pyproject.toml").read_text()
+    bin_ = make_environment(study / ".venv")  # which make fills, from the project's pyproject.toml
     assert "2 passed" in run("make", "test", cwd=study)
     sweep = ("trainer=cpu", "trainer.devices=1,2", "debug=fast", "hydra.sweep.dir=sweep")
     assert "2 of 2 jobs finished" in run(bin_ / "lockstep", "train", "-m", *sweep, cwd=study)
     assert "report.html" in run(bin_ / "lockstep", "report", "sweep", cwd=study)
     assert run(bin_ / "lockstep", "runs", ".", cwd=study).count("finished") == 3
     assert f"Lockstep's configs are in {study}/.venv/lib" in run(bin_ / "lockstep", cwd=study)
+    if earlier is None:
+        pytest.skip("all but the upgrade was tested: this clone has no commit with an earlier package")
