@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 from lockstep.atomic_files import read_json
 from lockstep.cli import start
 from lockstep.config.checks import check_rules
-from lockstep.config.overrides import quote
+from lockstep.config.overrides import check_single, quote
 from lockstep.config.rules import above, integer, number
 from lockstep.errors import config_error
 from lockstep.launchers.command_line import command_with
@@ -41,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     overrides = parser.parse_args().overrides
+    check_single(overrides)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     logging.getLogger().handlers[0].addFilter(RankZeroFilter())
     cfg = compose(f"run_dir={quote(str(Path('logs', 'lr_range', run_id()).absolute()))}", *overrides, config_name="lr_range")

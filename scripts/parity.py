@@ -41,7 +41,7 @@ import sys
 from functools import partial
 
 from lockstep.cli import start
-from lockstep.config.overrides import quote
+from lockstep.config.overrides import check_single, quote
 from lockstep.console import say
 from lockstep.errors import ExitCode, NamedFailure
 from lockstep.extras.parity.processes import SideFailed
@@ -53,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     overrides = [_quoted(override) for override in parser.parse_args().overrides]
+    check_single(overrides)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way what is temporary is removed
     progress = logging.getLogger("lockstep.extras.parity")
     progress.setLevel(logging.INFO)

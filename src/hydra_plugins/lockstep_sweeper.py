@@ -1,7 +1,7 @@
 """Hydra's own sweeper, without composing every job a first time only to see that it can be."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.config_store import ConfigStore
@@ -12,6 +12,7 @@ from hydra_plugins.lockstep_launcher import SweepLauncher
 @dataclass
 class LockstepSweeperConf(BasicSweeperConf):
     _target_: str = "hydra_plugins.lockstep_sweeper.LockstepSweeper"
+    params: dict[str, str] | None = field(default_factory=dict)  # OmegaConf can't merge a mapping into null
 
 
 ConfigStore.instance().store(group="hydra/sweeper", name="lockstep", node=LockstepSweeperConf, provider="lockstep")

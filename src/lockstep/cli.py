@@ -17,7 +17,7 @@ from lockstep.config.hydra_errors import explain
 from lockstep.config.overrides import check_single, null_groups_left_out
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.imports import remove_empty_cache
-from lockstep.launchers.environment import register_resolvers, this_rank
+from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers, this_rank
 from lockstep.launchers.inherited_config import read_inherited_config, run_task
 from lockstep.launchers.outcome import classify_error
 from lockstep.launchers.rank import attach_to_parent, report_to_parent
@@ -108,6 +108,13 @@ class ValidateConfig(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         HydraConfig.instance().set_config(config)  # which ${hydra:...} asks
         with refusing():
-            if config.get("resume") is None and "hydra.mode=RUN" not in sys.argv:  # a sweep's job has the sweep's own options
-                check_single([*config.hydra.overrides.task, *config.hydra.overrides.hydra])
+            if config.get("resume") is None and not _is_started_by_sweep():
+                overrides = [*config.hydra.overrides.task, *config.hydra.overrides.hydra]
+                check_single(overrides, config.hydra.sweeper.get("params") or ())
             Prepared.prepare(config)
+
+
+def _is_started_by_sweep() -> bool:
+    """Returns whether this is a sweep's job, or a rank, whose parent has validated the command line."""
+    rank = this_rank()
+    return SWEPT_KEYS in os.environ or (rank is not None and rank.started_by == "parent")

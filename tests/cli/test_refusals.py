@@ -31,6 +31,16 @@ def refused(folder: Path, *overrides: str, **env: str) -> str:
         ("trainer.devices=[0", "trainer.devices=[0: not a valid override"),
         ("sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         ("hydra.launcher.jobs=2", "hydra.launcher.jobs=2: is for sweeps; accepted with -m"),
+        ("hydra.mode=RUN sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
+        (
+            "hydra.sweeper.params={seed:1} -m",
+            "hydra.sweeper.params={{seed:1}}: unknown key hydra.sweeper.params.seed; accepted is +",
+        ),
+        ("run_dir=a", "run_dir=a: is for scripts; accepted is hydra.run.dir=a"),
+        (
+            "run_dir=a seed=0,1 -m",
+            "job 0 (trainer.accelerator=cpu run_dir=a seed=0): run_dir=a: is for scripts; accepted is hydra",
+        ),
         ("hydra.run.dir=/dev/null/run", "hydra.run.dir=/dev/null/run: can't be made or written to (Not a directory)"),
         ("hydra.sweep.dir=/dev/null seed=0,1 -m", "hydra.sweep.dir=/dev/null: can't be made or written to (File exists)"),
     ],

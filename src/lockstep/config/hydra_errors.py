@@ -10,6 +10,8 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from lockstep.config.overrides import override_key
+
 
 def explain(error: Exception) -> str | None:
     """Returns one line for an override that could not be applied, with what is accepted; None for an error of another kind."""
@@ -32,13 +34,17 @@ def explain(error: Exception) -> str | None:
 
 def _unknown_key(key: str, parent: Any) -> str:
     group, _, name = key.rpartition(".")
-    override = next((item for item in sys.argv[1:] if item.startswith((f"{key}=", f"{key}."))), key)
+    above = [item for item in sys.argv[1:] if "=" in item and key.startswith(f"{override_key(item)}.")]
+    override = next((item for item in sys.argv[1:] if item.startswith((f"{key}=", f"{key}."))), above[-1] if above else key)
     siblings = [str(name) for name in parent if name != "hydra"] if isinstance(parent, DictConfig) and parent else []
+    unknown = f"{override}: unknown key" + (f" {key}" if override in above else "")
+    if not siblings and override in above:
+        return f"{unknown}; accepted is +{override} to add it"
     if not siblings:
         return f"{override}: {group} has no values of its own to change; accepted is {group}=..., or +{override} to add one"
     close = get_close_matches(name, siblings, n=1)
     guess = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
-    return f"{override}: unknown key; {guess}accepted are {', '.join(siblings)}; +{override} adds a new one"
+    return f"{unknown}; {guess}accepted are {', '.join(siblings)}; +{override} adds a new one"
 
 
 def _place_in_hydra(error: BaseException) -> tuple[str | None, list[str]]:

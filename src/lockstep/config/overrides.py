@@ -1,7 +1,7 @@
 """Hydra's override grammar, as far as command lines are made from command lines."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -38,10 +38,13 @@ def is_for_each_run(override: str) -> bool:
     return not override.lstrip("+~").startswith(_OF_ONE_COMMAND)
 
 
-def check_single(overrides: Sequence[str]) -> None:
-    """Raises ConfigError for an override of a sweep or of its jobs, which a single run would ignore."""
+def check_single(overrides: Sequence[str], params: Iterable[str] = ()) -> None:
+    """Raises ConfigError for an override of a sweep or of its jobs, which a single run would ignore. A command line that gives
+    each of the sweep's `params` one value is that of a job: its sweep=NAME belongs to it."""
+    given, swept = {override_key(item) for item in overrides}, {override_key(name) for name in params}
     for key, value in ((override_key(item), item.partition("=")[2]) for item in overrides):
-        if key.startswith(_OF_SWEEPS) or (key == "sweep" and value != "null"):
+        is_of_sweep = key == "sweep" and value != "null" and not (swept and swept <= given)
+        if key.startswith(_OF_SWEEPS) or is_of_sweep:
             raise config_error(key, value, "is for sweeps; accepted with -m")
 
 

@@ -59,6 +59,8 @@ def validated(config: DictConfig, unfilled: bool = False, target_nodes: TargetNo
     `unfilled`: there may be values that a subscriber replaces when the run begins; the plan is made with others until then.
     `target_nodes`: where it is to run, and will be started, if that is not here.
     """
+    if "hydra" in config and not OmegaConf.is_interpolation(config, "run_dir"):
+        raise config_error("run_dir", config.run_dir, f"is for scripts; accepted is hydra.run.dir={config.run_dir}")
     subscribers = Subscribers.compose(config)
     subscribers.derive(config)
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])

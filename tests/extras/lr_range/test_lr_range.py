@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import sys
 from pathlib import Path
 
 import lr_range
@@ -102,3 +103,10 @@ def test_a_range_that_is_none_is_refused(override: str, line: str) -> None:
     with pytest.raises(ConfigError) as refused:
         lr_range._check(compose(override, config_name="lr_range"))
     assert str(refused.value) == line
+
+
+@pytest.mark.parametrize("override", ["sweep=lr", "hydra.launcher.jobs=2", "hydra/sweeper=optuna"])
+def test_what_is_for_sweeps_is_refused(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["lr_range.py", override])
+    with pytest.raises(ConfigError, match=f"^{override}: is for sweeps; accepted with -m$"):
+        lr_range.main()

@@ -7,7 +7,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from lockstep.config.overrides import null_groups_left_out, quote
+from lockstep.config.overrides import check_single, null_groups_left_out, quote
+from lockstep.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,11 @@ def read_back(value: str) -> Any:
 def test_a_quoted_path_arrives_in_the_config(compose: Callable[..., DictConfig]) -> None:
     path = "/tmp/a run, it's [1]=x"
     assert compose(f"init_from={quote(path)}").init_from == path
+
+
+def test_the_command_line_of_one_job_of_a_sweep_is_a_single_run() -> None:
+    """A job is forked and reproduced by the overrides that it was started with, its sweep=lr among them."""
+    params = ["trainer.devices", "+model.optimizer.lr"]
+    check_single(["sweep=lr", "trainer.devices=2", "model.optimizer.lr=0.1"], params)
+    with pytest.raises(ConfigError, match="sweep=lr: is for sweeps; accepted with -m"):
+        check_single(["sweep=lr", "trainer.devices=2"], params)
