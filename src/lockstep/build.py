@@ -28,7 +28,7 @@ from lockstep.models.task import Task
 from lockstep.runs.continuation import check_continuation, check_length, is_own, trained_with
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.epoch_loop import install_fast_loop
-from lockstep.trainer.known_warnings import ignore_expected_warnings, ignore_warnings_about_tasks
+from lockstep.trainer.known_warnings import drop_commentary, ignore_warnings_about_tasks
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
 from lockstep.trainer.loggers import CSVLogger
 
@@ -44,13 +44,15 @@ def build(
     """Returns the three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world.
 
     `checkpoint` is what the trainer will be fitted from: the run's own, or one that it forks."""
-    ignore_expected_warnings()
+    drop_commentary()
     trust = get_trust(cfg)
     if trust is not None:
         check_targets(cfg, trust)
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model = _build_model(cfg, plan, datamodule, trust)
+    if isinstance(model, Task) and isinstance(datamodule, DataModule):
+        ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
     _add_callbacks(cfg, plan, model, datamodule, trainer)
     if checkpoint is not None and not is_own(cfg, checkpoint):
@@ -97,9 +99,7 @@ def _add_callbacks(cfg: DictConfig, plan: Plan, model: Any, datamodule: Any, tra
         from lockstep.callbacks.monitored import MonitoredMetrics
 
         trainer.callbacks.append(MonitoredMetrics(dict(monitored(cfg))))
-    if isinstance(model, Task) and isinstance(datamodule, DataModule):
-        ignore_warnings_about_tasks()
-    else:
+    if not (isinstance(model, Task) and isinstance(datamodule, DataModule)):
         from lockstep.callbacks.plain_lightning import PlainLightning
 
         trainer.callbacks.append(PlainLightning(cfg.seed))

@@ -1,5 +1,6 @@
 """From a config to a datamodule, a model and a trainer."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from omegaconf import DictConfig
 
-from lockstep.build import build_trainer
+from lockstep.build import build, build_trainer
 from lockstep.callbacks import LastCheckpoint
 from lockstep.config.plan import Plan
 from lockstep.trainer.batchnorm import Synchronised
@@ -167,3 +168,18 @@ def test_a_trainer_that_leaves_nothing_behind(compose: Callable[..., DictConfig]
     trainer = build_trainer(cfg, Plan.from_config(cfg))
     assert trainer.loggers == []
     assert not names(trainer.callbacks) & (DEFAULT - {"Ranks"} | {"ModelCheckpoint"})  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("message", ["Checkpoint directory a exists and is not empty.", "The number of training batches (1) is"])
+def test_lightning_s_warnings_are_left_out_for_a_task_alone(message: str, compose: Callable[..., DictConfig]) -> None:
+    def is_shown(cfg: DictConfig) -> bool:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            build(cfg, Plan.from_config(cfg))
+            warnings.warn(message, stacklevel=1)
+        return message in [str(one.message) for one in seen]
+
+    plain = compose("trainer=cpu", "model=mlp", "test=false", "optimized_metric=val/loss")
+    plain.model = {"_target_": "plain_lightning.LitClassifier"}
+    assert not is_shown(compose("trainer=cpu", "model=mlp"))
+    assert is_shown(plain)

@@ -150,7 +150,9 @@ class DataModule(LightningDataModule):
             raise config_error(_KEYS.get(other[0], f"datamodule.{other[0]}"), now.get(other[0], 0), accepted)
         if consumed and other:
             consumed = self._place_in_another_order(state_dict, other)
-        if now["world_size"] != state_dict["world_size"] and not self._has_same_bits:
+        if now["world_size"] != state_dict["world_size"] and not getattr(
+            self.trainer and self.trainer.strategy, "has_same_bits", False
+        ):
             log.info(
                 f"continuing on {now['world_size']} process(es) what {state_dict['world_size']} began: the same global batches, "
                 "but sums in another order, so that the weights will not be bit-equal"
@@ -255,11 +257,6 @@ class DataModule(LightningDataModule):
     def _is_trained(self) -> bool:
         """Is it a training that the data is for."""
         return self.trainer is not None and self.trainer.state.fn == "fit"
-
-    @property
-    def _has_same_bits(self) -> bool:
-        """Does a strategy train in which the bits do not depend on the number of processes."""
-        return getattr(self.trainer and self.trainer.strategy, "has_same_bits", False)
 
     @property
     def _share(self) -> tuple[int, int]:

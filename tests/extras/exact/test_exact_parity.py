@@ -1,28 +1,28 @@
 """scripts/parity.py with trainer.exact: bits are compared, in the run's own precision."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from capabilities import requires
 from fits import plain
 
 from lockstep.runs.composition import compose
 
-pytestmark = [pytest.mark.slow, requires("parity")]
+pytestmark = pytest.mark.slow
 TINY = ("datamodule=synthetic_images", "datamodule.shape=[1,4,4]", "datamodule.length=40", "datamodule.val_length=11")
 RUN = (*TINY, "datamodule.batch_size=4", "trainer=cpu", "trainer.devices=2", "trainer.exact=2", "parity.steps=3")
 
 
 def test_what_depends_on_the_process_is_named_to_the_last_bit(tmp_path: Path) -> None:
-    from lockstep.extras.parity.processes import Processes
-    from lockstep.extras.parity.verdict import parity
-
+    verdict, processes_of = (pytest.importorskip(f"lockstep.extras.parity.{name}") for name in ("verdict", "processes"))
     verdicts = {}
-    with Processes(2, tmp_path) as processes:
+    with processes_of.Processes(2, tmp_path) as processes:
         for model in ("lockstep.models.Classifier", "exact_modules.UsesRank"):
             said: list[str] = []
             overrides = plain(*RUN, f"model._target_={model}")
-            equal = parity(lambda more, given=overrides: compose(*given, *more, config_name="parity"), said.append, processes)
+            equal = verdict.parity(
+                lambda more, given=overrides: compose(*given, *more, config_name="parity"), said.append, processes
+            )
             verdicts[model] = equal, "\n".join(said)
     equal, said = verdicts["lockstep.models.Classifier"]
     assert equal, said

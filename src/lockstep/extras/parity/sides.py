@@ -122,7 +122,7 @@ class Sides:
     @property
     def tolerance(self) -> float | None:
         """Returns the largest difference that is equal; None where a control shows it."""
-        return self.other.parity.tolerance
+        return OmegaConf.select(self.other, "parity.tolerance")
 
     @property
     def processes(self) -> int:
