@@ -1,6 +1,5 @@
 """scripts/parity.py with trainer.exact: bits are compared, in the run's own precision."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
