@@ -102,7 +102,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._is_saving:
-            _rewind_progress(checkpoint["loops"]["fit_loop"], batches_trained(trainer) > 0)
+            rewind_progress(checkpoint["loops"]["fit_loop"], batches_trained(trainer) > 0)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         loop = checkpoint["loops"]["fit_loop"]
@@ -123,7 +123,7 @@ def _check_same_step(step: int, trainer: Trainer) -> None:
         raise NamedFailure(f"{where}: the file system shows them different files; resume once more")
 
 
-def _rewind_progress(loop: dict[str, Any], within: bool) -> None:
+def rewind_progress(loop: dict[str, Any], within: bool) -> None:
     """Takes back the count of what was announced and has not begun: a batch, and at its first batch an epoch."""
     batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
     for counters in (batches, *([] if within else [epochs])):
@@ -143,7 +143,7 @@ def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodu
     if now != then:
         batches["total"] |= {name: value * then // now for name, value in batches["total"].items()}
     if saved["consumed"] and not consumed:  # a fork begins the epoch again
-        _rewind_progress(loop, within=False)
+        rewind_progress(loop, within=False)
     elif now != then or saved["consumed"] != consumed:
         batches["current"] |= dict.fromkeys(batches["current"], consumed // now)
 

@@ -12,11 +12,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from lockstep.callbacks.checkpoints import rewind_progress
 from lockstep.callbacks.stepped_rate import SteppedRate
-from lockstep.runs.identity import Identity
+from lockstep.config.checkpoint_file import split_step
+from lockstep.datamodules.base import DataModule
+from lockstep.runs.identity import FILE, Identity
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
+_LOADING = ("num_workers", "pin_memory", "persistent_workers")  # options of a datamodule with which its batches are the same
+_BATCHES = ("batch_size", "global_batch_size", "drop_last", "augment")  # and with which its samples come in the same order
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")  # by a ReduceLROnPlateau, of its metric
 
 
@@ -37,12 +42,16 @@ class Forked(Callback):
         identity = Identity.read(Path(trainer.default_root_dir))
         origin = None if identity is None else identity.forked_from
         self.is_changed = origin is None or bool(origin["changed"])
-        if stage == "fit" and hasattr(trainer.datamodule, "is_forked"):
+        if stage == "fit" and isinstance(trainer.datamodule, DataModule):
             trainer.datamodule.is_forked = True
+            trainer.datamodule.changed_keys = _changed_data(origin, (*_LOADING, *_BATCHES))
+        self._changed_batches = _changed_data(origin, _LOADING)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit" and self.is_changed:
             self._checkpoint = checkpoint
+            if self._changed_batches and not isinstance(trainer.datamodule, DataModule):
+                _begin_epoch_again(checkpoint, self._changed_batches)
             if getattr(trainer.datamodule, "start", None) == (checkpoint["epoch"], 0) and hasattr(pl_module, "train_means"):
                 pl_module.train_means.reset()
 
@@ -77,6 +86,25 @@ class Forked(Callback):
             _move(config, trainer, self._schedules[number] if number < len(self._schedules) else {})
         rates.forget()
         self._checkpoint = {}
+
+
+def _changed_data(origin: dict[str, Any] | None, same_with: tuple[str, ...]) -> list[str]:
+    """Returns the keys of the datamodule that the fork has changed, but for such options. It is not known what a file was trained
+    with that lies in no run's directory."""
+    if origin is None or not (split_step(origin["checkpoint"])[0].parent.parent / FILE).is_file():
+        return []
+    keys = [key.split(".") for key in origin["changed"]]
+    return [".".join(key) for key in keys if key[0] == "datamodule" and not (key[1:] and key[1] in same_with)]
+
+
+def _begin_epoch_again(checkpoint: dict[str, Any], keys: list[str]) -> None:
+    """For plain Lightning's data, whose place is a number of batches: they are other ones now."""
+    loop = checkpoint["loops"]["fit_loop"]
+    progress = loop["epoch_loop.batch_progress"]
+    if (batches := progress["current"]["completed"]) and not progress["is_last_batch"]:
+        rewind_progress(loop, within=False)
+        where = f"epoch {checkpoint['epoch']} begins again, not after {batches} batches"
+        log.warning(f"Not carried over from the checkpoint: {where}, since {', '.join(keys)} is another")
 
 
 def _sizes(state: dict[str, Any]) -> list[int]:

@@ -149,7 +149,7 @@ class PlainLightning(Callback):
         """Whether the training loaders have gone by themselves to where the checkpoint was written."""
         (number, shares), positions = dp_rank_and_size(trainer), self._positions
         self._positions = {}
-        if len(positions.get("ranks", ())) != shares:
+        if len(positions.get("ranks", ())) != shares or positions["batches"] != batches_trained(trainer):
             for loader in self._positioned:
                 loader.begin_again()
             return False

@@ -84,6 +84,7 @@ class DataModule(LightningDataModule):
         self._splits: Splits | None = None
         self.start = (0, 0)  # the epoch, and how many samples of its global order are consumed
         self.is_forked = False  # may what a checkpoint says of the order be another now
+        self.changed_keys: list[str] = []  # by which a fork has other data than the checkpoint's
 
     @abstractmethod
     def load(self) -> Splits:
@@ -148,7 +149,7 @@ class DataModule(LightningDataModule):
         if consumed and other and not self.is_forked:
             accepted = f"the checkpoint is from within an epoch, with {saved.get(other[0], 0)}; accepted is the same"
             raise config_error(_KEYS.get(other[0], f"datamodule.{other[0]}"), now.get(other[0], 0), accepted)
-        if consumed and other:
+        if consumed and (other or self.changed_keys):
             consumed = self._place_in_another_order(state_dict, other)
         if now["world_size"] != state_dict["world_size"] and not getattr(
             self.trainer and self.trainer.strategy, "has_same_bits", False
@@ -164,9 +165,9 @@ class DataModule(LightningDataModule):
     def _place_in_another_order(self, saved: dict[str, int], other: list[str]) -> int:
         """How many samples of the epoch count as consumed: whole global batches of other ones, none in another order."""
         batch, consumed = self.order_facts()["global_batch_size"], saved["consumed"]
-        place = consumed // batch * batch if other == ["global_batch_size"] else 0
+        place = consumed // batch * batch if other == ["global_batch_size"] and not self.changed_keys else 0
         if place != consumed:
-            keys = ", ".join(_KEYS.get(name, f"datamodule.{name}") for name in other)
+            keys = ", ".join(self.changed_keys or [_KEYS.get(name, f"datamodule.{name}") for name in other])
             where = f"epoch {saved['epoch']} goes on at sample {place} of its order, not at {consumed}"
             log.warning(f"Not carried over from the checkpoint: {where}, since {keys} is another")
         return place

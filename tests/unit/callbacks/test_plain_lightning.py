@@ -1,6 +1,7 @@
 """Code that knows nothing of Lockstep, trained as it is, in the tests' own process."""
 
 import logging
+import shutil
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
+from lockstep.runs.identity import Identity
 from lockstep.runs.results import collect_facts
 
 MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
@@ -58,6 +60,23 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     momenta = [[state["momentum_buffer"] for state in c["optimizer_states"][0]["state"].values()] for c in (ours, theirs)]
     assert all(map(torch.equal, *momenta))
     assert ours["lr_schedulers"] == theirs["lr_schedulers"]
+
+
+@pytest.mark.parametrize(("override", "steps"), [("datamodule.batch_size=200", 20 + 7), ("+datamodule.num_workers=0", 28)])
+def test_a_fork_with_other_batches_begins_its_epoch_again(
+    override: str, steps: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, key = tmp_path / "source" / "checkpoints" / "last.ckpt", override.partition("=")[0].lstrip("+")
+    source.parent.mkdir(parents=True)
+    shutil.copy(whole[0] / "20.ckpt", source)
+    Identity("another", [], [], None).write(tmp_path / "source")
+    (tmp_path / "run").mkdir()
+    origin = {"run": "another", "step": 20, "checkpoint": f"{source}@20", "changed": [key]}
+    Identity("its id", [], [], None, origin).write(tmp_path / "run")
+    assert fitted(tmp_path / "run", override, ckpt_path=source).global_step == steps
+    lost = [message for message in caplog.messages if "Not carried over" in message]
+    where = f"epoch 1 begins again, not after 6 batches, since {key} is another"
+    assert lost == ([f"Not carried over from the checkpoint: {where}"] if steps < 28 else [])
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,20 @@ def test_another_batch_or_other_data_counts_from_there_on(tmp_path: Path, caplog
     ]
 
 
+def test_other_data_of_the_same_length_begins_its_epoch_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What a loader does, and the size of the batch, do not make it other data."""
+    _, checkpoints = kept(tmp_path, "trainer.max_epochs=2")
+    Identity("another", [], [], None).write(tmp_path)
+    options = ("datamodule.batch_size=200", "datamodule.augment={flip: true}")
+    for name, keys, steps in (("other", ("datamodule._target_",), 6 + 6), ("same", (), 6 + 3)):
+        changed = (*keys, "datamodule.augment", "datamodule.batch_size", "datamodule.num_workers")
+        again = fork(tmp_path / name, checkpoints / "6.ckpt", "trainer.max_epochs=2", *options, changed=changed)
+        assert again["global_step"] == steps
+    lost = [record.message for record in caplog.records if "Not carried over" in record.message]
+    where = "epoch 1 goes on at sample 0 of its order, not at 600"
+    assert lost == [f"Not carried over from the checkpoint: {where}, since datamodule._target_ is another"]
+
+
 def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trained(tmp_path / "run", "trainer.max_epochs=1", "model/lr_scheduler=one_cycle")
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
