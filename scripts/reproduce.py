@@ -37,11 +37,13 @@ def main() -> None:
 
 def command(identity: Identity, path: Path) -> str:
     """Configs in the checkout are taken from the worktree, and so is the package, whichever is installed."""
-    flags = [
-        str(path / Path(flag).relative_to(CHECKOUT)) if Path(flag).is_relative_to(CHECKOUT) else flag for flag in identity.flags
-    ]
-    words = [sys.executable, str(path / "train.py"), *flags, *identity.overrides]
+    words = [sys.executable, str(path / "train.py"), *(moved(flag, path) for flag in identity.flags), *identity.overrides]
     return f"PYTHONPATH={shlex.quote(str(path / 'src'))} {shlex.join(words)}"
+
+
+def moved(flag: str, path: Path) -> str:
+    """A flag's folder in the checkout is the worktree's."""
+    return str(path / Path(flag).relative_to(CHECKOUT)) if Path(flag).is_relative_to(CHECKOUT) else flag
 
 
 if __name__ == "__main__":

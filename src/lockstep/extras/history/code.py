@@ -23,10 +23,12 @@ def describe_code(folder: Path, max_kib: int) -> str | None:
     """The commit of the checkout that a folder is in, and a patch with all that it lacks: changes of tracked files, and files
     that are neither tracked nor ignored. Of these each larger than `max_kib` is named and left out. None without a commit."""
     try:
-        root = Path(_git(folder, "rev-parse", "--show-toplevel").strip())
-        commit = _git(root, "rev-parse", "HEAD").strip()
+        root, commit = _git(folder, "rev-parse", "--show-toplevel", "HEAD").splitlines()
     except (GitError, OSError):
         return None
+    root = Path(root)
+    if not _git(root, "status", "--porcelain"):
+        return f"{COMMIT}{commit}\n"
     untracked = [name for name in _git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0") if name]
     small = [name for name in untracked if _size(root / name) <= max_kib * 1024]
     left_out = "".join(f"{LEFT_OUT}{name} (over {max_kib} KiB)\n" for name in untracked if name not in small)

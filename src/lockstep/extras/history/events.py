@@ -39,5 +39,6 @@ class KeepCode(RunEvents):
             file.write(content)
         if before:
             log.warning(f"the code is another than that with which this run began; {path.name} has it")
-        if left_out := [line for line in code.splitlines() if line.startswith(LEFT_OUT)]:
-            log.warning(f"{FILE} lacks {len(left_out)} untracked file(s) of over {self.max_kib} KiB, which it names")
+        header = code.partition("\ndiff --git ")[0]
+        if left_out := header.count(f"\n{LEFT_OUT}"):
+            log.warning(f"{FILE} lacks {left_out} untracked file(s) of over {self.max_kib} KiB, which it names")

@@ -1,6 +1,6 @@
 """The files of a new project, made from templates/, and what a later version of them changes.
 
-templates/common and templates/MODEL together are a project that trains, under the name my_project.
+templates/every_project and templates/MODEL together are a project that trains, under the name my_project.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from lockstep.errors import config_error
 from lockstep.places import HOME
 
 TEMPLATES = HOME / "templates"
+EVERY = "every_project"  # what is in all of them
 ENGINE = __name__.partition(".")[0]
 RECORD = f".{ENGINE}.json"  # of the project: what was written, and a hash of each file
 _NAME, _REQUIREMENT = "my_project", "ENGINE"  # in the templates
@@ -31,7 +32,7 @@ class Update(NamedTuple):
 
 
 def models() -> list[str]:
-    return sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != "common")
+    return sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != EVERY)
 
 
 def create(path: Path, model: str) -> None:
@@ -91,7 +92,7 @@ def _known(model: object) -> str:
 def _render(name: str, model: str) -> dict[str, str]:
     """The text of each file by its path in the project."""
     requirement, files = engine(), {}
-    for folder in (TEMPLATES / "common", TEMPLATES / model):
+    for folder in (TEMPLATES / EVERY, TEMPLATES / model):
         for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
             path = str(file.relative_to(folder)).replace(_NAME, name)
             files[path] = file.read_text().replace(_NAME, name).replace(_REQUIREMENT, requirement)
