@@ -17,7 +17,8 @@ from lockstep.extras.new_project.project import create, update
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="lockstep new", description=__doc__, formatter_class=form)
     parser.add_argument("path", type=Path, metavar="PATH")
     parser.add_argument("--model", default="image", help="image, text or lightning")
     parser.add_argument("--update", action="store_true")

@@ -20,7 +20,7 @@ from typing import Any
 from rich.table import Table
 
 from lockstep.cli import start
-from lockstep.console import format_duration, wide_console
+from lockstep.console import format_duration, show_table, wide_console
 from lockstep.errors import config_error
 from lockstep.extras.history.diff import differences, first_difference
 from lockstep.extras.history.runs import COLUMNS, RunRecord, best_run, find_runs, sort_runs, where
@@ -61,10 +61,8 @@ def list_runs() -> None:
 def print_runs(runs: Sequence[RunRecord], key: str) -> None:
     """A line for each run; the key by which they are sorted is a column, too."""
     columns = [*COLUMNS[:2], *([key] if key not in COLUMNS else []), *COLUMNS[2:]]
-    table = Table(*columns, box=None, pad_edge=False)
-    for run in runs:
-        table.add_row(*(cell(run, column) for column in columns))
-    wide_console().print(table if runs else "no runs")
+    rows = [[cell(run, column) for column in columns] for run in runs]
+    show_table(rows or [["no runs"]], columns if rows else (), box=None, pad_edge=False)
 
 
 def cell(run: RunRecord, column: str) -> str:

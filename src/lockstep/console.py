@@ -191,10 +191,10 @@ def format_duration(seconds: float | None) -> str:
     return "" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
-def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:
+def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = (), **style: Any) -> None:
     """A table on a terminal, aligned plain text elsewhere."""
     if sys.stdout.isatty():
-        wide_console().print(table(rows, columns))
+        wide_console().print(table(rows, columns, **style))
     else:
         print(aligned([columns, *rows] if columns else rows), flush=True)
 

@@ -8,7 +8,7 @@ from commands import ROOT, python, train
 
 from lockstep.errors import ConfigError
 from lockstep.extras.history.diff import differences, first_difference
-from lockstep.extras.history.runs import RunRecord, best_run, find_runs, sort_runs, where
+from lockstep.extras.history.runs import RunRecord, best_run, find_runs, select, sort_runs, where
 
 RUNS = ROOT / "scripts" / "runs.py"
 
@@ -66,6 +66,22 @@ def test_all_runs_the_earliest_first(logs: Path) -> None:
 )
 def test_where(logs: Path, conditions: list[str], expected: list[str]) -> None:
     assert names(where(find_runs(logs), conditions)) == expected
+
+
+def test_a_key_is_read_as_the_whole_config_says_it(tmp_path: Path) -> None:
+    run = RunRecord(make_run(tmp_path, "a/0", 0.5), "a/0")
+    other = "datamodel: 1\nmodel:\n  note: |\n    one\n\n    model: two\n  model:\n    datamodule: 3\ntags:\n- a\n- b\nseed: 7"
+    (run.path / ".hydra" / "config.yaml").write_text(f"{other}\ndatamodule:\n  name: x\nlast: 1\n")
+    for key in ("model.note", "model.model.datamodule", "tags", "seed", "datamodule.name", "last", "note"):
+        assert run.value(key) == select(run.config, key), key
+    assert (run.value("seed"), run.value("tags"), run.value("model.note")) == (7, ["a", "b"], "one\n\nmodel: two\n")
+
+
+def test_a_key_is_read_without_the_rest_of_the_config(tmp_path: Path) -> None:
+    """Which takes seconds where there are thousands of runs."""
+    run = make_run(tmp_path, "a/0", 0.5)
+    (run / ".hydra" / "config.yaml").write_text("datamodule: [damaged\nmodel:\n  lr: 3\n")
+    assert RunRecord(run, "a/0").value("model.lr") == 3
 
 
 def test_the_best_is_first_and_what_has_no_value_is_last(logs: Path) -> None:

@@ -41,6 +41,15 @@ def test_a_model_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "study").exists()
 
 
+def test_without_a_path_the_command_says_what_it_takes(tmp_path: Path) -> None:
+    done = python(ROOT / "scripts" / "new.py", cwd=tmp_path)
+    usage, error = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert usage.startswith("usage: lockstep new ")
+    assert usage.endswith(" PATH")
+    assert error == "lockstep new: error: the following arguments are required: PATH"
+
+
 def test_an_update_writes_what_the_user_has_not_changed_and_names_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,24 +56,22 @@ def earlier_commit() -> str | None:
     return next((commit for commit in commits if git("diff", "--quiet", commit, "--", *PARTS).returncode == 1), None)
 
 
-def install(source: Path, python: Path) -> Path:
-    """Upgrades an environment to a wheel, which is built here from the sources."""
-    wheels = source / "wheels"
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, source, cwd=source)
-    (wheel,) = wheels.glob("*.whl")
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", wheel, cwd=source)
-    return wheel
+def make_wheel(source: Path) -> Path:
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", source / "wheels", source, cwd=source)
+    return next((source / "wheels").glob("*.whl"))
 
 
 def test_a_project_of_an_earlier_wheel_is_upgraded_trains_on_two_processes_and_passes_its_tests(tmp_path: Path) -> None:
     """Trained as it was made, in the environment that is active; then brought up to date, and tested in one of its own."""
     engine, study, earlier = make_environment(tmp_path / "engine"), tmp_path / "my_study", earlier_commit()
+    install = (engine / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade")
     if earlier is not None:
         git("clone", "--quiet", "--shared", "--no-checkout", ROOT, tmp_path / "earlier")
         git("checkout", "--quiet", earlier, cwd=tmp_path / "earlier")
-        install(tmp_path / "earlier", engine / "python")
+        run(*install, "--no-compile", tmp_path / "earlier", cwd=tmp_path)  # pip makes the wheel
         run(engine / "lockstep", "new", "my_study", cwd=tmp_path)
-    wheel = install(checkout(tmp_path / "now"), engine / "python")
+    wheel = make_wheel(checkout(tmp_path / "now"))
+    run(*install, wheel, cwd=tmp_path)
     (tmp_path / "new").mkdir()
     run(engine / "lockstep", "new", "my_study", cwd=tmp_path / "new" if earlier is not None else tmp_path)
     run("make", "train", f"ARGS={SHORT}", cwd=study, VIRTUAL_ENV=str(engine.parent))

@@ -17,7 +17,6 @@ from lockstep.runs.record import actual_status
 
 RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")
 COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # of the table
-_MODE = re.compile(r"^optimized_mode: (min|max)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class RunRecord:
     @cached_property
     def choices(self) -> dict[str, Any]:
         """The option of each config group."""
-        block = re.search(r"^    choices:\n((?:      .*\n)*)", _read_text(self.path / ".hydra" / "hydra.yaml"), re.MULTILINE)
-        return _read_yaml(block[1]) if block else {}
+        block = _block(_read_text(self.path / ".hydra" / "hydra.yaml"), "choices", indent="    ")
+        return _read_yaml(block).get("choices") or {}
 
     @cached_property
     def _config_text(self) -> str:
@@ -67,8 +66,7 @@ class RunRecord:
     @property
     def is_better_if_larger(self) -> bool:
         """By optimized_mode, which stands at the root of the config."""
-        mode = _MODE.search(self._config_text)
-        return mode is not None and mode[1] == "max"
+        return _block(self._config_text, "optimized_mode").strip() == "optimized_mode: max"
 
     @property
     def duration(self) -> float | None:
@@ -96,7 +94,9 @@ class RunRecord:
         for values in (self.metrics, {name: self.result.get(name) for name in RECORDED}):
             if values.get(key) is not None:
                 return values[key]
-        return self.choices[key] if key in self.choices else select(self.config, key)
+        if "." not in key and key in self.choices:  # to read the options of a thousand runs takes a while
+            return self.choices[key]
+        return select(_read_yaml(_block(self._config_text, key.partition(".")[0])), key)
 
     def as_dict(self) -> dict[str, Any]:
         """What a notebook or another program wants of it."""
@@ -124,16 +124,14 @@ def where(runs: Iterable[RunRecord], conditions: Iterable[str]) -> list[RunRecor
 
 def sort_runs(runs: list[RunRecord], key: str) -> list[RunRecord]:
     """By a column, a metric or a key; of the metric that runs were chosen by, the best first. Those without a value come last."""
-    if runs and all(run.value(key) is None for run in runs):
+    values = {run: run.value(key) for run in runs}
+    having = [run for run in runs if values[run] is not None]
+    if runs and not having:
         raise config_error("--sort", key, f"no run has it; accepted are {', '.join(COLUMNS)}, a metric or a key of the config")
-    having = [run for run in runs if run.value(key) is not None]
-    lacking = [run for run in runs if run.value(key) is None]
-    is_number = all(isinstance(run.value(key), int | float) for run in having)
+    lacking = [run for run in runs if values[run] is None]
+    is_number = all(isinstance(values[run], int | float) for run in having)
     descends = any(key in ("metric", run.optimized_metric) and run.is_better_if_larger for run in having)
-    return [
-        *sorted(having, key=lambda run: run.value(key) if is_number else str(run.value(key)), reverse=descends),
-        *lacking,
-    ]
+    return [*sorted(having, key=lambda run: values[run] if is_number else str(values[run]), reverse=descends), *lacking]
 
 
 def best_run(runs: list[RunRecord]) -> RunRecord:
@@ -171,6 +169,12 @@ def _read_text(path: Path) -> str:
         return path.read_text()
     except (OSError, ValueError):
         return ""
+
+
+def _block(text: str, key: str, indent: str = "") -> str:
+    """The lines of one key and what is below it: to read all of a config takes ten times as long."""
+    block = re.search(rf"^{indent}{re.escape(key)}:.*\n(?:{indent}[ -].*\n|\n)*", text, re.MULTILINE)
+    return block[0] if block else ""
 
 
 def _read_yaml(text: str) -> dict[str, Any]:
