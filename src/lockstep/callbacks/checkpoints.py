@@ -68,6 +68,11 @@ class LastCheckpoint(Checkpoint):
             getattr(trainer.strategy.checkpoint_io, "wait", lambda: None)()
             trainer.strategy.barrier("checkpoints are written")
 
+    @property
+    def saved_step(self) -> int:
+        """The step that training went on from, or that was saved last."""
+        return self._saved_at[1] if self._saved_at else 0
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()
         if trainer.world_size > 1:

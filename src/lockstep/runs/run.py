@@ -159,18 +159,19 @@ class Run:
         to continue, when one of them has died, max_restarts times."""
         fresh = OmegaConf.select(self.cfg, "fresh_processes")  # None in a config saved before there was such a key
         log_file, deadline = self.directory / "train.log", _deadline(self.cfg, "guards.preemption.deadline")
-        attempt = 0
+        attempt, allowed = 0, self.cfg.max_restarts
         while True:
             tried = restarts() + attempt
             with inherited_config(self.directory, self.command.inherited_config(self.directory, self.plan)):
                 outcome = supervise(command, self.plan.world_size, log_file, tried, deadline, fresh=bool(fresh))
             if outcome.code == ExitCode.FINISHED and not self._metrics.is_file():
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
-            if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= self.cfg.max_restarts:
+            allowed += outcome.starts_again
+            if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= allowed:
                 break
             attempt += 1
             OWN_DIRECTORY.keep()  # there may be something in it
-            log.warning(f"{outcome.reason}; restart {attempt} of {self.cfg.max_restarts}")
+            log.warning(f"{outcome.reason}; restart {attempt} of {allowed}")
         if outcome.code:
             self._fail(outcome)
         self._close(read_json(self._metrics) or {})

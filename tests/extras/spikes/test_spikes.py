@@ -1,5 +1,6 @@
 """A step whose loss is far above those before it is left out, on all ranks alike, as if its batch had not been there."""
 
+import json
 import logging
 from functools import partial
 from pathlib import Path
@@ -7,30 +8,18 @@ from typing import Any
 
 import pytest
 from bitwise import differences
+from commands import train
 from fits import KeepAll, become_rank, trained, without_batches
-from lightning import Callback, LightningModule, Trainer
+from planted_spikes import BrokenOff, Spike
 from ranks import in_ranks
+from refusals import refusal, validate
 
+from lockstep.errors import StartAgain
 from lockstep.extras.spikes.spikes import Spikes, TooManySpikes
+from lockstep.runs.composition import compose
 
 OPTIONS = ("guards=[default,spikes]", "guards.spikes.window=4", "datamodule.batch_size=100", "trainer.max_epochs=1", "model=cnn")
 OPTIONS += ("model.net.width=4",)  # with BatchNorm
-
-
-class Spike(Callback):
-    """Makes the loss of some batches, counted from the first, on one rank a hundred times as large."""
-
-    def __init__(self, *batches: int, rank: int = 0) -> None:
-        self.batches, self.rank = batches, rank
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        step: Any = pl_module.training_step
-
-        def enlarged(batch: Any, batch_idx: int) -> Any:
-            is_enlarged = batch_idx in self.batches and trainer.global_rank == self.rank
-            return step(batch, batch_idx) * (100 if is_enlarged else 1)
-
-        pl_module.training_step = enlarged
 
 
 def guard(trainer: Any) -> Spikes:
@@ -65,6 +54,54 @@ def test_a_run_that_goes_on_decides_as_one_that_was_not_broken_off(tmp_path: Pat
     again, trainer = trained(tmp_path / "run", *OPTIONS, extra=[extra], ckpt_path=tmp_path / "kept" / "7.ckpt")
     assert guard(trainer).facts() == {"spikes_left_out": [5, 8]}
     assert not differences(whole["state_dict"], again["state_dict"])
+
+
+REWIND = ("guards.spikes.action=rewind", "max_restarts=1", "guards.checkpoint.every_n_steps=3")
+
+
+def test_a_run_that_goes_back_is_one_without_the_steps_that_led_to_a_spike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken off after it has gone back, too."""
+    run, last = tmp_path / "run", tmp_path / "run" / "checkpoints" / "last.ckpt"
+    reason = r"^at step 8 its loss of \S+ is a spike above .*: steps 6 to 8 are passed over, from the last checkpoint$"
+    with pytest.raises(StartAgain, match=reason):
+        trained(run, *OPTIONS, *REWIND, extra=[Spike(8)])
+    with pytest.raises(InterruptedError):
+        trained(run, *OPTIONS, *REWIND, extra=[Spike(8), BrokenOff(8)], ckpt_path=last)
+    rewound, trainer = trained(run, *OPTIONS, *REWIND, extra=[Spike(8)], ckpt_path=last)
+    assert guard(trainer).facts() == {"spikes_left_out": [6, 7, 8], "spikes_rewound": [[6, 8]]}
+    without_batches(monkeypatch, 6, 7, 8)
+    absent, _ = trained(tmp_path / "absent", *OPTIONS)
+    for part in ("state_dict", "optimizer_states", "metrics"):
+        assert not differences(rewound[part], absent[part], part)
+
+
+def test_more_spikes_than_the_limit_end_a_run_that_goes_back(tmp_path: Path) -> None:
+    options, last = (*OPTIONS, *REWIND, "guards.spikes.limit=1"), tmp_path / "checkpoints" / "last.ckpt"
+    with pytest.raises(StartAgain, match=r"^at step 5 .*: steps 3 to 5 are"):
+        trained(tmp_path, *options, extra=[Spike(5, 9)])
+    with pytest.raises(TooManySpikes, match=r"^guards\.spikes\.limit=1: at step 9 its loss of "):
+        trained(tmp_path, *options, extra=[Spike(5, 9)], ckpt_path=last)
+
+
+def test_going_back_needs_a_parent_that_starts_the_ranks_again() -> None:
+    line = refusal(compose("guards=[default,spikes]", REWIND[0]))
+    assert line == "max_restarts=0: guards.spikes.action=rewind starts the ranks again; accepted is 1 or more"
+    validate(compose("guards=[default,spikes]", *REWIND))
+
+
+@pytest.mark.slow
+def test_two_ranks_are_started_again(tmp_path: Path) -> None:
+    """A spike on one of them; the record of the run and its log say what was left out."""
+    options = (*OPTIONS, *REWIND, "datamodule.batch_size=50", "trainer.devices=2", "++callbacks.pictures=null")
+    spike = "+callbacks.spike={_target_:planted_spikes.Spike,_args_:[8],rank:1}"
+    done = train(*options, spike, "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["spikes_rewound"] == [[6, 8]]
+    assert (
+        "steps 6 to 8 are passed over, from the last checkpoint; restart 1 of 2" in (tmp_path / "run" / "train.log").read_text()
+    )
 
 
 def test_more_spikes_than_the_limit_end_the_run(tmp_path: Path) -> None:
