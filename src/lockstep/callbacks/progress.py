@@ -1,5 +1,6 @@
 """How far a run is, for a person."""
 
+import itertools
 import logging
 import sys
 import time
@@ -19,6 +20,7 @@ from lockstep.trainer.monitor import Monitor
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
 INTERVAL = 10.0  # seconds at most between two notes of how far a run is; it begins with shorter ones
+_LEFT_FREE = 10  # columns for the bar itself, and for a rate and a time that become longer
 REDRAWN = 0.5  # seconds after which a bar is drawn again, however few batches have passed
 
 
@@ -34,11 +36,14 @@ class Progress(Monitor, TQDMProgressBar):
         self._drawn = 0.0  # when a bar was drawn last
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
-        """Puts first what a checkpoint is chosen by: tqdm cuts a line that is longer than the terminal is wide."""
+        """Returns those that fit beside the bar, each whole; what a checkpoint is chosen by comes first."""
         if not self.is_enabled:
             return {}
         monitored = {getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks}
-        return dict(sorted(_texts(trainer).items(), key=lambda item: item[0] not in monitored))
+        texts = sorted(_texts(trainer).items(), key=lambda item: item[0] not in monitored)
+        widths = itertools.accumulate(len(f", {name}={text}") for name, text in texts)
+        room = _room(self.train_progress_bar)
+        return {name: text for (name, text), width in zip(texts, widths, strict=True) if width <= room}
 
     def _redraw(self, bar: Tqdm, batches: int) -> None:
         """Draws the bar again with the metrics that it shows: to read new ones may mean to wait for the device."""
@@ -123,6 +128,12 @@ class Progress(Monitor, TQDMProgressBar):
 
 def _texts(trainer: Trainer) -> dict[str, str]:
     return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
+
+
+def _room(bar: Tqdm) -> int:
+    """Returns how many columns of the terminal are left for metrics when all batches are done."""
+    state: Any = bar.format_dict | {"n": bar.total or bar.n, "ncols": None, "postfix": None, "bar_format": "{l_bar}{r_bar}"}
+    return (bar.format_dict["ncols"] or 80) - len(Tqdm.format_meter(**state)) - _LEFT_FREE
 
 
 def _share(trainer: Any, batches: int) -> float | None:

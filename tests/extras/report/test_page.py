@@ -16,7 +16,8 @@ from omegaconf import OmegaConf
 from lockstep.errors import ConfigError
 from lockstep.extras.report import measurements
 from lockstep.extras.report.analysis import Analysis, read_all_reduce
-from lockstep.extras.report.charts import draw
+from lockstep.extras.report.charts import colour_range, draw
+from lockstep.extras.report.model_sections import COUNTS
 from lockstep.extras.report.page import render, scaling_page, write_report
 from lockstep.extras.report.sections import learning_rate
 from lockstep.runs.composition import CONF
@@ -130,7 +131,14 @@ def test_strong_scaling_compares_accuracy_at_one_batch(tmp_path: Path) -> None:
             ["1 of 2 jobs", "missing (the sweep process died)", "It needs times of two numbers of devices"],
         ),
         ([cell(1), cell(2, 0.2), cell(2, 0.3)], ["has no job for devices=1 at lr 0.2, devices=1 at lr 0.3, devices=2 at lr 0.1"]),
-        ([cell(1), cell(2, step=0.012)], ["can't distinguish it from the others", "Nothing was repeated"]),
+        (
+            [cell(1), cell(2, step=0.012)],
+            [
+                "can't distinguish it from the others",
+                "Nothing was repeated",
+                "Nothing is predicted beyond 4 devices, twice what was",
+            ],
+        ),
         ([cell(1, batch=32), cell(2, batch=20)], ["Neither the batch of a device nor the global batch was kept"]),
         ([cell(1), cell(2, git_commit="ffff", git_dirty=True)], ["Jobs of several commits are compared", "not committed"]),
         ([cell(1, overrides=("model=a",)), cell(1, overrides=("model=b",))], ["1 job of model=b left out: --only model=b"]),
@@ -141,6 +149,29 @@ def test_a_partial_sweep_has_a_report_that_says_what_is_missing(tmp_path: Path, 
     text = page(tmp_path, cells)
     for words in said:
         assert words in text
+
+
+def test_little_is_predicted_from_two_counts_without_repeats(tmp_path: Path) -> None:
+    def predicted(name: str, cells: list[Any]) -> list[int]:
+        (table,) = re.findall(r"## Predicted efficiency\n(.*?)\n## ", page(tmp_path / name, cells), re.DOTALL)
+        return [int(number) for number in re.findall(r"^\| (\d+)", table, re.MULTILINE)]
+
+    once = [cell(n, step=step) for n, step in ((1, 0.01), (2, 0.012))]
+    assert predicted("once", once) == [1, 2, 4]
+    assert predicted("repeated", [one | {"seed": seed} for one in once for seed in (0, 1)]) == [1, 2, *COUNTS]
+    assert predicted("three", [*once, cell(4, step=0.0135)]) == [1, 2, 4, *COUNTS]
+
+
+def test_colours_are_not_spread_over_noise() -> None:
+    """0.41 to 0.422 from one run each is a third of the range; what repeats make of it depends on how they differ."""
+    low, high = colour_range([[0.41], [0.422]])
+    assert low < 0.41 < 0.422 < high
+    assert (0.422 - 0.41) / (high - low) < 1 / 3
+    assert colour_range([[0.1], [], [0.9]]) == pytest.approx((0.1, 0.9))
+    low, high = colour_range([[0.40, 0.42], [0.412, 0.432]])
+    assert high - low > 0.1
+    assert colour_range([[0.41, 0.41], [0.422, 0.422]]) == pytest.approx((0.41, 0.422))
+    assert colour_range([[]]) == (0.0, 1.0)
 
 
 def test_the_page_says_what_was_trained_on_what(tmp_path: Path) -> None:

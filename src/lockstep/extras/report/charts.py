@@ -1,8 +1,10 @@
 """The report's pictures, in colours that the colour-blind tell apart (Okabe and Ito 2008), with marks and words besides."""
 
 import io
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +73,7 @@ _TERMS = {"compute": SKY, "fixed cost": BLUE, "bandwidth": ORANGE, "latency": RE
 def step_model(series: Series, fit: Fit) -> Figure:
     """Draws the seconds of a step as measured, and the model's terms up to twice as many devices."""
     figure = Figure(figsize=(8, 3.4))
-    axis, workload, largest = figure.subplots(), series.workload, max(16, 2 * fit.counts[-1])
+    axis, workload, largest = figure.subplots(), series.workload, int(min(fit.reach, max(16, 2 * fit.counts[-1])))
     counts = _counts_between(1, largest)
     terms = [workload.terms(fit.model, n) for n in counts]
     names = [name for name in terms[-1] if any(one.get(name) for one in terms)]
@@ -103,12 +105,29 @@ def rate_map(
         text = f"{means[row, column]:.3g}{lost}" if metrics else min((one.status for one in rows), key=_ENDS.index)
         frame = {"facecolor": "white", "alpha": 0.8, "edgecolor": "black" if best.get(devices) == lr else "white"}
         axis.text(column, row, text, ha="center", va="center", bbox=frame)
-    axis.imshow(means, cmap="cividis" if measured.maximize else "cividis_r", aspect="auto", origin="lower")
+    low, high = colour_range([[row.metric for row in rows if row.metric is not None] for rows in cells.values()])
+    colours = "cividis" if measured.maximize else "cividis_r"
+    axis.imshow(means, cmap=colours, vmin=low, vmax=high, aspect="auto", origin="lower")
     axis.set_xticks(range(len(rates)), [f"{lr:g}" for lr in rates])
     axis.set_yticks(range(len(counts)), list(map(str, counts)))
     axis.set(xlabel="learning rate", ylabel="devices", title=measured.metric)
     axis.spines[:].set_visible(False)
     return figure
+
+
+def colour_range(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
+    """Returns the values at the ends of a range of colours: the least and the largest mean, or further apart, so that chance does
+    not look like a result: by eight standard deviations of the repeats, or without repeats by a tenth of the metric."""
+    values = [group for group in groups if group]
+    if not values:
+        return 0.0, 1.0
+    means, repeated = [statistics.fmean(group) for group in values], [group for group in values if len(group) > 1]
+    middle = (min(means) + max(means)) / 2
+    squares = [sum((value - statistics.fmean(group)) ** 2 for value in group) for group in repeated]
+    freedom = sum(len(group) - 1 for group in repeated)
+    least = 8 * math.sqrt(sum(squares) / freedom) if repeated else 0.1 * abs(middle)
+    half = max(max(means) - min(means), least) / 2
+    return middle - half, middle + half
 
 
 def _plot_points(axis: Any, counts: Sequence[int], values: Sequence[Estimate], color: str = BLUE) -> None:

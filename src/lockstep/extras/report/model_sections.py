@@ -35,10 +35,14 @@ def predictions(analysis: Analysis) -> Iterator[Block]:
     if series is None or fit is None:
         return
     most = series.base.global_batch if series.kind == STRONG else math.inf  # each device has a sample at least
-    counts = sorted({n for n in (*fit.counts, *COUNTS) if n <= most})
+    asked = COUNTS if math.isinf(fit.reach) else (int(fit.reach),)
+    counts = sorted({n for n in (*fit.counts, *asked) if n <= most})
     yield {"heading": "Predicted efficiency"}
     columns = ["devices", "efficiency", "speed-up", "limited by"]
     yield {"columns": columns, "table": [_prediction(fit, series.workload, n) for n in counts]}
+    if math.isfinite(fit.reach):
+        needed = "that needs repeats (seed=0,1,2) or three numbers of devices"
+        yield {"text": f"Nothing is predicted beyond {fit.reach} devices, twice what was measured: {needed}."}
     premise = "every device is as fast, and has as many cores, as those that were measured, and so is the network between them"
     yield {"text": f"Taken for granted: {premise}. Between nodes it is slower: --all-reduce takes what was measured there."}
 

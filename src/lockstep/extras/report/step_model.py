@@ -119,6 +119,13 @@ class Fit:
     candidates: tuple[Candidate, ...]
     counts: tuple[int, ...]
     noise: float
+    is_repeated: bool = False
+
+    @property
+    def reach(self) -> float:
+        """The most devices for which there are predictions: twice the largest count, where there are neither repeats, which show
+        how sure the times are, nor a third count, which separates latency from bandwidth."""
+        return math.inf if self.is_repeated or len(self.counts) > 2 else 2 * max(self.counts)
 
     @property
     def model(self) -> StepModel:
@@ -154,7 +161,7 @@ def fit(timings: Sequence[Timing], given: Mapping[str, float] | None = None) -> 
     candidates = [one for free in choices if (one := _candidate(free, timings, noise, given or {})) is not None]
     candidates.sort(key=lambda one: one.misfit)
     best = tuple(one for one in candidates if one.misfit <= candidates[0].misfit + _AS_GOOD)
-    return Fit(best, counts, noise) if best else None
+    return Fit(best, counts, noise, len(timings) > len(groups)) if best else None
 
 
 def _choices(timings: Sequence[Timing], given: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
