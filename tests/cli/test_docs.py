@@ -4,6 +4,7 @@ A block is left out by a line before it: <!-- not run: REASON -->. Trainings are
 stand for directories that are made here once.
 """
 
+import json
 import re
 import shlex
 import shutil
@@ -73,6 +74,29 @@ def test_what_a_page_shows_runs(block: Block, made: Path, tmp_path: Path) -> Non
         is_resumed = arguments == ["resume", "SWEEP_DIR"]  # which is done where the sweep was started
         done = python(script, *arguments, cwd=made if is_resumed else tmp_path, timeout=200)
         assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_holds_no_output(made: Path, tmp_path: Path) -> None:
+    notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert (notebook["nbformat"], [cell["outputs"] for cell in cells]) == (4, [[]] * len(cells))
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "notebook.py").write_text("\n".join("".join(cell["source"]) for cell in cells))
+    done = python(tmp_path / "notebook.py", cwd=tmp_path, MPLBACKEND="agg")
+    assert done.returncode == 0, done.stderr
+    assert "the step has moved the weights by" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_parts_of_the_recipes_train_together(tmp_path: Path) -> None:
+    parts, command = [block for block in blocks() if block.page.name == "recipes.md"][:2]
+    (tmp_path / "my_parts.py").write_text(parts.text)
+    (arguments,) = commands_of(command)
+    done = python(ROOT / "train.py", *arguments[2:], *SHORT, "hydra.run.dir=run", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["metrics"]
+    assert 0.1 < metrics["val/confidence"] < 1
 
 
 def is_without_training(arguments: list[str]) -> bool:
