@@ -91,6 +91,24 @@ def test_going_back_needs_a_parent_that_starts_the_ranks_again() -> None:
     validate(compose("guards=[default,spikes]", *REWIND))
 
 
+def back_on_two_ranks(rank: int, world_size: int, folder: Path) -> None:
+    become_rank(rank, world_size)
+    options = (*OPTIONS, *REWIND, "datamodule.batch_size=50", "trainer.devices=2")
+    with pytest.raises(StartAgain, match="steps 6 to 8 are passed over"):
+        trained(folder / "run", *options, extra=[Spike(8, rank=1)])
+    last = folder / "run" / "checkpoints" / "last.ckpt"
+    rewound, _ = trained(folder / "run", *options, extra=[Spike(8, rank=1)], ckpt_path=last)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        without_batches(monkeypatch, 6, 7, 8)
+        absent, _ = trained(folder / "absent", *options)
+    assert not differences(rewound["state_dict"], absent["state_dict"])
+
+
+@pytest.mark.slow
+def test_ranks_that_go_back_are_bit_equal_to_those_without_these_steps(tmp_path: Path) -> None:
+    in_ranks(2, partial(back_on_two_ranks, folder=tmp_path), tmp_path)
+
+
 @pytest.mark.slow
 def test_two_ranks_are_started_again(tmp_path: Path) -> None:
     """A spike on one of them; the record of the run and its log say what was left out."""
