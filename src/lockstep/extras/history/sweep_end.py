@@ -1,0 +1,35 @@
+"""Says at a sweep's end whether its jobs have run the same code: one that is resumed may have been changed meanwhile."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from lockstep.console import first_of
+from lockstep.extras.history.code import COMMIT, decode, fingerprint
+from lockstep.runs.identity import run_directories
+
+
+class CompareCode(Callback):
+    """Prints nothing where all jobs have kept the same code, else which job has run which; a job that was continued with other
+    code has run both."""
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        jobs = jobs_by_code(Path(config.hydra.sweep.dir))
+        if len(jobs) > 1:
+            print("\nThe jobs have not run the same code; code.patch of each has what it ran:")
+            for code, names in sorted(jobs.items()):
+                print(f"  {code}: {first_of(sorted(names))}")
+
+
+def jobs_by_code(sweep: Path) -> dict[str, list[str]]:
+    """Returns the names of the jobs by commit and changes, as `COMMIT` or `COMMIT+FINGERPRINT`."""
+    jobs: dict[str, list[str]] = defaultdict(list)
+    for run in run_directories(sweep):
+        for path in sorted(run.glob("code*.patch")):
+            code = decode(path.read_bytes())
+            commit, _, changes = code.removeprefix(COMMIT).partition("\n")
+            jobs[f"{commit[:12]}+{fingerprint(code)}" if changes else commit[:12]].append(run.name)
+    return dict(jobs)
