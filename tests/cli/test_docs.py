@@ -78,7 +78,9 @@ def test_what_a_page_shows_runs(block: Block, made: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_the_notebook_runs_and_holds_no_output(made: Path, tmp_path: Path) -> None:
-    notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())
+    if not (file := ROOT / "docs" / "notebook.ipynb").exists():
+        pytest.skip("the notebook has gone with the list of runs")
+    notebook = json.loads(file.read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert (notebook["nbformat"], [cell["outputs"] for cell in cells]) == (4, [[]] * len(cells))
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
