@@ -151,9 +151,8 @@ class DataModule(LightningDataModule):
             raise config_error(_KEYS.get(other[0], f"datamodule.{other[0]}"), now.get(other[0], 0), accepted)
         if consumed and (other or self.changed_keys):
             consumed = self._place_in_another_order(state_dict, other)
-        if now["world_size"] != state_dict["world_size"] and not getattr(
-            self.trainer and self.trainer.strategy, "has_same_bits", False
-        ):
+        strategy = self.trainer and self.trainer.strategy
+        if now["world_size"] != state_dict["world_size"] and not getattr(strategy, "has_same_bits", False):
             log.info(
                 f"continuing on {now['world_size']} process(es) what {state_dict['world_size']} began: the same global batches, "
                 "but sums in another order, so that the weights will not be bit-equal"

@@ -133,7 +133,8 @@ def served_in(folder: Path) -> list[int]:
     def is_meant(process: Path) -> bool:
         command = (process / "cmdline").read_bytes()
         is_ours = int(process.name) != os.getpid() and b"multiprocessing" not in command  # which lives as long as the tests
-        return is_ours and (process / "cwd").readlink().is_relative_to(folder.resolve())
+        is_slurms = b"SLURMD_NODENAME=" in (process / "environ").read_bytes()
+        return is_ours and not is_slurms and (process / "cwd").readlink().is_relative_to(folder.resolve())
 
     return living(is_meant)
 
