@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lockstep.callbacks import Forked, LastCheckpoint, Ranks, SteppedRate
+from lockstep.callbacks.monitored import FirstValidation, MonitoredMetrics
 from lockstep.config.construct import Factory, construct
 from lockstep.config.metrics import monitored
 from lockstep.config.plan import Plan
@@ -96,14 +97,12 @@ def _add_callbacks(cfg: DictConfig, plan: Plan, model: Any, datamodule: Any, tra
     if not isinstance(model, Task):  # a Task says in the config what it logs; another module shows it in a batch of validation
         if cfg.trainer.num_sanity_val_steps is None:
             trainer.num_sanity_val_steps = 1
-        from lockstep.callbacks.monitored import MonitoredMetrics
-
         trainer.callbacks.append(MonitoredMetrics(dict(monitored(cfg))))
     if not (isinstance(model, Task) and isinstance(datamodule, DataModule)):
         from lockstep.callbacks.plain_lightning import PlainLightning
 
         trainer.callbacks.append(PlainLightning(cfg.seed))
-    trainer.callbacks.append(SteppedRate(trained_with(plan)))
+    trainer.callbacks += [FirstValidation(), SteppedRate(trained_with(plan))]
 
 
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:

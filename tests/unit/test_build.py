@@ -119,7 +119,7 @@ def names(objects: list[Any]) -> set[str]:
     return {type(thing).__name__ for thing in objects}
 
 
-DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog", "SteppedRate", "Ranks"}
+DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog", "SteppedRate", "FirstValidation", "Ranks"}
 DEFAULT |= {"CounterBasedRandomness", "Progress"}
 
 

@@ -46,6 +46,38 @@ def test_metrics_are_the_best_checkpoint_s_of_any_model(tmp_path: Path) -> None:
     assert collect_metrics(trainer)["val/acc"] == pytest.approx(0.9)
 
 
+class Validations(Callback):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.steps.append(trainer.global_step)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [(["trainer.max_steps=3"], [3]), (["trainer.max_steps=5"], [4]), (["trainer.max_steps=4"], [4])],
+    ids=["within its first epoch", "within its second", "at its end"],
+)
+def test_a_run_that_max_steps_ends_before_its_first_validation_is_validated(
+    overrides: list[str], steps: list[int], tmp_path: Path
+) -> None:
+    validations = Validations()
+    datamodule, model, trainer = prepared(tmp_path, *overrides, extra=[validations])
+    trainer.fit(model, datamodule)
+    assert validations.steps == steps
+    assert collect_metrics(trainer)["val/acc"] > 0
+
+
+def test_continued_it_is_not_validated_where_it_would_not_have_been(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "trainer.max_steps=4")
+    trainer.fit(model, datamodule)
+    last, validations = tmp_path / "checkpoints" / "last.ckpt", Validations()
+    datamodule, model, trainer = prepared(tmp_path, "trainer.max_steps=6", extra=[validations], ckpt_path=last)
+    trainer.fit(model, datamodule, ckpt_path=last)
+    assert validations.steps == []
+
+
 class AsksToStop(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         trainer.should_stop = True
