@@ -2,7 +2,6 @@
 
 import logging
 import time
-import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import wraps
@@ -37,6 +36,7 @@ NOT_KNOWN = (
     "drawn outside of a training step"
 )
 _WITHIN = "Resumed within an epoch, its metrics are of its rest, and random augmentation in the process itself is another."
+_GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
 
 
 class PlainLightning(Callback):
@@ -130,7 +130,8 @@ class PlainLightning(Callback):
         self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
         self._is_first_epoch = True
-        if batches_trained(trainer):
+        if batches := batches_trained(trainer):
+            log.info(_GOES_ON.format(batches))
             self._begin_again(trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
@@ -141,7 +142,6 @@ class PlainLightning(Callback):
         """Lightning has begun to load before it knew the epoch, with whatever state the generators were in."""
         self._is_first_epoch = False
         if not isinstance(trainer.datamodule, DataModule):
-            warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch ended")
             counter = next((one for one in trainer.callbacks if isinstance(one, CounterBasedRandomness)), None)
             before = (lambda _: None) if counter is None else lambda batch: counter.count(trainer, batch)
             begin_batches_again(trainer, before, self._go_to_position(trainer))

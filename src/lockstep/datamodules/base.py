@@ -2,7 +2,6 @@
 
 import logging
 import math
-import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -158,8 +157,6 @@ class DataModule(LightningDataModule):
                 "but sums in another order, so that the weights will not be bit-equal"
             )
         self.start = (state_dict["epoch"], consumed)
-        # Lightning asks for loaders that can go on; here it is the sampler that does
-        warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch ended")
 
     def _place_in_another_order(self, saved: dict[str, int], other: list[str]) -> int:
         """How many samples of the epoch count as consumed: whole global batches of other ones, none in another order."""

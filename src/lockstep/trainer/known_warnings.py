@@ -11,6 +11,7 @@ _OF_TASKS = (
     "The '.*_dataloader' does not have many workers",  # data in memory needs none
     r"It is recommended to use `self\.log",  # a SampleMean is summed over the ranks before it is logged
     "The number of training batches",  # logging less often than once an epoch is a choice
+    "You're resuming from a checkpoint that ended before the epoch ended",  # Lightning asks the loader; here the sampler goes on
 )
 
 

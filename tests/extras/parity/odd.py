@@ -58,6 +58,11 @@ UNEQUAL = {  # what differs first, and why
         "in the validation after step 1: validation metrics of val/alone",
         "none of the",
     ),
+    "a maximum": (
+        odd("unequal.Largest", data="UnevenValidation"),
+        "in the validation after step 1: validation metrics of val/largest",
+        "a metric that sees the batch of its process alone",
+    ),
     "imaginary": (odd("unequal.Imaginary", "parity.precision=run"), "in step 0: gradients of phase", "none of the causes known"),
     "after the step": (odd("unequal.Centre", steps=1), "in step 0: buffers of centre", SHARED),
     "after the epoch": (odd("unequal.Prototypes", steps=1), "in step 0: buffers of centre", SHARED),

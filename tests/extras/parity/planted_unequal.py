@@ -171,6 +171,13 @@ class LoggedAlone(Plain):
             self.log("val/alone", self.loss(batch), batch_size=1)
 
 
+class Largest(Plain):
+    """The largest error of a process's batch, whose mean is logged."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val/largest", (self(batch[0]) - batch[1]).abs().max())
+
+
 class Imaginary(Plain):
     """A complex weight, of whose gradient the imaginary part grows with the number of processes."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy
+import pytest
 import torch
 from lightning import LightningModule
 from torch import Tensor
@@ -68,6 +69,14 @@ def test_a_batch_in_parts_has_the_mean_of_their_losses() -> None:
         output = model.training_step((torch.arange(8.0),), 0)
     assert [part[0].tolist() for part in model.seen] == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert output["loss"] == 1.0
+
+
+def test_a_part_of_a_tail_counts_with_its_samples() -> None:
+    """Of two processes one has (0, 4), the other (2): squares of 4 about the mean, and none."""
+    model = Squares()
+    with applied({"parts": [6, 1, 2]}, model):
+        output = model.training_step((torch.tensor([0.0, 2.0, 4.0]),), 0)
+    assert output["loss"] == pytest.approx(4 * 2 / 3)
 
 
 def test_dropout_drops_of_a_sample_what_it_did_in_the_whole_batch() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import warnings
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.identity import Identity
 from lockstep.runs.results import collect_facts
 
+GOES_ON = "ignore:You're resuming from a checkpoint that ended before the epoch ended"  # as Lightning says of all plain loaders
 MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
 QUIET = tuple(override for override in SMALL if not override.startswith("datamodule"))
 METRIC = ("optimized_metric=val_acc",)
@@ -49,10 +51,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 @pytest.mark.parametrize("batches", [14, 20], ids=["from the end of an epoch", "from within one"])
 def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
-    batches: int, whole: tuple[Path, Any], tmp_path: Path
+    batches: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.rand(7)  # what other code has drawn does not matter
-    trainer = fitted(tmp_path / "run", ckpt_path=whole[0] / f"{batches}.ckpt")
+    with warnings.catch_warnings(record=True) as said, caplog.at_level(logging.INFO):
+        warnings.simplefilter("always")
+        trainer = fitted(tmp_path / "run", ckpt_path=whole[0] / f"{batches}.ckpt")
+    shown = [warning for warning in said if "ended before the epoch ended" in str(warning.message)]
+    assert len(shown) == (batches == 20)
+    assert ("goes on after the 6 batches of its epoch" in caplog.text) == (batches == 20)
     assert collect_facts(trainer)["samples_trained"] == 2800
     ours, theirs = last(tmp_path / "run"), last(whole[0] / "run")
     assert ours["global_step"] == theirs["global_step"] == 28
@@ -62,6 +69,7 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     assert ours["lr_schedulers"] == theirs["lr_schedulers"]
 
 
+@pytest.mark.filterwarnings(GOES_ON)
 @pytest.mark.parametrize(("override", "steps"), [("datamodule.batch_size=200", 20 + 7), ("+datamodule.num_workers=0", 28)])
 def test_a_fork_with_other_batches_begins_its_epoch_again(
     override: str, steps: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -10,13 +10,13 @@ from bitwise import differences
 from fits import last
 from plain_lightning import DigitsData
 from sklearn.datasets import load_digits
-from test_plain_lightning import fitted
+from test_plain_lightning import GOES_ON, fitted
 from torch.utils.data import IterableDataset
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.runs.results import collect_facts
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.set_vital. is deprecated")]  # of torch, which torchdata calls
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.set_vital. is deprecated", GOES_ON)]  # torchdata calls it
 Stateful: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 nodes: Any = pytest.importorskip("torchdata.nodes")
 datasets: Any = pytest.importorskip("datasets")

@@ -10,6 +10,7 @@ from lockstep.config.plan import Plan
 from lockstep.extras.parity.comparison import Comparison
 from lockstep.extras.parity.sides import AT_THE_END
 
+_METRICS = ("training metrics", "validation metrics", "test metrics")
 Switch = dict[str, Any]  # values of both configs; interventions.py says what those under `interventions` do
 
 
@@ -213,6 +214,12 @@ CAUSES = (
         lambda c: c.reference_plan.world_size == 1 < c.plan.world_size and _differs_within_a_step(c),
         "samples see each other (statistics or attention over the batch, in-batch negatives, a mean over tokens): gather what "
         "they need from all processes, or let each stand for itself",
+        lambda c: _in_parts(c, ranks=c.plan.data_parallel_size),
+    ),
+    Cause(
+        "a metric that sees the batch of its process alone",
+        lambda c: c.reference_plan.world_size == 1 < c.plan.world_size and c.differs(*_METRICS) and not _differs_within_a_step(c),
+        "it is no mean over samples (a maximum, a median, a ratio): log a torchmetrics.Metric",
         lambda c: _in_parts(c, ranks=c.plan.data_parallel_size),
     ),
 )

@@ -22,6 +22,7 @@ from lockstep.extras.parity.differences import all_ranks
 from lockstep.extras.parity.draws import constant_draws
 from lockstep.nets import Dropout
 from lockstep.trainer.batchnorm import OverAllProcesses
+from lockstep.trainer.lightning_internals import is_attached, log_batch_as
 
 _ROUNDING_OF_A_SUM = 64  # units in the last place: gradients in other orders of the samples differ by up to about as many
 _CHANGING = ("training_step", "on_train_batch_end", "on_train_epoch_end", "on_validation_epoch_end")  # may change buffers
@@ -53,7 +54,7 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule, world_size
     """
     if "permuted" in interventions:
         generator = torch.Generator().manual_seed(derive_seed(interventions["permuted"]))
-        _wrap(model, functools.partial(_in_parts, model, lambda n: [torch.randperm(n, generator=generator)], 1))
+        _wrap(model, functools.partial(_in_parts, model, lambda n: [(torch.randperm(n, generator=generator), 1.0)], 1))
     if "parts" in interventions and world_size == 1:
         size, accumulated, ranks = interventions["parts"]
         parts = functools.partial(_parts, size=size, ranks=ranks)
@@ -102,15 +103,16 @@ def index_dropout(model: nn.Module, order: Tensor) -> Iterator[None]:
         layer.keys = keys
 
 
-def _parts(n: int, size: int, ranks: int) -> list[Tensor]:
-    """Returns which of n samples each process has of each of the batches, of this size, that are accumulated."""
-    chunks = torch.arange(n).split(size)
-    return [chunk[rank::ranks] for chunk in chunks for rank in range(min(ranks, len(chunk)))]
+def _parts(n: int, size: int, ranks: int) -> list[tuple[Tensor, float]]:
+    """Returns which of n samples each process has of each of the batches, of this size, that are accumulated; and how much the
+    gradient of a loss without a weight of its own counts in the mean over processes."""
+    chunks = [(chunk, chunk[rank::ranks]) for chunk in torch.arange(n).split(size) for rank in range(min(ranks, len(chunk)))]
+    return [(part, ranks * len(part) / len(chunk)) for chunk, part in chunks]
 
 
 def _in_parts(
-    model: nn.Module,
-    parts: Callable[[int], list[Tensor]],
+    model: LightningModule,
+    parts: Callable[[int], list[tuple[Tensor, float]]],
     number: int,
     step: Callable[..., Any],
     batch: Any,
@@ -120,16 +122,20 @@ def _in_parts(
     """Returns the mean of what the step returns for this number of parts, as processes and accumulated batches average it; for
     no number, in evaluation, what it returns for the last."""
     outputs: list[Any] = []
-    for order in parts(samples_in(batch) or 0):
+    weights: list[float] = []
+    for order, weight in parts(samples_in(batch) or 0):
         part = index_batch(batch, order)
         if isinstance(part, Batch):
             part = part._replace(loss_weight=part.loss_weight * max(1, number))
+        weights.append(1.0 if isinstance(part, Batch) else weight)
+        if is_attached(model) and len(order) < (samples_in(batch) or 0):
+            log_batch_as(model.trainer, len(order))
         with index_dropout(model, order):
             outputs.append(step(part, *rest, **kwargs))
     losses: list[Any] = [output.get("loss") if isinstance(output, dict) else output for output in outputs]
     if not (number and losses) or any(loss is None for loss in losses):
         return outputs[-1] if outputs else None
-    loss = torch.stack(losses).sum() / number
+    loss = sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / number
     return outputs[-1] | {"loss": loss} if isinstance(outputs[-1], dict) else loss
 
 
