@@ -3,17 +3,20 @@
     python benchmarks/lightning_code.py > benchmarks/lightning_code.md
 
 Each kind of lightning_modules.py trains for two epochs in float64, with one global batch. The gradients of every step, the
-weights at the end and the logged metrics of every epoch are compared with those of one process.
+weights at the end and the logged metrics of every epoch are compared with those of one process. Where a run says of a
+difference only what it can't know, scripts/parity.py is asked for the cause.
 """
 
 import logging
 import os
 import platform
+import re
 import tempfile
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,10 +28,12 @@ from hardware import processor
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.strategies import DDPStrategy
 from lightning_modules import KINDS
+from omegaconf import open_dict
 
 from lockstep.build import build
 from lockstep.callbacks.plain_lightning import NOT_KNOWN
 from lockstep.config.plan import Plan
+from lockstep.extras.parity.verdict import parity
 from lockstep.launchers.environment import PARENT_PIPE, this_rank
 from lockstep.runs.composition import compose
 
@@ -81,11 +86,7 @@ class Recorder(Callback):
 
 def trained(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[str]]:
     """By this package, on one of several ranks: what was computed, and the lines that say what is not as on one process."""
-    module, data = KINDS[kind]
-    cfg: Any = compose(*OVERRIDES, f"trainer.devices={world_size}", "optimized_metric=val_loss")
-    size = {"batch_size": BATCH // world_size}
-    cfg.model = {"_target_": f"lightning_modules.{module.__name__}"} | (size if data is None else {})
-    cfg.datamodule = None if data is None else {"_target_": f"lightning_modules.{data.__name__}"} | size
+    cfg = _composed(kind, world_size)
     cfg.run_dir = str(folder)
     datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
     recorder = Recorder()
@@ -93,6 +94,16 @@ def trained(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[st
     callbacks.callbacks.append(recorder)
     trainer.fit(model, datamodule)
     return recorder, [cause for callback in callbacks.callbacks for cause in getattr(callback, "causes", ())]
+
+
+def _composed(kind: str, world_size: int, more: Sequence[str] = (), **how: Any) -> Any:
+    module, data = KINDS[kind]
+    cfg: Any = compose(*OVERRIDES, f"trainer.devices={world_size}", "optimized_metric=val_loss", *more, **how)
+    size = {"batch_size": BATCH // world_size}
+    with open_dict(cfg):
+        cfg.model = {"_target_": f"lightning_modules.{module.__name__}"} | (size if data is None else {})
+        cfg.datamodule = None if data is None else {"_target_": f"lightning_modules.{data.__name__}"} | size
+    return cfg
 
 
 def trained_by_stock(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[str]]:
@@ -197,8 +208,16 @@ def main() -> None:
     rows = compared()
     for kind in KINDS:
         cells = [_cell(rows[kind, way][quantity]) for way in WAYS for quantity in QUANTITIES]
-        said = rows[kind, "here"]["said"] or ([] if {*cells[: len(QUANTITIES)]} == {"="} else [f"not known: {NOT_KNOWN}"])
+        said = rows[kind, "here"]["said"] or ([] if {*cells[: len(QUANTITIES)]} == {"="} else causes_by_parity(kind))
         print(f"| {kind} | {' | '.join(cells)} | {'; '.join(said)} |")
+
+
+def causes_by_parity(kind: str) -> list[str]:
+    """What scripts/parity.py names of this kind on two processes; else what the run has said."""
+    said: list[str] = []
+    parity(partial(_composed, kind, 2, config_name="parity"), said.append)
+    causes = re.findall(r"^Why: (.*?)\. With", "\n".join(said), re.MULTILINE)
+    return [f"scripts/parity.py: {cause}" for cause in causes] or [f"not known: {NOT_KNOWN}"]
 
 
 def _cell(value: float) -> str:
