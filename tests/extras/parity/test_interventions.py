@@ -142,7 +142,7 @@ def test_draws_become_one_number_however_many_there_are() -> None:
         return [*noise, depth[:, 0], numpy.random.rand(n), numpy.random.beta(1, 2, n), [random.gauss(0, 1) for _ in range(n)]]
 
     with constant_draws(("torch", "numpy", "Python")):
-        few, many = drawn(2), drawn(5)
+        few, many = drawn(2), drawn(40)
     for a, b in zip(few, many, strict=True):
         assert set(map(float, a)) == set(map(float, b))
         assert len(set(map(float, a))) == 1

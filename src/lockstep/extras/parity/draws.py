@@ -77,7 +77,20 @@ class _Constant(TorchDispatchMode):
         torch.manual_seed(_SEED)
         drawn = func(*args, **kwargs)
         is_filled = isinstance(drawn, Tensor) and drawn.numel() and name not in _TORCH_JOINT
-        return drawn.fill_(drawn.flatten()[0]) if is_filled else drawn
+        return drawn.fill_(_one_number(func, name, args, kwargs, drawn)) if is_filled else drawn
+
+
+def _one_number(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], drawn: Tensor) -> Tensor:
+    """Returns what is drawn where it is one number: the first of many is another one on CPUs, from 16 normal ones on."""
+    names = [argument.name for argument in func._schema.arguments][: len(args)]
+    if "size" in names:
+        args = tuple(() if name == "size" else value for name, value in zip(names, args, strict=True))
+    elif name.endswith(("_", "_like")):
+        args = (args[0].new_empty(()), *args[1:])
+    else:
+        return drawn.flatten()[0]
+    torch.manual_seed(_SEED)
+    return func(*args, **kwargs)
 
 
 def _kept(name: str, tensor: Tensor, p: Any = None, **_: Any) -> Tensor:

@@ -62,6 +62,7 @@ def train(training: Training, patience: float) -> Findings:
         "batch_norm": calls.seen,
         "time first": bool(time_first(model)),
         "batch size": next((c.facts().get("batch_size") for c in wanted if isinstance(c, PlainLightning)), None),
+        "said": [line for callback in wanted for line in getattr(callback, "causes", ())],
         "sgd": all(isinstance(optimizer, torch.optim.SGD) for optimizer in trainer.optimizers),
         "untrained": [name for name, _ in model.named_parameters() if name not in recorder.facts["trained"]],
     }

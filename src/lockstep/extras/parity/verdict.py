@@ -113,6 +113,7 @@ def verdict(comparison: Comparison, explanations: list[Explanation]) -> str:
         lines += [f"Why: {c.name}. With {it} switched off {left}.\n     {c.remedy}." for c in explanation.causes]
     if rest is not None:
         lines.append(_DRIFT if rest.is_drift else _UNKNOWN)
+    lines += [f"Not as on one process: {line}." for line in comparison.facts.get("said", ())]  # in the words of a run
     if comparison.failure is None:
         lines.append(f"Compared {_extent(comparison)}.")
     return "\n".join(lines)
