@@ -16,6 +16,7 @@ from lockstep.build import build
 from lockstep.cli import start
 from lockstep.config.plan import Plan
 from lockstep.config.read import Given, check_flags, check_overrides, check_targets, get_trust, source_directory
+from lockstep.config.targets import is_project_path
 from lockstep.errors import ConfigError
 from lockstep.launchers.inherited_config import FILE, read_inherited_config
 from lockstep.models.from_checkpoint import load_model
@@ -83,6 +84,20 @@ def test_what_a_fork_names_is_trusted_as_what_its_source_names(stranger: Path) -
     cfg.model = {"_target_": "logs.evil.Data"}
     with pytest.raises(ConfigError, match=r"^model\._target_=logs\.evil\.Data: "):
         check_targets(cfg, get_trust(cfg))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_program_that_lies_beside_what_was_read_has_its_own_folder_trusted(
+    stranger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person has started it: it runs already."""
+    code = stranger / "code"
+    assert not is_project_path(code / "net.py", stranger)
+    code.mkdir()
+    (code / "train.py").touch()
+    monkeypatch.setattr(sys, "argv", [str(code / "train.py")])
+    assert is_project_path(code / "net.py", stranger)
+    assert is_project_path(code / "net.py", stranger / "job")
+    assert not is_project_path(stranger / "net.py", stranger)
 
 
 @pytest.mark.parametrize("how", COMMAND_LINES)

@@ -1,7 +1,9 @@
 """Hydra's override grammar, as far as command lines are made from command lines."""
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -54,10 +56,11 @@ def sets_hydra(override: str) -> bool:
 
 
 def config_flags(hydra: Any) -> list[str]:
-    """Returns the flags that name the config of this process."""
-    flags = ["--config-name", str(hydra.job.config_name)]
+    """Returns the flags that name the config of this process, less the folder that its program takes by itself."""
+    flags, own = ["--config-name", str(hydra.job.config_name)], Path(sys.argv[0]).resolve().with_name("conf")
+    is_given = any(item.startswith(("--config-path", "-cp")) for item in sys.argv[1:])
     for source in hydra.runtime.config_sources:
-        if source.provider == "main":
+        if source.provider == "main" and (is_given or Path(source.path).resolve() != own):
             flags += ["--config-path", source.path]
         elif source.provider == "command-line":
             flags += ["--config-dir", source.path]

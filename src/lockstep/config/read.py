@@ -14,7 +14,7 @@ from lockstep.config.checkpoint_file import split_step
 from lockstep.config.overrides import override_key, quote, sets_hydra, split_flags
 from lockstep.config.targets import Trust, is_project_path, resolve
 from lockstep.errors import config_error
-from lockstep.places import CONF
+from lockstep.places import CONF, project
 
 ALLOW = "allow"  # the root key: null where a config was read from no directory
 _OF_THE_COMMAND = (ALLOW, "resume", "overwrite", "run_dir")
@@ -85,7 +85,7 @@ def check_overrides(
 
     `objection` says of a key and its value why these must not be followed, None if they may be.
     """
-    folders = [Path(value) for flag, value in zip(flags[::2], flags[1::2], strict=False) if flag != "--config-name"]
+    folders = [CONF, project() / "conf", *map(Path, flags)]
     for item in overrides:
         key = override_key(item)
         if item in given.arguments or key in given.allow or _searches_in_the_project(item, where):

@@ -4,7 +4,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -118,14 +118,18 @@ def is_project_path(place: Path, read: Path | None) -> bool:
     """Is it in the working directory or the program's folder, not installed there, and not beside what was read?"""
     if {"site-packages", "dist-packages"} & {*place.parts}:
         return False
-    roots = [root for root in _projects() if place.is_relative_to(root)]
+    roots = [root for root in _projects(read) if place.is_relative_to(root)]
     return bool(roots) and (read is None or not any(_is_beside(place, read.resolve(), root) for root in roots))
 
 
-def _projects() -> Iterator[Path]:
-    yield Path.cwd().resolve()
-    if sys.argv and (script := Path(sys.argv[0]).resolve()).is_file():
-        yield script.parent.parent if script.parent.name in _TOOLS else script.parent
+def _projects(read: Path | None) -> list[Path]:
+    """The working directory and the program's folder; that alone where it lies beside what was read, for it runs already."""
+    here, script = Path.cwd().resolve(), Path(sys.argv[0]).resolve()
+    if not script.is_file():
+        return [here]
+    program = script.parent.parent if script.parent.name in _TOOLS else script.parent
+    is_beside = read is not None and program != here and _is_beside(program, read.resolve(), here)
+    return [program] if is_beside else [here, program]
 
 
 def _is_beside(place: Path, read: Path, root: Path) -> bool:

@@ -55,35 +55,27 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     )
     _check([item for item in new if item not in saved.overrides])
     checkpoint = (saved.forked_from or {}).get("checkpoint")
-    if _values(overrides).get("fork", "null") not in ("null", checkpoint):
-        raise config_error("fork", _values(overrides)["fork"], _OF_ITS_OWN)
+    if values_by_key(overrides).get("fork", "null") not in ("null", checkpoint):
+        raise config_error("fork", values_by_key(overrides)["fork"], _OF_ITS_OWN)
     where = [] if checkpoint is None else [f"fork={quote(checkpoint)}"]
     where += [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
     return [*saved.flags, *flags, *saved.with_changes(new), given.override, *where]
 
 
 def _fetched(wanted: str, overrides: Sequence[str], subscribers: Subscribers) -> Path:
-    values = _values(overrides)
-    run_dir = _locate(wanted, values, subscribers)
+    values = values_by_key(overrides)
+    run_dir = locate_run(wanted, values, subscribers)
     for subscriber in subscribers:
         subscriber.fetch(wanted, values, run_dir)
     return run_dir
 
 
-def _values(overrides: Sequence[str]) -> dict[str, str]:
+def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
     return {override_key(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
 
 
-def _locate(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
+def locate_run(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
     return subscribers.locate(wanted, values) or absolute(Path(wanted).expanduser())
-
-
-def directory_of_command(overrides: Sequence[str]) -> Path | None:
-    """Returns the directory that a command line names by resume= or hydra.run.dir=; None where it names none."""
-    values = _values(overrides)
-    if (wanted := values.get("resume", "null")) != "null":
-        return _locate(wanted, values, Subscribers.before_composition())
-    return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else None
 
 
 def _is_filled_in(override: str, subscribers: Subscribers) -> bool:

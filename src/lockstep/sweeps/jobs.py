@@ -58,12 +58,8 @@ def computed_config(cfg: DictConfig) -> dict[str, Any]:
     return json.loads(json.dumps(content, default=str))
 
 
-def identity(cfg: DictConfig) -> str:
+def identity(content: dict[str, Any]) -> str:
     """Returns a hash of a job's `computed_config`."""
-    return _hash(computed_config(cfg))
-
-
-def _hash(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -77,7 +73,7 @@ def flat(config: dict[str, Any], above: str = "") -> dict[str, Any]:
 
 def repetition(config: dict[str, Any]) -> str:
     """The identity less the keys that results are averaged over: jobs of one repetition compute the same quantity."""
-    return _hash({key: value for key, value in flat(config).items() if key not in REPEATS})
+    return identity({key: value for key, value in flat(config).items() if key not in REPEATS})
 
 
 def directory_name(overrides: Sequence[str], key: str) -> str:

@@ -139,7 +139,8 @@ class Sweep:
             resources = self.executor.resources(full, plan)
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
-        key = _key(cfg, taken)
+        config = computed_config(cfg)
+        key = _key(config, taken)
         known = self.manifest.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / (directory_name(swept or overrides, key) if known is None else known["directory"])
         command = CommandLine.of(full)
@@ -156,7 +157,7 @@ class Sweep:
             command=tuple(command.in_directory(directory)),
             resumption=(Given(allow=_trusted_names(cfg)).override, f"resume={quote(str(directory))}"),
             inherited_config=command.inherited_config(directory),
-            config=computed_config(cfg),
+            config=config,
             swept=tuple(map(override_key, swept or overrides)),
             fresh=cfg.fresh_processes,
             stop_deadline=_stop_deadline(cfg),
@@ -222,9 +223,9 @@ class Sweep:
         return {job["status"] for key, job in self.manifest.jobs.items() if key in own or job["reason"] == UNREADABLE}
 
 
-def _key(cfg: DictConfig, taken: Container[str]) -> str:
+def _key(config: dict[str, Any], taken: Container[str]) -> str:
     """The job's identity; the same point twice in the grid is two jobs, the second with -2."""
-    base = identity(cfg)
+    base = identity(config)
     keys = itertools.chain([base], (f"{base}-{repeat}" for repeat in itertools.count(2)))
     return next(key for key in keys if key not in taken)
 

@@ -127,6 +127,7 @@ COMMAND_LINES: dict[str, tuple[list[str], list[str]]] = {
     "a launcher that came with it": (TRAIN, ["hydra/launcher={run}/evil"]),
     "the sweeper": (TRAIN, ["hydra.sweeper._target_=evil.run"]),
     "an option that came with it": (TRAIN, ["+experiment=../../{run}/evil"]),
+    "an option that came with it, without a word of configs": ([], ["+experiment=../../{run}/evil"]),
     "options that came with it": (TRAIN, ["+experiment=[mnist_ddp,../../{run}/evil]"]),
     "a resolver of the project's": (TRAIN, ['name=${{eval:\'__import__("os").system("touch ran")\'}}']),
     "a group made of text": (TRAIN, ["model.net=${{oc.decode:'{{_target_: evil.run}}'}}"]),

@@ -12,6 +12,7 @@ from lockstep.errors import config_error
 
 FILE = "code.patch"  # of a run's directory
 COMMIT, LEFT_OUT = "commit ", "left out "  # how lines before the patch begin, which git apply passes over
+MAX_KIB = 1024  # of a file that git does not track
 SECONDS = 60  # of one call of git
 
 
@@ -23,13 +24,15 @@ def describe_code(folder: Path, max_kib: int) -> str | None:
     """The commit of the checkout that a folder is in, and a patch with all that it lacks: changes of tracked files, and files
     that are neither tracked nor ignored. Of these each larger than `max_kib` is named and left out. None without a commit."""
     try:
-        root, commit = _git(folder, "rev-parse", "--show-toplevel", "HEAD").splitlines()
+        root, commit = git(folder, "rev-parse", "--show-toplevel", "HEAD").splitlines()
     except (GitError, OSError):
         return None
     root = Path(root)
-    if not _git(root, "status", "--porcelain"):
+    if not git(root, "status", "--porcelain"):
         return f"{COMMIT}{commit}\n"
-    untracked = [name for name in _git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0") if name]
+    untracked = [
+        name for name in git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0") if name[-1:] not in ("", "/")
+    ]
     small = [name for name in untracked if _size(root / name) <= max_kib * 1024]
     left_out = "".join(f"{LEFT_OUT}{name} (over {max_kib} KiB)\n" for name in untracked if name not in small)
     return f"{COMMIT}{commit}\n{left_out}{_patch(root, small)}"
@@ -54,9 +57,9 @@ def check_out(checkout: Path, code: str, path: Path) -> None:
     if not re.fullmatch("[0-9a-f]{40,64}", commit):
         raise config_error(FILE, commit, "accepted is the file that a run has written, which begins with its commit")
     try:
-        _git(checkout, "worktree", "add", "--quiet", "--detach", str(path), commit)
+        git(checkout, "worktree", "add", "--quiet", "--force", "--detach", str(path), commit)
         if "\ndiff --git " in code:
-            _git(path, "apply", "--whitespace=nowarn", "-", stdin=code)
+            git(path, "apply", "--whitespace=nowarn", "-", stdin=code)
     except GitError as error:
         raise config_error("RUN_DIR", commit, f"{error}; accepted is a run whose commit is in {checkout}") from None
 
@@ -64,16 +67,16 @@ def check_out(checkout: Path, code: str, path: Path) -> None:
 def _patch(root: Path, untracked: Sequence[str]) -> str:
     """By an index and a store of objects of its own: nothing of the checkout's own is written."""
     with tempfile.TemporaryDirectory() as folder:
-        objects = _git(root, "rev-parse", "--path-format=absolute", "--git-path", "objects").strip()
+        objects = git(root, "rev-parse", "--path-format=absolute", "--git-path", "objects").strip()
         own = {"GIT_INDEX_FILE": f"{folder}/index", "GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
-        _git(root, "read-tree", "HEAD", env=own)
-        _git(root, "add", "--update", env=own)
+        git(root, "read-tree", "HEAD", env=own)
+        git(root, "add", "--update", env=own)
         if untracked:
-            _git(root, "add", "--pathspec-from-file=-", "--pathspec-file-nul", stdin="\0".join(untracked), env=own)
-        return _git(root, "diff", "--cached", "--binary", "--no-ext-diff", "--no-color", "HEAD", env=own)
+            git(root, "add", "--pathspec-from-file=-", "--pathspec-file-nul", stdin="\0".join(untracked), env=own)
+        return git(root, "diff", "--cached", "--binary", "--no-ext-diff", "--no-color", "HEAD", env=own)
 
 
-def _git(folder: Path, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> str:
+def git(folder: Path, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> str:
     """What it prints; bytes that are no text, and ends of lines, are kept as they are. Raises GitError."""
     command, own = ["git", "--literal-pathspecs", *arguments], os.environ | (env or {})
     try:

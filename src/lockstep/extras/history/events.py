@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from lockstep.atomic_files import replacing
 from lockstep.config.targets import buildable
-from lockstep.extras.history.code import FILE, LEFT_OUT, describe_code, encode
+from lockstep.extras.history.code import FILE, LEFT_OUT, MAX_KIB, describe_code, encode
 from lockstep.runs.events import RunEvents
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class KeepCode(RunEvents):
     max_kib: of a file that is not tracked; a larger one is named there and left out.
     """
 
-    def __init__(self, max_kib: int = 1024) -> None:
+    def __init__(self, max_kib: int = MAX_KIB) -> None:
         self.max_kib = max_kib
 
     def begin(self, cfg: DictConfig, directory: Path) -> None:

@@ -2,26 +2,20 @@
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
-
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
 
 from lockstep.console import first_of
 from lockstep.extras.history.code import COMMIT, decode, fingerprint
 from lockstep.runs.identity import run_directories
 
 
-class CompareCode(Callback):
+def compare_code(sweep: Path) -> None:
     """Prints nothing where all jobs have kept the same code, else which job has run which; a job that was continued with other
     code has run both."""
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        jobs = jobs_by_code(Path(config.hydra.sweep.dir))
-        if len(jobs) > 1:
-            print("\nThe jobs have not run the same code; code.patch of each has what it ran:")
-            for code, names in sorted(jobs.items()):
-                print(f"  {code}: {first_of(sorted(names))}")
+    jobs = jobs_by_code(sweep)
+    if len(jobs) > 1:
+        print("\nThe jobs have not run the same code; code.patch of each has what it ran:")
+        for code, names in sorted(jobs.items()):
+            print(f"  {code}: {first_of(sorted(names))}")
 
 
 def jobs_by_code(sweep: Path) -> dict[str, list[str]]:

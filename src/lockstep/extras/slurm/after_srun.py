@@ -19,15 +19,17 @@ from lockstep.errors import ExitCode
 from lockstep.extras.slurm.cluster import Slurm, job_name, requeue, state_of_job
 from lockstep.extras.slurm.commands import Unanswered
 from lockstep.launchers.environment import restarts
+from lockstep.runs.directory import absolute
+from lockstep.runs.events import Subscribers
 from lockstep.runs.identity import FILE
 from lockstep.runs.record import LOST_RANK, REQUEUES, write_status
-from lockstep.runs.resume import directory_of_command
+from lockstep.runs.resume import locate_run, values_by_key
 
 _WARNED = (ExitCode.PREEMPTED, 128 + signal.SIGUSR1)  # before anybody could say so
 
 
 def main(code: int, at_most: int, overrides: Sequence[str]) -> None:
-    directory = directory_of_command(overrides)
+    directory = _named_directory(overrides)
     said = ({} if directory is None else read_json(directory / "status.json")) or {}
     is_of_this_life = said.items() >= Slurm().job().items()
     if (name := job_name()) is None or not _has_lost_ranks(code, said if is_of_this_life else {}):
@@ -48,6 +50,14 @@ def main(code: int, at_most: int, overrides: Sequence[str]) -> None:
         reason = f"{reason}, after {at_most} restart(s)"
     _write(directory, "failed", reason)
     console.say(f"The run failed: {reason}")
+
+
+def _named_directory(overrides: Sequence[str]) -> Path | None:
+    """Returns the directory that a command line names by resume= or hydra.run.dir=; None where it names none."""
+    values = values_by_key(overrides)
+    if (wanted := values.get("resume", "null")) != "null":
+        return locate_run(wanted, values, Subscribers.before_composition())
+    return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else None
 
 
 def _has_lost_ranks(code: int, said: dict[str, Any]) -> bool:
