@@ -6,6 +6,14 @@ tree.py      that tree, within a process and between processes
 means.py     the epoch's means, summed worker by worker
 """
 
-FILES = ["docs/exact.md", "conf/events/exact.yaml", "benchmarks/exact.py"]
+FILES = [
+    "docs/exact.md",
+    "conf/events/exact.yaml",
+    "benchmarks/exact.py",
+    "benchmarks/exact_models.py",
+    "benchmarks/exact_models.md",
+    "benchmarks/exact_same.py",
+    "benchmarks/exact_other.py",
+]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -19,7 +19,7 @@ class Step:
     """
 
     def __init__(self, model: LightningModule, workers: int) -> None:
-        self._workers = workers
+        self._model, self._workers, self._buffers = model, workers, dict(model.named_buffers())
         self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         state = [*model.buffers(), *(parameter for parameter in model.parameters() if not parameter.requires_grad)]
         self._real = [tensor for tensor in state if tensor.is_floating_point() or tensor.is_complex()]
@@ -38,12 +38,24 @@ class Step:
     @torch.no_grad()
     def leaf(self, loss: Tensor | None, is_first: bool) -> Vectors:
         """Returns copies of what a worker has left in the model: zeros for one that had no sample, and so no loss."""
+        self._take_replaced_buffers()
         gradients = [_zeros(p) if p.grad is None else p.grad for p in self._trained]
         has_gradient = torch.tensor([loss is not None, *(p.grad is not None for p in self._trained)], dtype=torch.float64)
         real = self._real if loss is not None else [_zeros(tensor) for tensor in self._real]
         others = self._others if is_first else [_zeros(tensor) for tensor in self._others]
         mean = torch.zeros(1, dtype=torch.float64) if loss is None else loss.detach().double().view(1)
         return [*_joined(gradients), *_joined(real), *_joined(others), mean.clone(), has_gradient.to(mean.device)]
+
+    def _take_replaced_buffers(self) -> None:
+        """A step may have assigned another tensor to a buffer, as by `self.mean = 0.9 * self.mean + ...`: its values are copied
+        to the tensor that was there, which the next worker begins with again."""
+        for name, buffer in self._buffers.items():
+            owner, _, attribute = name.rpartition(".")
+            module = self._model.get_submodule(owner)
+            replaced = getattr(module, attribute)
+            if replaced is not buffer and isinstance(replaced, Tensor) and replaced.shape == buffer.shape:
+                buffer.copy_(replaced)
+                setattr(module, attribute, buffer)
 
     @torch.no_grad()
     def take(self, total: Vectors) -> None:

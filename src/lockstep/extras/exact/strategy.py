@@ -32,7 +32,8 @@ from lockstep.trainer.strategies import PlannedWorldSize
 
 
 class Exact(PlannedWorldSize, DDPStrategy):
-    """Trains and evaluates as `workers` virtual workers, without DistributedDataParallel around the model.
+    """Trains and evaluates as `workers` virtual workers, without DistributedDataParallel around the model. Of callbacks it calls
+    `on_worker_start(worker, share)` and `on_worker_output(output)` around each worker's step, where they have these.
 
     Args:
         workers: a power of two, which the number of processes divides.
@@ -105,6 +106,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         model: Any = self.lightning_module
         with self.precision_plugin.train_step_context():
             output = model.training_step(share, *rest)
+        self._call("on_worker_output", output)
         loss = output["loss"] if isinstance(output, dict) else output
         if loss is None:
             raise RuntimeError("training_step has returned None: with trainer.exact a batch can't be left out")
@@ -136,8 +138,10 @@ class Exact(PlannedWorldSize, DDPStrategy):
         for index in range(self._own_workers):
             share = self._share(batch, index)
             if samples_in(share):
+                self._call("on_worker_start", self._number(index), share)
                 with self._means.of(index, name), self._logged_as(share), context():
                     outputs.append(getattr(model, name)(share, *rest))
+                self._call("on_worker_output", outputs[-1])
         return self._in_order(outputs, samples_in(batch))
 
     def _in_order(self, outputs: list[Any], samples: int | None) -> Any:
@@ -184,7 +188,14 @@ class Exact(PlannedWorldSize, DDPStrategy):
             stack.callback(setattr, self, "_worker", None)
             stack.enter_context(self._means.of(index, "training_step"))
             stack.enter_context(self._logged_as(share))
+            self._call("on_worker_start", self._worker, share)
             yield
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        """Calls a hook that Lightning does not know, on the callbacks that have it."""
+        trainer: Any = self.lightning_module.trainer  # pyright: ignore[reportOptionalMemberAccess]
+        for callback in trainer.callbacks:
+            getattr(callback, hook, lambda *_: None)(*arguments)
 
     @contextmanager
     def _logged_as(self, share: Any) -> Iterator[None]:

@@ -114,7 +114,8 @@ class Comparison:
         if quantity == "learning rate" or (quantity.endswith("samples") and self.sides.is_same_precision):
             tolerance = ONE_STEP[64]  # no step has rounded these
         elif self.sides.tolerance is not None:
-            tolerance = self.sides.tolerance
+            is_rounded = self.sides.has_micro_batches and quantity.endswith("metrics") and not self.facts["task"]
+            tolerance = max(self.sides.tolerance, HELD[32] if is_rounded else 0.0)
         elif quantity == "weights":
             tolerance = self._drift
         elif quantity in AT_THE_END:
@@ -276,6 +277,15 @@ def repeats(sides: Sides, processes: Processes) -> bool:
     with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
         findings = _train(sides, processes, Path(folder), {"reference": ("lead", {}), "control": ("follow", {})})
     return all(difference.value == 0 for difference in findings["control"].differences)
+
+
+def trace(comparison: Comparison, processes: Processes) -> dict[str, Findings]:
+    """Trains both sides freely, and the reference twice, with a record of what each module computes: see tracer.py."""
+    sides = replace(comparison.sides, steps=comparison.steps_needed)
+    processes.end()  # they have trained before, not all of them as often
+    roles: Roles = {name: ("trace", {}) for name in ("reference", "other", "control")}
+    with TemporaryDirectory(prefix="trace-", dir=processes.folder) as folder:
+        return _train(sides, processes, Path(folder), roles)
 
 
 def in_larger_batches(sides: Sides, processes: Processes) -> Sides:

@@ -17,7 +17,7 @@ from lockstep.atomic_files import read_json
 from lockstep.config.plan import cores
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.extras.parity import ranks
-from lockstep.extras.parity.ranks import write_plain
+from lockstep.extras.parity.ranks import FRESH, write_plain
 from lockstep.extras.parity.sides import Findings, Training
 from lockstep.launchers.environment import SWEEP_PIPE
 from lockstep.launchers.processes import start_process
@@ -39,11 +39,12 @@ class Processes:
     """A context: the processes of each side, alive from their first training on.
 
     `total`: how many train at the same time, and share the cores. `patience`: seconds in which a process makes no step, until it
-    counts as hung; three times as many before its first batch.
+    counts as hung; three times as many before its first batch. `fresh`: each imports torch anew, and is not forked: forked
+    processes all iterate over a set of strings in the same order.
     """
 
-    def __init__(self, total: int, folder: Path, patience: float = 120) -> None:
-        self.folder, self.patience = folder, patience
+    def __init__(self, total: int, folder: Path, patience: float = 120, fresh: bool = False) -> None:
+        self.folder, self.patience, self._fresh = folder, patience, fresh
         threads = max(1, len(cores()) // total)
         deterministic = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # for kernels that may be asked for later; it is read once
         self._environment = deterministic | os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -53,6 +54,10 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """The next trainings start them anew, without what earlier ones have left in global variables."""
         for side in self._started.values():
             side.process.send_signal(signal.SIGTERM)
         for side in self._started.values():
@@ -70,12 +75,12 @@ class Processes:
                 side.begin(trainings[name], self.patience)
             return self._findings(sides)
         except BaseException:
-            self.__exit__()
+            self.end()
             raise
 
     def _side(self, name: str, size: int) -> "_Side":
         if (name, size) not in self._started:
-            self._started[name, size] = _Side(name, size, self.folder, self._environment)
+            self._started[name, size] = _Side(name, size, self.folder, self._environment, self._fresh)
         return self._started[name, size]
 
     def _findings(self, sides: "dict[str, _Side]") -> dict[str, Findings]:
@@ -89,14 +94,14 @@ class Processes:
 class _Side:
     """The processes of one side: ranks.py is what they run."""
 
-    def __init__(self, name: str, size: int, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, name: str, size: int, folder: Path, environment: dict[str, str], fresh: bool) -> None:
         self.name, self._number = name, -1
         self._folder = Path(mkdtemp(prefix=f"{name}-", dir=folder))
         self._lifeline = contextlib.ExitStack()
         reader, _ = self._lifeline.enter_context(pipe())
-        command = [sys.executable, str(Path(ranks.__file__)), str(self._folder), str(size)]
+        command = [sys.executable, str(Path(ranks.__file__)), str(self._folder), str(size), *([FRESH] if fresh else [])]
         with (self._folder / "output.log").open("wb") as log:
-            self.process = start_process(command, environment, (SWEEP_PIPE, reader), log, log)
+            self.process = start_process(command, environment, (SWEEP_PIPE, reader), log, log, fresh=fresh)
 
     def begin(self, training: Training, patience: float) -> None:
         self._number += 1

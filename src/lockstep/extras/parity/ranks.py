@@ -1,7 +1,7 @@
-"""What each process of a side runs:  python ranks.py FOLDER SIZE
+"""What each process of a side runs:  python ranks.py FOLDER SIZE [--fresh]
 
-The first one starts as many ranks by the same command, and ends with them. The ranks do the trainings that come to the folder,
-one after another.
+The first one starts as many ranks by the same command, `--fresh` if they are not to be forked, and ends with them. The ranks do
+the trainings that come to the folder, one after another.
 """
 
 import json
@@ -20,6 +20,7 @@ from lockstep.launchers.outcome import Outcome, classify_error, original_error
 from lockstep.launchers.rank import attach_to_parent, end_workers, report_to_parent
 from lockstep.launchers.supervisor import supervise
 
+FRESH = "--fresh"
 _POLL = 0.005  # seconds between two looks for the next training
 
 
@@ -27,7 +28,8 @@ def main() -> None:
     attach_to_parent()
     folder, rank = Path(sys.argv[1]), this_rank()
     if rank is None:
-        outcome = supervise([sys.executable, *sys.argv], int(sys.argv[2]), folder / "train.log", fresh=False, quiet=True)
+        command, size, fresh = [sys.executable, *sys.argv], int(sys.argv[2]), FRESH in sys.argv
+        outcome = supervise(command, size, folder / "train.log", fresh=fresh, quiet=True)
         write_plain(folder / "outcome.json", asdict(outcome))
     else:
         _do_trainings(folder, rank.global_rank)

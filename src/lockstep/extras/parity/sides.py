@@ -13,7 +13,7 @@ from lockstep.config.rules import Rule, integer, number, one_of
 from lockstep.errors import config_error
 from lockstep.trainer.checks import PRECISIONS
 
-Role = Literal["lead", "follow", "finish", "alone"]
+Role = Literal["lead", "follow", "finish", "alone", "trace"]
 AT_THE_END = ("weights", "buffers at the end")  # quantities of trainings that run freely
 
 
@@ -123,6 +123,12 @@ class Sides:
     def tolerance(self) -> float | None:
         """Returns the largest difference that is equal; None where a control shows it."""
         return OmegaConf.select(self.other, "parity.tolerance")
+
+    @property
+    def has_micro_batches(self) -> bool:
+        """Do both divide a batch among as many virtual workers, whose epoch's means are in the same order for a Task alone?"""
+        workers = {OmegaConf.select(side, "trainer.strategy.workers") for side in (self.reference, self.other)}
+        return len(workers) == 1 and None not in workers
 
     @property
     def processes(self) -> int:

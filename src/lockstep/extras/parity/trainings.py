@@ -27,6 +27,8 @@ from lockstep.extras.parity.larger_batches import take_larger_batches
 from lockstep.extras.parity.recorder import BatchRecorder, Observed, Recorder, divide, state
 from lockstep.extras.parity.records import Records
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Training
+from lockstep.extras.parity.tracer import Tracer
+from lockstep.models.task import Task
 from lockstep.trainer.batchnorm import is_batchnorm
 from lockstep.trainer.monitor import Monitor
 
@@ -39,11 +41,11 @@ _UNWANTED = (
 
 def train(training: Training, patience: float) -> Findings:
     """`lead` and `follow` run at the same time; `finish` trains freely, afterwards, and compares the state it ends with; `alone`
-    compares nothing."""
+    and `trace` compare nothing."""
     cfg: Any = OmegaConf.create(training.config)
     plan = Plan(**training.plan)
     datamodule, model, trainer = build(cfg, plan)
-    kind = {"lead": Leader, "follow": Follower, "finish": Finisher, "alone": BatchRecorder}[training.role]
+    kind = {"lead": Leader, "follow": Follower, "finish": Finisher, "alone": BatchRecorder, "trace": Tracer}[training.role]
     recorder = kind(cfg.interventions, Records(Path(training.folder), training.subfolder))
     wanted: list[Any] = [callback for callback in trainer.callbacks if not isinstance(callback, _UNWANTED)]  # pyright: ignore
     trainer.callbacks = [*wanted, recorder, Watchdog(patience, 3 * patience)]  # pyright: ignore[reportAttributeAccessIssue]
@@ -53,7 +55,7 @@ def train(training: Training, patience: float) -> Findings:
     with applied(cfg.interventions, model, plan.world_size):
         with calls:
             trainer.fit(model, datamodule)
-        if training.role in ("lead", "follow") and cfg.test:
+        if training.role in ("lead", "follow", "trace") and cfg.test:
             trainer.test(model, datamodule, verbose=False)
     recorder.close(trainer)
     facts = {
@@ -64,6 +66,7 @@ def train(training: Training, patience: float) -> Findings:
         "batch size": next((c.facts().get("batch_size") for c in wanted if isinstance(c, PlainLightning)), None),
         "said": [line for callback in wanted for line in getattr(callback, "causes", ())],
         "sgd": all(isinstance(optimizer, torch.optim.SGD) for optimizer in trainer.optimizers),
+        "task": isinstance(model, Task),
         "untrained": [name for name, _ in model.named_parameters() if name not in recorder.facts["trained"]],
     }
     return Findings(recorder.differences.all, recorder.facts | facts)

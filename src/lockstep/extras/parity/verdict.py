@@ -12,6 +12,7 @@ from lockstep.config.plan import Plan
 from lockstep.console import first_of
 from lockstep.extras.parity.comparison import Comparison, compare, in_larger_batches
 from lockstep.extras.parity.diagnosis import Explanation, explain
+from lockstep.extras.parity.places import find_place
 from lockstep.extras.parity.processes import Processes, SideFailed
 from lockstep.extras.parity.sides import AT_THE_END, Sides
 from lockstep.runs.validation import validated
@@ -21,6 +22,7 @@ _DRIFT = (
     "Why: rounding, which this training amplifies: the control's weights drift as far, by the order of the samples alone.\n"
     "     Take a lower learning rate or fewer parity.steps."
 )
+_NOWHERE = "Where: in no module, gradient, weight or buffer of any training step; what differs has been made of these afterwards."
 _UNKNOWN = "Why: none of the causes known here."
 
 
@@ -45,7 +47,8 @@ def parity(
     with ExitStack() as stack:
         if processes is None:
             folder = stack.enter_context(TemporaryDirectory(prefix="lockstep-parity-"))
-            processes = stack.enter_context(Processes(sides.processes, Path(folder), cfg.parity.timeout))
+            started = Processes(sides.processes, Path(folder), cfg.parity.timeout, fresh=sides.has_micro_batches)
+            processes = stack.enter_context(started)
         if cfg.parity.against == "one":
             sides = in_larger_batches(sides, processes)
         say("\nagainst ".join(f"{Plan.from_config(side)}, {side.trainer.precision}" for side in (sides.other, sides.reference)))
@@ -56,6 +59,10 @@ def parity(
         if comparison.equal:
             say(f"Equal {_extent(comparison)}.")
             return True
+        if comparison.sides.has_micro_batches and comparison.failure is None:
+            place = find_place(comparison, processes) or _NOWHERE
+            say(f"Not equal, first {_where(comparison)}.\n{place}\nCompared {_extent(comparison)}.")
+            return False
         explanations = explain(comparison, processes)
     if comparison.failure is not None and not explanations:
         raise _with_hint(comparison.failure, cfg)
