@@ -70,7 +70,8 @@ def main() -> None:
     print("| model | the bits | the verdict | right | what it names |\n|---|---|---|---|---|")
     with TemporaryDirectory() as folder:
         truth = hashes(given.only, Path(folder))
-        rows = [row(name, truth[name], Path(folder)) for name in given.only]
+        with Processes(3, Path(folder), fresh=True) as processes:
+            rows = [row(name, truth[name], processes) for name in given.only]
     print(f"\n{sum(rows)} of {len(rows)} right.")
     sys.exit(not all(rows))
 
@@ -108,9 +109,8 @@ def composed(name: str, size: int, more: list[str], config_name: str = "train") 
     return cfg
 
 
-def row(name: str, truth: set[str], folder: Path) -> bool:
-    with Processes(3, folder, fresh=name == "OrderOfSet") as processes:  # those that are forked have one seed for hashes
-        equal, place = verdict(name, processes)
+def row(name: str, truth: set[str], processes: Processes) -> bool:
+    equal, place = verdict(name, processes)
     right = is_right(name, len(truth) == 1, equal, place)
     words = ["identical" if same else "not identical" for same in (len(truth) == 1, equal)]
     print(f"| {name} | {' | '.join(words)} | {'yes' if right else 'NO'} | {place} |", flush=True)
