@@ -53,9 +53,9 @@ def undisturbed(sweep: Path) -> Path:
 def test_a_metric_that_it_does_not_log_is_refused_before_training_and_leaves_nothing(tmp_path: Path) -> None:
     done = train(*MINE, *TWO, "optimized_metric=val/acc", "trainer.check_val_every_n_epoch=3", "hydra.run.dir=run", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    *warnings, error = done.stderr.splitlines()
+    error = done.stderr.splitlines()[-1]  # Lightning's warnings stand before it
     assert error.startswith("optimized_metric=val/acc: the model logs ")
-    assert all("The `srun` command" in line or "rank_zero_warn" in line for line in warnings)  # where there is a SLURM
+    assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
