@@ -161,12 +161,14 @@ def _pass_on(number: int, ranks: list[Process], first: bool) -> None:
 
 def _outcome(codes: list[int | None], errors: Path) -> Outcome:
     """Returns the outcome of the rank that failed first, or exited first because it was asked to. A rank that ended without a
-    report (killed, or os._exit) precedes those that raised: they raise when a peer is gone, or end by SIGABRT."""
+    report (killed, or os._exit) precedes those that raised: they raise when a peer is gone, or end by SIGABRT. One that ended by
+    SIGABRT is the cause where the others say no more than that they have lost it."""
     if not any(codes):
         return Outcome(code=ExitCode.FINISHED)
     reports = {report["rank"]: report for report in (json.loads(file.read_text()) for file in errors.glob("*.json"))}
     silent = {rank: code for rank, code in enumerate(codes) if code and rank not in reports}
-    suspects = {rank: code for rank, code in silent.items() if code != -signal.SIGABRT} or ({} if reports else silent)
+    is_explained = any(not report.get("has_lost_rank") for report in reports.values())
+    suspects = {rank: code for rank, code in silent.items() if code != -signal.SIGABRT} or ({} if is_explained else silent)
     if suspects:
         rank, code = next(iter(suspects.items()))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code} and no word"

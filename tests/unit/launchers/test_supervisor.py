@@ -90,6 +90,11 @@ def test_an_abort_that_nobody_explains_is_named(tmp_path: Path) -> None:
     assert outcome == Outcome(code=1, reason="rank 1 was killed by SIGABRT", rank=1, is_silent=True)
 
 
+def test_an_abort_of_which_the_others_know_no_more_than_that_it_was_is_named(tmp_path: Path) -> None:
+    report(tmp_path, 0, time=1.0, reason="rank 1 has died; rank 0 has lost its connection to it", has_lost_rank=True)
+    assert _outcome([1, -signal.SIGABRT], tmp_path).reason == "rank 1 was killed by SIGABRT"
+
+
 def test_a_rank_that_ends_without_a_word_is_named_with_its_code(tmp_path: Path) -> None:
     assert _outcome([0, 3, 4], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 3 and no word", rank=1, is_silent=True)
 
