@@ -1,6 +1,7 @@
 """The very same bits on one process, two and four: weights, optimizer states, buffers and metrics of real trainings over gloo."""
 
 import copy
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
+from capabilities import is_there
 from fits import SMALL, KeepAll, become_rank, composed, last
 from lightning import Callback
 from ranks import in_ranks
@@ -34,6 +36,20 @@ CASES: dict[str, tuple[str, ...]] = {
     "plain": ("datamodule.batch_size=96", RAGGED, "datamodule.num_workers=1"),
     "resnet18": ("model=resnet18", *TINY, "datamodule.batch_size=7", "trainer.max_epochs=1"),
 }
+SMALL_NET = ("model.net.width=16", "model.net.depth=1", "trainer.max_epochs=1")
+OF_EXTRAS: dict[str, tuple[str, ...]] = {
+    "vit": ("model=vit", *SMALL_NET, "model.net.heads=2", "model.net.patch=4", *TINY, "datamodule.batch_size=10", RAGGED),
+    "gpt": ("model=gpt_nano", *SMALL_NET, "datamodule=text", "datamodule.context=8", "model/optimizer=muon"),
+}
+OF_EXTRAS["vit"] += ("datamodule.num_workers=1", "datamodule.augment={crop: 8, padding: 1}")
+OF_EXTRAS["gpt"] += (
+    f"datamodule.paths=[{Path(json.__file__).parent}]",
+    "datamodule.batch_size=1",
+    "trainer.limit_train_batches=4",
+    "trainer.precision=bf16-mixed",
+)
+NEEDS = {"vit": ("vit",), "gpt": ("language", "muon")}
+CASES |= {name: case for name, case in OF_EXTRAS.items() if all(map(is_there, NEEDS[name]))}
 ALONE = {"loop": ("model=mlp", "model/optimizer=sgd", "datamodule.batch_size=96")}
 # What says where a run was, and on how many processes.
 _PLACES = ("dirpath", "best_model_path", "best_k_models", "kth_best_model_path", "last_model_path")
