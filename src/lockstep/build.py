@@ -11,7 +11,7 @@ from lightning.pytorch.plugins.precision import DoublePrecision
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lockstep.callbacks import Forked, LastCheckpoint, Ranks, SteppedRate
+from lockstep.callbacks import LastCheckpoint, Ranks, SteppedRate
 from lockstep.callbacks.monitored import FirstValidation, MonitoredMetrics
 from lockstep.config.construct import Factory, construct
 from lockstep.config.metrics import monitored
@@ -27,6 +27,7 @@ from lockstep.models.from_checkpoint import load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.task import Task
 from lockstep.runs.continuation import check_continuation, check_length, is_own, trained_with
+from lockstep.runs.events import Subscribers
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.epoch_loop import install_fast_loop
 from lockstep.trainer.known_warnings import drop_commentary, ignore_warnings_about_tasks
@@ -44,7 +45,7 @@ def build(
 ) -> tuple[LightningDataModule | None, LightningModule, Trainer]:
     """Returns the three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world.
 
-    `checkpoint` is what the trainer will be fitted from: the run's own, or one that it forks."""
+    `checkpoint` is what the trainer will be fitted from: the run's own, or another one's that it begins from."""
     drop_commentary()
     trust = get_trust(cfg)
     if trust is not None:
@@ -56,8 +57,8 @@ def build(
         ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
     _add_callbacks(cfg, plan, model, datamodule, trainer)
-    if checkpoint is not None and not is_own(cfg, checkpoint):
-        trainer.callbacks.append(Forked())  # pyright: ignore[reportAttributeAccessIssue]
+    for subscriber in Subscribers.compose(cfg):
+        trainer.callbacks += subscriber.callbacks(cfg, model, checkpoint)  # pyright: ignore[reportAttributeAccessIssue]
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
@@ -140,14 +141,12 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
 
 
 def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkpoint: Path | None) -> int | None:
-    """Returns the optimizer step of the run's own checkpoint. Raises ConfigError where training can't go on from this one as
+    """Returns the optimizer step of the run's own checkpoint. Raises ConfigError where training can't go on from it as
     configured."""
-    if checkpoint is None:
+    if checkpoint is None or not is_own(cfg, checkpoint):
         return None
-    content = read_for(model, "resume" if is_own(cfg, checkpoint) else "fork", checkpoint)
+    content = read_for(model, "resume", checkpoint)
     check_length(cfg, content.get("epoch", 0), checkpoint)
-    if not is_own(cfg, checkpoint):
-        return None
     check_continuation(cfg, plan, content, checkpoint)
     return content.get("global_step")
 

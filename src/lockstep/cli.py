@@ -24,8 +24,7 @@ from lockstep.launchers.rank import attach_to_parent, report_to_parent
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.fork import command_to_fork
-from lockstep.runs.resume import command_to_continue
+from lockstep.runs.resume import command_to_begin, command_to_continue
 from lockstep.runs.validation import Prepared, refusing
 
 register_resolvers()
@@ -44,7 +43,7 @@ def start(main: Callable[[], Any]) -> None:
         if arguments is None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
             return
-        sys.argv[1:] = arguments if is_started_by_lockstep else command_to_fork(arguments)
+        sys.argv[1:] = arguments if is_started_by_lockstep else command_to_begin(arguments)
         config = read_inherited_config(sys.argv) if is_started_by_lockstep else None
         if config is None:
             main()

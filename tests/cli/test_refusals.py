@@ -5,18 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import started, train
+from commands import refused, started
 from PIL import Image
-
-
-def refused(folder: Path, *overrides: str, **env: str) -> str:
-    """The one line on standard error."""
-    before = sorted(folder.rglob("*"))
-    done = train(*overrides, cwd=folder, **env)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert sorted(folder.rglob("*")) == before
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr.strip()
 
 
 @pytest.mark.parametrize(
@@ -26,8 +16,6 @@ def refused(folder: Path, *overrides: str, **env: str) -> str:
         ("datamodule.global_batch_size=49 trainer.devices=2", "datamodule.global_batch_size=49: does not divide by"),
         ("trainer.accelerator=gpu", "trainer.accelerator=gpu: this machine shows no GPU"),
         ("optimized_metric=val/f1", "optimized_metric=val/f1: the model declares train/loss, train/acc"),
-        ("fork=nowhere.ckpt", "fork={tmp_path}/nowhere.ckpt: no such file"),
-        ("ckpt_path=a.ckpt", "ckpt_path=a.ckpt: a run begins from a checkpoint by fork=; accepted is fork=a.ckpt"),
         ("trainer.devices=[0", "trainer.devices=[0: not a valid override"),
         ("sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         ("hydra.launcher.jobs=2", "hydra.launcher.jobs=2: is for sweeps; accepted with -m"),
@@ -60,20 +48,6 @@ def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
         start = archive.infolist()[0].header_offset + 80
     (tmp_path / "flipped.ckpt").write_bytes(content[:start] + bytes([content[start] ^ 1]) + content[start + 1 :])
     assert refused(tmp_path, "init_from=flipped.ckpt").startswith("init_from=flipped.ckpt: the checkpoint is corrupt")
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_another_model_is_refused_by_the_ranks(tmp_path: Path) -> None:
-    torch.save({"state_dict": {"net.layers.1.weight": torch.zeros(3, 3)}}, tmp_path / "other.ckpt")
-    line = refused(tmp_path, "fork=other.ckpt", "model=mlp", "trainer.devices=2")
-    assert line.startswith(f"fork={tmp_path}/other.ckpt: of another model: net.layers.1.bias is only in the model")
-
-
-def test_a_sweep_of_forks_that_are_too_short_is_refused_once_before_any_job(tmp_path: Path) -> None:
-    torch.save({"state_dict": {}, "epoch": 3}, tmp_path / "old.ckpt")
-    line = refused(tmp_path, "fork=old.ckpt", "trainer.max_epochs=4,2", "-m")
-    assert line.startswith("job 1 (")
-    assert line.endswith(f"): trainer.max_epochs=2: {tmp_path}/old.ckpt is of epoch 3; accepted is as many, or -1")
 
 
 @pytest.mark.slow

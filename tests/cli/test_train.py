@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from capabilities import requires
 from commands import ROOT, python, runs, started, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -171,6 +172,7 @@ def test_a_limited_run_has_so_many_steps(tmp_path: Path) -> None:
     assert record(run)["steps"] == 3 * 10
 
 
+@requires("fork")
 def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
     last = one[0] / "checkpoints" / "last.ckpt"
     done = train(f"fork='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path)

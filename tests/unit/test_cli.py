@@ -56,7 +56,7 @@ def test_an_unknown_key_is_one_line_with_the_keys_there_are(
 def test_the_keys_of_hydra_are_not_offered(compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> None:
     line = explained("sede=1", compose, monkeypatch)
     accepted = line.partition("accepted are ")[2].partition(";")[0].split(", ")
-    assert {"model", "datamodule", "trainer", "seed", "fork", "run_dir"} <= set(accepted)
+    assert {"model", "datamodule", "trainer", "seed", "run_dir"} <= set(accepted)
     assert "hydra" not in accepted
 
 

@@ -22,7 +22,6 @@ from lockstep.launchers.inherited_config import FILE, read_inherited_config
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs import resume
 from lockstep.runs.composition import CONF
-from lockstep.runs.fork import command_to_fork
 from lockstep.runs.identity import Identity
 from lockstep.runs.resume import command_to_continue
 from lockstep.runs.saved import saved_config
@@ -68,17 +67,17 @@ def test_there_are_fifty_and_more() -> None:
 
 
 @pytest.mark.parametrize("how", COMMAND_LINES)
-def test_a_run_that_says_so_is_not_continued_and_not_forked(how: str, stranger: Path) -> None:
+def test_a_run_that_says_so_is_not_continued(how: str, stranger: Path) -> None:
     Identity("its id", *command_line(how, stranger), None).write(stranger)
-    for spell_out, key in ((command_to_continue, "resume"), (command_to_fork, "fork")):
-        with pytest.raises(ConfigError) as refused:
-            spell_out([f"{key}={stranger}"])
-        assert "\n" not in str(refused.value)
-        assert str(stranger) in str(refused.value)
+    with pytest.raises(ConfigError) as refused:
+        command_to_continue([f"resume={stranger}"])
+    assert "\n" not in str(refused.value)
+    assert str(stranger) in str(refused.value)
 
 
-def test_what_a_fork_names_is_trusted_as_what_its_source_names(stranger: Path) -> None:
-    cfg = OmegaConf.create({"allow": [], "resume": None, "run_dir": "logs/own", "fork": f"{stranger}/checkpoints/last.ckpt@3"})
+def test_a_run_that_begins_from_a_checkpoint_is_trusted_as_its_source(stranger: Path) -> None:
+    source = f"{stranger}/checkpoints/last.ckpt@3"
+    cfg = OmegaConf.create({"allow": [], "resume": None, "run_dir": "logs/own", "begin_from": source})
     assert isinstance(cfg, DictConfig)
     assert source_directory(cfg) == stranger
     cfg.model = {"_target_": "logs.evil.Data"}

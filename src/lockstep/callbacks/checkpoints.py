@@ -147,7 +147,7 @@ def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodu
     batches, now, consumed = loop["epoch_loop.batch_progress"], datamodule.order_facts()["samples_per_batch"], datamodule.start[1]
     if now != then:
         batches["total"] |= {name: value * then // now for name, value in batches["total"].items()}
-    if saved["consumed"] and not consumed:  # a fork begins the epoch again
+    if saved["consumed"] and not consumed:  # the epoch begins again
         rewind_progress(loop, within=False)
     elif now != then or saved["consumed"] != consumed:
         batches["current"] |= dict.fromkeys(batches["current"], consumed // now)

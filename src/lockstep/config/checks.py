@@ -60,7 +60,7 @@ def check_rules(cfg: DictConfig, rules: Mapping[str, Rule]) -> None:
 
 def _has_checkpoint(cfg: DictConfig) -> bool:
     """Does this run go on from a checkpoint, of its own or of another run?"""
-    if OmegaConf.select(cfg, "fork") is not None:
+    if OmegaConf.select(cfg, "begin_from") is not None:
         return True
     run_dir = OmegaConf.select(cfg, "resume")
     return run_dir is not None and any(Path(run_dir).glob("checkpoints/*.ckpt"))

@@ -17,7 +17,7 @@ from lockstep.errors import config_error
 from lockstep.places import CONF, project
 
 ALLOW = "allow"  # the root key: null where a config was read from no directory
-_OF_THE_COMMAND = (ALLOW, "resume", "overwrite", "run_dir")
+_OF_THE_COMMAND = (ALLOW, "resume", "begin_from", "overwrite", "run_dir")
 # Of Hydra's own settings those that run, import and write nothing: how much is logged, and a sweep's numbers.
 _OF_HYDRA = (
     r"hydra\.verbose",
@@ -137,7 +137,7 @@ def source_directory(cfg: DictConfig) -> Path | None:
     in which nothing is trusted then, while a sweep has not given the run its own."""
     if OmegaConf.select(cfg, ALLOW) is None:
         return None
-    if not OmegaConf.select(cfg, "resume") and (checkpoint := OmegaConf.select(cfg, "fork")) is not None:
+    if not OmegaConf.select(cfg, "resume") and (checkpoint := OmegaConf.select(cfg, "begin_from")) is not None:
         return split_step(checkpoint)[0].parent.parent
     places = (OmegaConf.select(cfg, key, throw_on_resolution_failure=False) for key in ("resume", "hydra.sweep.dir", "run_dir"))
     return next((Path(place) for place in places if place), Path.cwd())

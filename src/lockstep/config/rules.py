@@ -83,7 +83,7 @@ SWITCHES = ("test", "overwrite", "fresh_processes")
 ROOT: dict[str, Rule] = {
     **dict.fromkeys(SWITCHES, YES_NO),
     **dict.fromkeys(("max_processes_per_core", "base_batch_size"), integer(1)),
-    **dict.fromkeys(("resume", "fork", "init_from"), TEXT.or_null()),
+    **dict.fromkeys(("resume", "init_from"), TEXT.or_null()),
     "name": Rule("accepted is text, of which no part is ..", lambda v: TEXT.test(v) and ".." not in v.split("/")),
     "seed": SEED,
     "allow": some("names of modules and classes", TEXT).or_null(),

@@ -3,6 +3,7 @@
 import logging
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,11 @@ log = logging.getLogger(__name__)
 # Of what a checkpoint says about the order of samples, the keys that set it, and what may be another when a run continues.
 _KEYS = {"seed": "seed", "length": "datamodule"}
 _MAY_CHANGE = {"epoch", "consumed", "samples_per_batch", "world_size"}
+
+
+def order_key(name: str) -> str:
+    """Returns the config key that sets one of the facts of an order."""
+    return _KEYS.get(name, f"datamodule.{name}")
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,7 @@ class DataModule(LightningDataModule):
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
         self.start = (0, 0)  # the epoch, and how many samples of its global order are consumed
-        self.is_forked = False  # may what a checkpoint says of the order be another now
-        self.changed_keys: list[str] = []  # by which a fork has other data than the checkpoint's
+        self.find_place: Callable[[dict[str, int], list[str]], int] | None = None  # see load_state_dict
 
     @abstractmethod
     def load(self) -> Splits:
@@ -137,19 +142,20 @@ class DataModule(LightningDataModule):
         return {"epoch": self.trainer.current_epoch, "consumed": consumed} | order
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Raises ConfigError where a run that is not forked would continue within an epoch in another order, or in other global
-        batches."""
+        """Raises ConfigError where a run would continue within an epoch in another order, or in other global batches; unless
+        there is `find_place`, which is given what was saved, and what is another now, and returns how many samples of the epoch
+        count as consumed."""
         if not self._is_trained:
             return
         now, consumed = self.order_facts(), state_dict["consumed"]
         saved = {"shuffle": now["shuffle"]} | state_dict  # an older checkpoint does not say it
         names = sorted((now | saved).keys() - _MAY_CHANGE)
         other = [name for name in names if now.get(name, 0) != saved.get(name, 0)]  # 0 is of an option that is not there
-        if consumed and other and not self.is_forked:
+        if consumed and self.find_place is not None:
+            consumed = self.find_place(state_dict, other)
+        elif consumed and other:
             accepted = f"the checkpoint is from within an epoch, with {saved.get(other[0], 0)}; accepted is the same"
-            raise config_error(_KEYS.get(other[0], f"datamodule.{other[0]}"), now.get(other[0], 0), accepted)
-        if consumed and (other or self.changed_keys):
-            consumed = self._place_in_another_order(state_dict, other)
+            raise config_error(order_key(other[0]), now.get(other[0], 0), accepted)
         strategy = self.trainer and self.trainer.strategy
         if now["world_size"] != state_dict["world_size"] and not getattr(strategy, "has_same_bits", False):
             log.info(
@@ -157,16 +163,6 @@ class DataModule(LightningDataModule):
                 "but sums in another order, so that the weights will not be bit-equal"
             )
         self.start = (state_dict["epoch"], consumed)
-
-    def _place_in_another_order(self, saved: dict[str, int], other: list[str]) -> int:
-        """How many samples of the epoch count as consumed: whole global batches of other ones, none in another order."""
-        batch, consumed = self.order_facts()["global_batch_size"], saved["consumed"]
-        place = consumed // batch * batch if other == ["global_batch_size"] and not self.changed_keys else 0
-        if place != consumed:
-            keys = ", ".join(self.changed_keys or [_KEYS.get(name, f"datamodule.{name}") for name in other])
-            where = f"epoch {saved['epoch']} goes on at sample {place} of its order, not at {consumed}"
-            log.warning(f"Not carried over from the checkpoint: {where}, since {keys} is another")
-        return place
 
     def order_facts(self) -> dict[str, int]:
         """What decides which samples an epoch's batches have, and how many, over all processes."""

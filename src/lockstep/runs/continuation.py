@@ -20,7 +20,7 @@ def trained_with(plan: Plan) -> dict[str, Any]:
 
 
 def is_own(cfg: DictConfig, checkpoint: Path) -> bool:
-    """Does a checkpoint lie in the run's own directory, so that it is the same run that goes on; else it is forked."""
+    """Does a checkpoint lie in the run's own directory, so that it is the same run that goes on; else a new one begins."""
     return checkpoint.is_relative_to(cfg.run_dir)
 
 

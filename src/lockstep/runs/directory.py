@@ -18,7 +18,6 @@ from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import can_resume, launcher, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.events import Subscribers
-from lockstep.runs.fork import describe_origin
 from lockstep.runs.identity import FILE, Identity, check_files
 from lockstep.runs.locks import Lock
 
@@ -153,11 +152,13 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     Raises ConfigError for a directory that is another run's, unless that is to be set aside.
     """
     directory, is_named = read_folder(config, "hydra.run.dir"), config.resume is not None
-    rank = this_rank()
+    subscribers, rank = Subscribers.compose(config), this_rank()
     if rank is not None and rank.started_by == "parent":
         return is_named or restarts() > 0
+    takes_global = "global_batch_size" in (config.get("datamodule") or {})
+    new = Identity.new(command, global_batch_size if takes_global else None, subscribers.of_one_start)
     if rank is not None and rank.global_rank > 0:
-        return _saved_identity(directory, command, is_named) is not None
+        return _saved_identity(directory, new, is_named) is not None
     if is_named and absolute(config.resume) != directory:
         raise config_error("resume", config.resume, f"accepted on the command line alone, as resume={config.resume}")
     key = "resume" if is_named else "hydra.run.dir"
@@ -165,24 +166,22 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
         _check_no_sweep(directory)
     check_files(directory, key)
     OWN_DIRECTORY.take(directory, key)
-    takes_global = "global_batch_size" in (config.get("datamodule") or {})
-    current = Identity.new(command, global_batch_size if takes_global else None)
-    saved = _saved_identity(directory, command, is_named)
-    if saved is not None:
-        current = replace(current, id=saved.id, forked_from=saved.forked_from)
-    elif _has_run(directory):
+    saved = _saved_identity(directory, new, is_named)
+    if saved is None and _has_run(directory):
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")
-    if saved is None and config.get("fork") is not None:
-        current = replace(current, forked_from=describe_origin(config.fork, command))
-    for subscriber in Subscribers.compose(config):
+    if saved is None:
+        current = replace(new, forked_from=subscribers.describe_origin(config, command))
+    else:
+        current = replace(new, id=saved.id, forked_from=saved.forked_from)
+    for subscriber in subscribers:
         subscriber.claim(config, directory, current.id, saved is None)
     with _writing(directory, "hydra.run.dir"):
         current.write(directory)
     return saved is not None
 
 
-def _saved_identity(directory: Path, command: CommandLine, is_named: bool) -> Identity | None:
+def _saved_identity(directory: Path, new: Identity, is_named: bool) -> Identity | None:
     """Returns the identity of the run in a directory where this start resumes it: because `resume` names it, or because the same
     command has begun it, whose ranks are started again or meet again at their rendezvous. Each rank reads it for itself, before
     or after rank zero has written it anew: the answer is the same."""
@@ -190,7 +189,7 @@ def _saved_identity(directory: Path, command: CommandLine, is_named: bool) -> Id
     if saved is None or is_named:
         return saved
     is_over = not restarts() and (read_json(directory / "status.json") or {}).get("status") == "finished"
-    return None if is_over or saved.overrides != Identity.new(command, None).overrides else saved
+    return None if is_over or saved.overrides != new.overrides else saved
 
 
 def _has_run(directory: Path) -> bool:

@@ -6,9 +6,9 @@ Lightning's sees what happens in training.
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
@@ -18,11 +18,22 @@ from lockstep.config.construct import construct
 from lockstep.config.plan import Plan
 from lockstep.config.read import get_trust
 from lockstep.errors import config_error
+from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import register_resolvers
 from lockstep.places import CONF
+from lockstep.runs.identity import Identity
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 POLL = 1.0  # seconds between two looks at the checkpoints
+
+
+class Origin(NamedTuple):
+    """A checkpoint of another run that a run begins from, and how far training was."""
+
+    path: Path
+    step: int
+    epoch: int
 
 
 class RunEvents:
@@ -33,6 +44,7 @@ class RunEvents:
     """
 
     settings: ClassVar[Sequence[str]] = ()  # root keys of the config that change nothing of what a run computes
+    of_one_start: ClassVar[Sequence[str]] = ()  # and those that say how one command starts, not what the run is
     unfilled: ClassVar[Mapping[str, tuple[Any, Any]]] = {}  # by key: a value that `fill_in` replaces, and one to plan with
 
     def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
@@ -43,6 +55,10 @@ class RunEvents:
 
     def fetch(self, wanted: str, values: Mapping[str, str], directory: Path) -> None:
         """Brings the run that `resume=WANTED` names to its directory, where it may be missing or older."""
+
+    def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None) -> list[str]:
+        """Returns the arguments of a command as Hydra is to read them. `saved` says what the run is that the command resumes."""
+        return arguments
 
     def objection(self, key: str, value: Any, where: Path, wanted: str | None) -> str | None:
         """Returns why an override that was read from the directory `where` must not be followed, None if it may be."""
@@ -58,6 +74,16 @@ class RunEvents:
 
     def claim(self, cfg: DictConfig, directory: Path, run_id: str, is_new: bool) -> None:
         """Called when the run has taken its directory and has not written into it yet."""
+
+    def origin(self, cfg: DictConfig) -> Origin | None:
+        """Returns the checkpoint of another run that this one begins from, None where it begins anew."""
+
+    def describe_origin(self, cfg: DictConfig, command: CommandLine) -> dict[str, Any] | None:
+        """Returns what the record of a new run says of the checkpoint that it begins from."""
+
+    def callbacks(self, cfg: DictConfig, model: Any, checkpoint: Path | None) -> list[Any]:
+        """Returns callbacks of Lightning's that come after all others. `checkpoint`: what training goes on from."""
+        return []
 
     def begin(self, cfg: DictConfig, directory: Path) -> None:
         """Called when status.json says that the run is running."""
@@ -104,6 +130,21 @@ class Subscribers:
     def settings(self) -> list[str]:
         return [key for subscriber in self for key in subscriber.settings]
 
+    @property
+    def of_one_start(self) -> list[str]:
+        return [key for subscriber in self for key in subscriber.of_one_start]
+
+    def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None = None) -> list[str]:
+        for subscriber in self:
+            arguments = subscriber.arguments(arguments, values, saved)
+        return arguments
+
+    def origin(self, cfg: DictConfig) -> Origin | None:
+        return _first(one.origin(cfg) for one in self)
+
+    def describe_origin(self, cfg: DictConfig, command: CommandLine) -> dict[str, Any] | None:
+        return _first(one.describe_origin(cfg, command) for one in self)
+
     def derive(self, config: DictConfig) -> None:
         for subscriber in self:
             subscriber.derive(config)
@@ -117,10 +158,10 @@ class Subscribers:
         return any(key in one.unfilled and value == str(one.unfilled[key][0]) for one in self)
 
     def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
-        return next((place for one in self if (place := one.locate(wanted, values)) is not None), None)
+        return _first(one.locate(wanted, values) for one in self)
 
     def objection(self, key: str, value: Any, where: Path, wanted: str | None = None) -> str | None:
-        return next((why for one in self if (why := one.objection(key, value, where, wanted)) is not None), None)
+        return _first(one.objection(key, value, where, wanted) for one in self)
 
     def begin(self, cfg: DictConfig, directory: Path) -> None:
         self._tell("begin", cfg, directory)
@@ -151,6 +192,10 @@ class Subscribers:
                     reason = " ".join(str(error).split()) or type(error).__name__
                     log.warning(f"events.{name} has failed in {event} ({type(error).__name__}: {reason}); the run goes on")
                 self._failed.add((name, event))
+
+
+def _first(answers: Iterable[T | None]) -> T | None:
+    return next((answer for answer in answers if answer is not None), None)
 
 
 def _stamps(folder: Path) -> dict[str, Stamp | None]:

@@ -17,7 +17,7 @@ from lockstep.launchers.command_line import CommandLine
 
 FILE = "run.json"
 # Keys that say how one command starts, not what the run is.
-OF_ONE_START = ("resume", "fork", "overwrite", "hydra.run.dir", "allow")
+OF_ONE_START = ("resume", "begin_from", "overwrite", "hydra.run.dir", "allow")
 
 _CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
 _SAYS_THE_BATCH = {"datamodule", "datamodule.batch_size", "datamodule.global_batch_size"}
@@ -31,7 +31,8 @@ class Identity:
     flags: of Hydra's command line, as they name the config.
     overrides: of the first start and of all resumptions since.
     global_batch_size: in samples; None where the datamodule has no such key.
-    forked_from: of a run that was begun by fork=: the other run's id, its step and checkpoint, and the keys that were changed.
+    forked_from: of a run that has begun from another one's checkpoint: that run's id, the step, the checkpoint, and the keys that
+        were changed.
     """
 
     id: str
@@ -41,8 +42,9 @@ class Identity:
     forked_from: dict[str, Any] | None = None
 
     @classmethod
-    def new(cls, command: CommandLine, global_batch_size: int | None) -> Self:
-        overrides = [item for item in (*command.overrides, *command.hydra_overrides) if override_key(item) not in OF_ONE_START]
+    def new(cls, command: CommandLine, global_batch_size: int | None, of_one_start: Sequence[str] = ()) -> Self:
+        left_out = {*OF_ONE_START, *of_one_start}
+        overrides = [item for item in (*command.overrides, *command.hydra_overrides) if override_key(item) not in left_out]
         return cls(uuid.uuid4().hex, list(command.flags), overrides, global_batch_size)
 
     @classmethod
@@ -67,7 +69,7 @@ class Identity:
     def with_changes(self, new: Sequence[str]) -> list[str]:
         """The run's overrides and those that are new, of which the last of each key counts. The global batch stays, whatever the
         number of processes."""
-        known = [item.replace("ckpt_path=", "fork=", 1) for item in self.overrides]  # as it was called before
+        known = list(self.overrides)
         keys = {override_key(item) for item in new if item not in known}
         if self.global_batch_size is not None and keys & _CHANGES_THE_WORLD and not keys & _SAYS_THE_BATCH:
             known.append(f"datamodule.global_batch_size={self.global_batch_size}")

@@ -37,9 +37,10 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
     if wanted == "last" and rank is not None:
         raise config_error("resume", wanted, f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory")
-    subscribers = Subscribers.before_composition()
-    run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else _fetched(wanted, overrides, subscribers)
-    new = [item for item in overrides if override_key(item) not in OF_ONE_START and not _is_filled_in(item, subscribers)]
+    subscribers, values = Subscribers.before_composition(), values_by_key(overrides)
+    run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else _fetched(wanted, values, subscribers)
+    left_out = {*OF_ONE_START, *subscribers.of_one_start}
+    new = [item for item in overrides if override_key(item) not in left_out and not _is_filled_in(item, subscribers)]
     if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
     check_files(run_dir, "resume")
@@ -54,16 +55,19 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         run_dir, saved.overrides, saved.flags, given, lambda key, value: subscribers.objection(key, value, run_dir, wanted)
     )
     _check([item for item in new if item not in saved.overrides])
-    checkpoint = (saved.forked_from or {}).get("checkpoint")
-    if values_by_key(overrides).get("fork", "null") not in ("null", checkpoint):
-        raise config_error("fork", values_by_key(overrides)["fork"], _OF_ITS_OWN)
-    where = [] if checkpoint is None else [f"fork={quote(checkpoint)}"]
-    where += [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
-    return [*saved.flags, *flags, *saved.with_changes(new), given.override, *where]
+    where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
+    spelled_out = [*saved.flags, *flags, *saved.with_changes(new), given.override, *where]
+    return subscribers.arguments(spelled_out, values, saved)
 
 
-def _fetched(wanted: str, overrides: Sequence[str], subscribers: Subscribers) -> Path:
-    values = values_by_key(overrides)
+def command_to_begin(arguments: list[str]) -> list[str]:
+    """The arguments as subscribers of a run's events want them read; as they are where `resume=` is among them."""
+    values = values_by_key(split_flags(arguments)[1])
+    is_resumed = values.get("resume", "null") != "null"
+    return arguments if is_resumed else Subscribers.before_composition().arguments(arguments, values)
+
+
+def _fetched(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
     run_dir = locate_run(wanted, values, subscribers)
     for subscriber in subscribers:
         subscriber.fetch(wanted, values, run_dir)
@@ -71,6 +75,7 @@ def _fetched(wanted: str, overrides: Sequence[str], subscribers: Subscribers) ->
 
 
 def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
+    """Returns the value of each key that is overridden, as text."""
     return {override_key(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
 
 

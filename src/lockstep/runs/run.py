@@ -30,7 +30,6 @@ from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.events import Subscribers
-from lockstep.runs.fork import find_checkpoint
 from lockstep.runs.identity import Identity, read_run_id
 from lockstep.runs.validation import Prepared
 
@@ -132,10 +131,8 @@ class Run:
             OWN_DIRECTORY.has_begun = True
         if not self.is_parent:
             self.checkpoint = self._own_checkpoint() if self.is_resumed else None
-            if self.checkpoint is None and OmegaConf.select(self.cfg, "fork") is not None:
-                forked = find_checkpoint(self.cfg.fork)
-                self.checkpoint = forked.path
-                log.info(f"Forked from {forked.path}, at step {forked.step}")
+            if self.checkpoint is None and (origin := Subscribers.compose(self.cfg).origin(self.cfg)) is not None:
+                self.checkpoint = origin.path
             if self.checkpoint is not None:
                 self.cfg.init_from = None
 

@@ -19,7 +19,7 @@ def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ())
     path = run_dir / ".hydra" / "config.yaml"
     cfg = _read(path, run_dir)
     cfg.run_dir, cfg.name = str(run_dir), run_dir.parent.name  # were asked of Hydra, which is not running now
-    cfg.resume = cfg.fork = None
+    cfg.resume = cfg.begin_from = None
     cfg.allow = list(allow)
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group

@@ -22,7 +22,7 @@ from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.continuation import check_length
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.fork import find_checkpoint
+from lockstep.runs.events import Subscribers
 from lockstep.runs.record import git_commit
 from lockstep.runs.validation import validated
 from lockstep.sweeps.executor import Executor
@@ -172,9 +172,8 @@ class Sweep:
             cfg, plan = validated(full, unfilled=True, target_nodes=self.executor.target_nodes(full))
         finally:
             HydraConfig.instance().set_config(self.config)
-        if cfg.fork is not None:
-            checkpoint = find_checkpoint(cfg.fork)
-            check_length(cfg, checkpoint.epoch, checkpoint.path)
+        if (origin := Subscribers.compose(cfg).origin(cfg)) is not None:
+            check_length(cfg, origin.epoch, origin.path)
         if plan.device_ids is not None:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
         return full, cfg, plan

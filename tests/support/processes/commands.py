@@ -124,3 +124,13 @@ def train(
 def runs(folder: Path) -> list[Path]:
     """The run directories below folder/logs, oldest first."""
     return sorted((path.parent for path in folder.glob("logs/*/*/status.json")), key=lambda path: path.stat().st_mtime)
+
+
+def refused(folder: Path, *overrides: str, **env: str) -> str:
+    """The one line on standard error."""
+    before = sorted(folder.rglob("*"))
+    done = train(*overrides, cwd=folder, **env)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert sorted(folder.rglob("*")) == before
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.strip()

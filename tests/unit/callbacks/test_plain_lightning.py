@@ -70,6 +70,7 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
 
 
 @pytest.mark.filterwarnings(GOES_ON)
+@requires("fork")
 @pytest.mark.parametrize(("override", "steps"), [("datamodule.batch_size=200", 20 + 7), ("+datamodule.num_workers=0", 28)])
 def test_a_fork_with_other_batches_begins_its_epoch_again(
     override: str, steps: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from built import SMALL, built, same_weights
+from capabilities import requires
 from omegaconf import DictConfig
 
 from lockstep.checkpointing import read_checkpoint
@@ -97,14 +98,14 @@ def test_a_head_of_another_shape_is_left_out_when_asked_for_and_what_was_taken_i
         built(compose(*SMALL, head[2], "init_without=xyz"))
 
 
-def test_what_is_forked_is_only_checked_here_and_restored_by_lightning(
+def test_what_a_run_begins_from_is_only_checked_here_and_restored_by_lightning(
     trained: tuple[Path, Classifier], compose: Callable[..., DictConfig]
 ) -> None:
     _, started, _ = built(compose(*SMALL), trained[0] / "checkpoints" / "last.ckpt")
     assert same_weights(started.state_dict(), built(compose(*SMALL))[1].state_dict())
 
 
-@pytest.mark.parametrize("key", ["init_from", "fork"])
+@pytest.mark.parametrize("key", ["init_from", pytest.param("fork", marks=requires("fork"))])
 @pytest.mark.parametrize(
     ("override", "difference"),
     [

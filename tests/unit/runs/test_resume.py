@@ -15,7 +15,6 @@ from lockstep.errors import ConfigError
 from lockstep.launchers.environment import Rank
 from lockstep.runs import record, resume
 from lockstep.runs.composition import CONF
-from lockstep.runs.fork import command_to_fork
 from lockstep.runs.identity import Identity
 from lockstep.runs.resume import command_to_continue, newest_unfinished
 
@@ -103,22 +102,10 @@ def test_what_the_checkpoint_holds_can_not_be_changed(override: str, tmp_path: P
     assert command_to_continue([f"resume={run}", "seed=2"]) is not None  # as it is
 
 
-def test_another_checkpoint_is_another_run(tmp_path: Path) -> None:
+def test_other_weights_are_another_run(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
-    for key in ("fork", "init_from"):
-        with pytest.raises(ConfigError, match=rf"^{key}=other.ckpt: a run is resumed from its own checkpoint"):
-            command_to_continue([f"resume={run}", f"{key}=other.ckpt"])
-
-
-def test_a_fork_is_continued_and_says_of_what(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
-    origin = {"run": "another", "step": 7, "checkpoint": "/a/checkpoints/last.ckpt@7", "changed": ["seed"]}
-    Identity("its id", [], FIRST, None, origin).write(run)
-    for said in ([], ["fork=/a/checkpoints/last.ckpt@7"]):  # as a sweep does
-        command = command_to_continue([f"resume={run}", *said])
-        assert command is not None
-        assert command[-3:-1] == ["fork='/a/checkpoints/last.ckpt@7'", f"hydra.run.dir={quote(str(run))}"]
-        assert command_to_fork(command) == command
+    with pytest.raises(ConfigError, match=r"^init_from=other.ckpt: a run is resumed from its own checkpoint"):
+        command_to_continue([f"resume={run}", "init_from=other.ckpt"])
 
 
 @pytest.mark.parametrize(

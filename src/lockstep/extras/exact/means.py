@@ -97,7 +97,7 @@ class WorkerMeans(Callback):
             return
         saved = checkpoint.get("exact", {"workers": None})
         is_same = saved["workers"] == self.workers
-        if not is_same and not trainer.datamodule.is_forked:
+        if not is_same and trainer.datamodule.find_place is None:
             before = "null" if saved["workers"] is None else saved["workers"]
             raise config_error("trainer.exact", self.workers, f"the checkpoint is of {before}; accepted is the same, or fork=")
         if is_same and self._means and "sums" in saved:

@@ -3,6 +3,7 @@
 import logging
 import math
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lockstep.callbacks.checkpoints import rewind_progress
 from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.config.checkpoint_file import split_step
-from lockstep.datamodules.base import DataModule
+from lockstep.datamodules.base import DataModule, order_key
 from lockstep.runs.identity import FILE, Identity
 from lockstep.trainer.steps import batches_trained
 
@@ -43,8 +44,8 @@ class Forked(Callback):
         origin = None if identity is None else identity.forked_from
         self.is_changed = origin is None or bool(origin["changed"])
         if stage == "fit" and isinstance(trainer.datamodule, DataModule):
-            trainer.datamodule.is_forked = True
-            trainer.datamodule.changed_keys = _changed_data(origin, (*_LOADING, *_BATCHES))
+            changed = _changed_data(origin, (*_LOADING, *_BATCHES))
+            trainer.datamodule.find_place = partial(_place_in_another_order, trainer.datamodule, changed)
         self._changed_batches = _changed_data(origin, _LOADING)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -86,6 +87,19 @@ class Forked(Callback):
             _move(config, trainer, self._schedules[number] if number < len(self._schedules) else {})
         rates.forget()
         self._checkpoint = {}
+
+
+def _place_in_another_order(datamodule: DataModule, changed: list[str], saved: dict[str, int], other: list[str]) -> int:
+    """How many samples of the epoch count as consumed: whole global batches of other ones, none in another order."""
+    batch, consumed = datamodule.order_facts()["global_batch_size"], saved["consumed"]
+    if not other and not changed:
+        return consumed
+    place = consumed // batch * batch if other == ["global_batch_size"] and not changed else 0
+    if place != consumed:
+        keys = ", ".join(changed or map(order_key, other))
+        where = f"epoch {saved['epoch']} goes on at sample {place} of its order, not at {consumed}"
+        log.warning(f"Not carried over from the checkpoint: {where}, since {keys} is another")
+    return place
 
 
 def _changed_data(origin: dict[str, Any] | None, same_with: tuple[str, ...]) -> list[str]:

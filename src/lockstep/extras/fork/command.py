@@ -3,45 +3,43 @@
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lockstep.config.checkpoint_file import split_step
-from lockstep.config.overrides import override_key, quote, split_flags, unquote
+from lockstep.config.overrides import override_key, quote, split_flags
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.config.urls import refuse_url
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.events import Subscribers
-from lockstep.runs.identity import OF_ONE_START, Identity, check_files
+from lockstep.runs.events import Origin, Subscribers
+from lockstep.runs.identity import Identity, check_files
 
 log = logging.getLogger(__name__)
 KEY = "fork"
 _FIRST = ("last.ckpt", "previous.ckpt", "best.ckpt")
 
 
-def command_to_fork(arguments: Sequence[str]) -> list[str]:
-    """The arguments with a `fork=` among them spelled out: what the other run was started with, then what is new, and the
-    checkpoint with its step. Without one as they are.
+def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
+    """The arguments with `fork=WANTED` among them spelled out: what the other run was started with, then what is new, and the
+    checkpoint with its step.
 
     Done before Hydra starts, as for `resume`. Raises ConfigError where there is no such checkpoint, or the other run's
     directory says what a directory may not.
     """
     flags, overrides = split_flags(arguments)
-    values = {override_key(item): unquote(item.partition("=")[2]) for item in overrides}
-    if values.get("ckpt_path", "null") != "null":
-        words = f"a run begins from a checkpoint by fork=; accepted is fork={values['ckpt_path']}"
-        raise config_error("ckpt_path", values["ckpt_path"], words)
-    if (wanted := values.get(KEY, "null")) == "null" or values.get("resume", "null") != "null":
-        return list(arguments)
     source = _identity_of(wanted)
     if source is not None:
         given = Given.from_arguments(arguments)
         _check(source, _run_dir(wanted), given)
         new = [item for item in overrides if override_key(item) not in (KEY, "allow")]
-        arguments = [*source.flags, *flags, *source.with_changes(new), given.override, f"{KEY}="]
+        arguments = [*source.flags, *flags, *_without_checkpoint(source.with_changes(new)), given.override, f"{KEY}="]
     checkpoint = find_checkpoint(wanted)
     pinned = f"{KEY}={quote(f'{checkpoint.path}@{checkpoint.step}')}"
     return [pinned if override_key(item) == KEY else item for item in arguments]
+
+
+def _without_checkpoint(overrides: Sequence[str]) -> list[str]:
+    return [item for item in overrides if override_key(item) != "ckpt_path"]  # as `fork` was called before
 
 
 def _check(source: Identity, run_dir: Path, given: Given) -> None:
@@ -72,15 +70,7 @@ def _run_dir(wanted: str) -> Path:
     return path if path.is_dir() else path.parent.parent
 
 
-class Checkpoint(NamedTuple):
-    """A file and how far training was."""
-
-    path: Path
-    step: int
-    epoch: int
-
-
-def find_checkpoint(wanted: str) -> Checkpoint:
+def find_checkpoint(wanted: str) -> Origin:
     """The file that `fork=WANTED` names. A step that is named is looked for in the other files of the folder too: a run that goes
     on replaces its last.ckpt. Raises ConfigError, with the steps that there are, where none has it."""
     path, step = split_step(wanted)
@@ -106,7 +96,7 @@ def _files(folder: Path) -> list[Path]:
     return [names[name] for name in (*_FIRST, *(name for name in names if name not in _FIRST)) if name in names]
 
 
-def _readable(files: Sequence[Path]) -> Iterator[Checkpoint]:
+def _readable(files: Sequence[Path]) -> Iterator[Origin]:
     for file in files:
         try:
             yield _opened(file)
@@ -114,9 +104,9 @@ def _readable(files: Sequence[Path]) -> Iterator[Checkpoint]:
             log.warning(error)
 
 
-def _opened(file: Path) -> Checkpoint:
+def _opened(file: Path) -> Origin:
     content = _read(file)
-    return Checkpoint(file, content.get("global_step", 0), content.get("epoch", 0))
+    return Origin(file, content.get("global_step", 0), content.get("epoch", 0))
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -138,6 +128,6 @@ def describe_origin(checkpoint: str, command: CommandLine) -> dict[str, Any]:
         run, known = run_id_in(_read(path)), []
     else:
         run, known = source.id, source.overrides
-    overrides = [item for item in (*command.overrides, *command.hydra_overrides) if override_key(item) not in OF_ONE_START]
+    overrides = Identity.new(command, None, [KEY]).overrides
     changed = sorted({override_key(item) for item in overrides if item not in known})
     return {"run": run, "step": step, "checkpoint": checkpoint, "changed": changed}

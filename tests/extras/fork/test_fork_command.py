@@ -7,10 +7,13 @@ import torch
 
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
+from lockstep.extras.fork.command import describe_origin, find_checkpoint
+from lockstep.extras.fork.events import Fork
 from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.composition import CONF
-from lockstep.runs.fork import command_to_fork, describe_origin, find_checkpoint
+from lockstep.runs.composition import CONF, compose
 from lockstep.runs.identity import Identity
+from lockstep.runs.resume import command_to_begin, command_to_continue
+from lockstep.sweeps.jobs import computed_config
 
 FIRST = ["model=mlp", "trainer.devices=2", "model.optimizer.lr=0.1"]
 FLAGS = ["--config-name", "train", "--config-path", str(CONF)]
@@ -32,7 +35,7 @@ def save(path: Path, step: int) -> None:
 
 
 def spelled_out(run: Path, wanted: str, *new: str) -> list[str]:
-    command = command_to_fork([*new, f"fork={quote(wanted)}"])
+    command = command_to_begin([*new, f"fork={quote(wanted)}"])
     assert command[:4] == FLAGS
     assert command[-2] == "++allow=[]"
     assert command[-1] == f"fork={quote(f'{run}/checkpoints/last.ckpt@12')}"
@@ -42,7 +45,7 @@ def spelled_out(run: Path, wanted: str, *new: str) -> list[str]:
 def test_it_begins_as_the_other_run_with_what_is_new(run: Path) -> None:
     assert spelled_out(run, str(run)) == FIRST
     new = ["-m", "model.optimizer.lr=0.1,0.2", "hydra.sweep.dir=sweep"]
-    command = command_to_fork([*new, f"fork={quote(str(run))}"])
+    command = command_to_begin([*new, f"fork={quote(str(run))}"])
     assert command[4:9] == [new[0], *FIRST[:2], *new[1:]]
     on_one = ["model=mlp", "trainer.devices=1", "model.optimizer.lr=0.1", "datamodule.global_batch_size=48"]
     assert spelled_out(run, str(run), "trainer.devices=1") == on_one
@@ -62,7 +65,7 @@ def test_a_step_is_looked_for_whatever_the_file_is_called_by_now(wanted: str, na
 def test_the_steps_that_there_are_are_listed(run: Path) -> None:
     (run / "checkpoints" / "previous.ckpt").write_bytes(b"torn")
     with pytest.raises(ConfigError) as refused:
-        command_to_fork([f"fork={quote(f'{run}@9')}"])
+        command_to_begin([f"fork={quote(f'{run}@9')}"])
     assert str(refused.value) == f"fork={run}@9: has no checkpoint of step 9; accepted are 4 (epoch=0.ckpt), 12 (last.ckpt)"
 
 
@@ -75,13 +78,13 @@ def test_what_is_no_run_and_no_checkpoint_is_refused(run: Path, tmp_path: Path) 
     }
     for path, line in lines.items():
         with pytest.raises(ConfigError) as refused:
-            command_to_fork([f"fork={quote(str(path))}"])
+            command_to_begin([f"fork={quote(str(path))}"])
         assert str(refused.value).startswith(f"fork={path}: {line}")
     with pytest.raises(ConfigError, match=r"^fork=s3://bucket/run: is read on this machine alone"):
-        command_to_fork(["fork=s3://bucket/run"])
+        command_to_begin(["fork=s3://bucket/run"])
     with pytest.raises(ConfigError, match=r"^ckpt_path=a.ckpt: .* accepted is fork=a.ckpt$"):
-        command_to_fork(["ckpt_path=a.ckpt"])
-    assert command_to_fork(["seed=1", "fork=null"]) == ["seed=1", "fork=null"]
+        command_to_begin(["ckpt_path=a.ckpt"])
+    assert command_to_begin(["seed=1", "fork=null"]) == ["seed=1", "fork=null"]
 
 
 def test_what_was_forked_is_recorded(run: Path, tmp_path: Path) -> None:
@@ -92,7 +95,7 @@ def test_what_was_forked_is_recorded(run: Path, tmp_path: Path) -> None:
     assert describe_origin(checkpoint, CommandLine(overrides=(*FIRST, "fork=x")))["changed"] == []
     save(tmp_path / "alone.ckpt", 5)
     alone = f"{tmp_path}/alone.ckpt"
-    assert command_to_fork(["seed=1", f"fork={alone}"]) == ["seed=1", f"fork={quote(f'{alone}@5')}"]
+    assert command_to_begin(["seed=1", f"fork={alone}"]) == ["seed=1", f"fork={quote(f'{alone}@5')}"]
     assert describe_origin(f"{alone}@5", CommandLine(overrides=("seed=1",))) == {
         "run": "saved", "step": 5, "checkpoint": f"{alone}@5", "changed": ["seed"],
     }  # fmt: skip
@@ -101,6 +104,36 @@ def test_what_was_forked_is_recorded(run: Path, tmp_path: Path) -> None:
 def test_a_checkpoint_of_a_run_that_has_lost_its_identity_is_one_alone(run: Path) -> None:
     (run / "run.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"run\.json is damaged"):
-        command_to_fork([f"fork={quote(str(run))}"])
+        command_to_begin([f"fork={quote(str(run))}"])
     path = f"{run}/checkpoints/last.ckpt"
-    assert command_to_fork([f"fork={quote(path)}"]) == [f"fork={quote(f'{path}@12')}"]
+    assert command_to_begin([f"fork={quote(path)}"]) == [f"fork={quote(f'{path}@12')}"]
+
+
+def test_another_checkpoint_is_another_run(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^fork=other.ckpt: a run is resumed from its own checkpoint"):
+        command_to_continue([f"resume={quote(str(run))}", "fork=other.ckpt"])
+
+
+def test_a_fork_is_continued_and_says_of_what(run: Path) -> None:
+    origin = {"run": "another", "step": 7, "checkpoint": "/a/checkpoints/last.ckpt@7", "changed": ["seed"]}
+    Identity("its id", FLAGS, FIRST, None, origin).write(run)
+    for said in ([], ["fork=/a/checkpoints/last.ckpt@7"]):  # as a sweep does
+        command = command_to_continue([f"resume={quote(str(run))}", *said])
+        assert command is not None
+        where = [f"{key}={quote(str(run))}" for key in ("hydra.run.dir", "resume")]
+        assert command[4:] == [*FIRST, "++allow=[]", *where, "fork='/a/checkpoints/last.ckpt@7'"]
+        assert command_to_begin(command) == command
+
+
+def test_a_run_that_was_begun_when_it_was_called_ckpt_path_is_continued(run: Path) -> None:
+    Identity("its id", FLAGS, ["ckpt_path=/a/last.ckpt", *FIRST], None).write(run)
+    command = command_to_continue([f"resume={quote(str(run))}"])
+    assert command is not None
+    assert command[4:6] == ["fork=/a/last.ckpt", FIRST[0]]
+
+
+def test_it_is_no_part_of_what_a_run_is(run: Path) -> None:
+    """Its key is in no run.json, and what follows from it in no identity of a job."""
+    command = CommandLine(overrides=("seed=3", f"fork={run}"))
+    assert Identity.new(command, None, Fork().of_one_start).overrides == ["seed=3"]
+    assert "begin_from" not in computed_config(compose())
