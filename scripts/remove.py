@@ -5,8 +5,8 @@
     python scripts/remove.py --all
 
 Each is a folder of src/lockstep/extras. Its code, tests, configs, page, scripts and optional dependencies go, and so do the
-lines of other configs and pages that name them. It is refused while another capability, which stays, needs it. Run it on a
-clean checkout, so that `git diff` shows what it has done.
+lines of other configs and pages that name them, and the commands of other pages that use them. It is refused while another
+capability, which stays, needs it. Run it on a clean checkout, so that `git diff` shows what it has done.
 """
 
 import argparse
@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = next((ROOT / "src").glob("*/extras"))
 PACKAGE = f"{EXTRAS.parent.name}.extras"
 LINK = re.compile(r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")  # in Markdown
+BLOCK = re.compile(r"(<!-- not run: [^\n]+ -->\n)?```(bash|python)\n(?P<text>.*?)^```\n\n?", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:.*\\\n)*.*\n")  # with the lines that it goes on in
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def remove(gone: list[Extra]) -> None:
         _drop_lines(file, {*_lines_with_names(file, gone), *_lines_of_defaults(file)})
     _edit_dependencies(ROOT / "pyproject.toml", gone)
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        page.write_text(_without_what_is_gone(page))
+        page.write_text(_without_commands(_without_what_is_gone(page), gone))
     navigation = ROOT / "mkdocs.yml"
     pages = {path.name for extra in gone for path in extra.files if path.suffix == ".md"}
     _drop_lines(navigation, {i for i, line in enumerate(_lines(navigation)) if line.rpartition(" ")[2] in pages})
@@ -165,6 +167,29 @@ def _without_what_is_gone(page: Path) -> str:
 
     text = "".join(filter(is_kept, page.read_text().splitlines(keepends=True)))
     return LINK.sub(lambda link: ("" if link["picture"] else link["text"]) if is_dead(link) else link[0], text)
+
+
+def _without_commands(text: str, gone: list[Extra]) -> str:
+    """A page without the commands, and the blocks of Python, that use one of these extras; without a block that has none left."""
+    used = re.compile("|".join(_uses(gone)))
+
+    def what_stays(block: re.Match[str]) -> str:
+        commands = [block["text"]] if block[2] == "python" else COMMAND.findall(block["text"])
+        kept = "".join(command for command in commands if not used.search(command))
+        return block[0].replace(block["text"], kept) if kept.strip() else ""
+
+    return BLOCK.sub(what_stays, text)
+
+
+def _uses(gone: list[Extra]) -> Iterator[str]:
+    """How a command or a program shows that it uses one of them: by the package, a file, an option or a group of configs."""
+    for extra in gone:
+        yield rf"{re.escape(PACKAGE)}\.{extra.name}\b"
+        for path in (path.relative_to(ROOT) for path in extra.files):
+            yield re.escape(str(path))
+            if path.parts[0] == "conf":
+                group, option = (path.parent, rf"\S*\b{path.stem}\b") if path.suffix else (path, "")
+                yield rf"(?<![\w/.]){group.relative_to('conf')}={option}"
 
 
 def _git(*arguments: str) -> str:

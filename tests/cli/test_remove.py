@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -51,6 +53,23 @@ def imported(text: str) -> set[str]:
     return modules
 
 
+def missing(command: str, copy: Path) -> list[str]:
+    """The files and the options of config groups that a command of a page names and that are not there."""
+    words = shlex.split(command, comments=True)
+    files = [word for word in words[1:2] if not (copy / word).is_file()]
+    options = [match.groups() for word in words if (match := re.fullmatch(r"\+?([a-z_]+(?:/\w+)*)=\[?([a-z][\w,]*)\]?", word))]
+    groups = [(copy / "conf" / group, option.split(",")) for group, option in options if not group.startswith("hydra/")]
+    groups = [(folder, names) for folder, names in groups if folder.is_dir() or folder.parent != copy / "conf"]
+    return files + [f"{folder}/{name}" for folder, names in groups for name in names if not (folder / f"{name}.yaml").is_file()]
+
+
+def commands_in(copy: Path) -> list[str]:
+    """Those of all pages that tests run."""
+    pages = [copy / "README.md", *(copy / "docs").glob("*.md")]
+    blocks = [block for page in pages for block in remove.BLOCK.finditer(page.read_text()) if block[1] is None]
+    return [line for block in blocks if block[2] == "bash" for line in block["text"].replace("\\\n", " ").splitlines() if line]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_left_does_not_know_it(name: str, copy: Path) -> None:
     gone = with_those_that_need(name)
@@ -67,6 +86,7 @@ def test_what_is_left_does_not_know_it(name: str, copy: Path) -> None:
     configs = [file for file in (copy / "conf").rglob("*.yaml") if any(f"{package}." in file.read_text() for package in packages)]
     assert configs == []
     assert [str(file) for file in (copy / "conf").rglob("*.yaml") if [*remove._lines_of_defaults(file)]] == []
+    assert [command for command in commands_in(copy) if missing(command, copy)] == []
     with initialize_config_dir(str(copy / "conf"), version_base="1.3"):
         assert compose("train", return_hydra_config=True).model
 
@@ -97,6 +117,14 @@ def test_a_name_that_is_not_there_is_refused(original: Path) -> None:
     done = subprocess.run([sys.executable, "scripts/remove.py", "transformers"], cwd=original, capture_output=True, text=True)
     assert done.returncode == 2
     assert "NAME=transformers: accepted is airbench, " in done.stderr
+
+
+def test_a_page_loses_commands_of_what_is_gone_and_blocks_that_have_no_other() -> None:
+    page = "A\n\n```bash\npython train.py a=b\npython train.py model/net=[x,vit] \\\n  c=d\n```\n\n<!-- not run: x -->\n```bash\n"
+    page += "python scripts/gone.py\n```\n\n```python\nimport lockstep.extras.vit.net\n```\n\nB\n"
+    files = (remove.ROOT / "conf" / "model" / "net" / "vit.yaml", remove.ROOT / "scripts" / "gone.py")
+    extra = remove.Extra("vit", "", files, (), ())
+    assert remove._without_commands(page, [extra]) == "A\n\n```bash\npython train.py a=b\n```\n\nB\n"
 
 
 def test_a_row_of_a_page_that_names_a_test_that_is_gone_goes_and_a_dead_link_becomes_its_text(copy: Path) -> None:
