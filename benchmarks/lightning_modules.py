@@ -183,6 +183,47 @@ class Contrastive(Classifier):
         return loss
 
 
+class Gathered(Contrastive):
+    """The negatives of all processes, by Lightning's all_gather."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, _ = batch
+        views = [functional.normalize(self.net(view), dim=1) for view in (x, x.flip(1))]
+        if self.trainer.world_size > 1:
+            views = [self.all_gather(view, sync_grads=True).flatten(0, 1) for view in views]  # pyright: ignore
+        loss = functional.cross_entropy(views[0] @ views[1].T / 0.5, torch.arange(len(views[0])))
+        self.log("train_loss", loss)
+        return loss
+
+
+class Teacher(LightningModule):
+    """A teacher that follows the student, and a centre of what it has seen, as in DINO; its validation draws the views."""
+
+    centre: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = mlp(), mlp().requires_grad_(False)
+        self.register_buffer("centre", torch.zeros(3))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.seen = self.teacher(batch[0])
+        targets = ((self.seen - self.centre) / 0.5).softmax(dim=1)
+        return -(targets * self.student(batch[0].flip(1)).log_softmax(dim=1)).sum(dim=1).mean()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.centre.lerp_(self.seen.mean(dim=0), 0.1)
+        for student, teacher in zip(self.student.parameters(), self.teacher.parameters(), strict=True):
+            teacher.lerp_(student.detach(), 0.1)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        view = batch[0] + 0.1 * torch.randn_like(batch[0])
+        self.log("val_loss", (self.student(view) - self.teacher(batch[0])).square().mean())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.student.parameters(), lr=0.1)
+
+
 class Recurrent(Classifier):
     """The hidden state of one batch begins the next."""
 
@@ -261,6 +302,8 @@ KINDS: dict[str, tuple[type[LightningModule], type[LightningDataModule] | None]]
     "GAN, two optimizers by hand": (GAN, Vectors),
     "GAN, noise drawn in the step": (NoisyGAN, Vectors),
     "in-batch negatives": (Contrastive, Vectors),
+    "negatives of all processes": (Gathered, Vectors),
+    "teacher with a centre": (Teacher, Vectors),
     "hidden state between batches": (Recurrent, Vectors),
     "several validation loaders": (Classifier, SeveralValidations),
     "loaders of its own": (OwnLoaders, None),

@@ -13,6 +13,9 @@ SAID = {
     "stream": "",
     "GAN, noise drawn in the step": "random numbers are drawn in a training step",
     "torchmetrics": "an epoch's last batch has 2 sample(s) for 3 processes",
+    "negatives of all processes": "self.all_gather takes unequal numbers of samples from processes",
+    "teacher with a centre": "buffers differ between processes after a step, and process 0's are kept (centre) random numbers "
+    "are drawn in a validation step",
     "a metric by hand": "val_median, logged in on_validation_epoch_end, differs between processes",
 }
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch.distributed as dist
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import OmegaConf
 from torch import Tensor
 from torchmetrics import Metric
 
+from lockstep.callbacks.plain_processes import GATHERED, buffers_that_differ, gather_unequal_lengths
 from lockstep.callbacks.randomness import CounterBasedRandomness, generator_states
 from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
@@ -67,6 +69,9 @@ class PlainLightning(Callback):
         self._positions: dict[str, Any] = {}  # of the checkpoint that a run goes on from
         self._accumulated = 1
         self._weight = 1.0  # of this rank's gradient in the step
+        self._batches = 0  # that were begun
+        self._has_uneven_data = False
+        self._is_even: bool | None = None  # do ranks have as many samples in this training batch; None outside of one
         self._is_dummy = False  # has this rank another's sample, since the batch has none for it?
         self._around_batch = ExitStack()
         self._drawn: tuple[bytes, ...] = ()  # the states of the generators before a step
@@ -80,6 +85,13 @@ class PlainLightning(Callback):
                     setattr(source, name, self._sharing(trainer, getattr(source, name), name))
         if trainer.world_size > 1 and not isinstance(pl_module, Task):
             reduce_logs(trainer, self._warn)
+            if "all_gather" not in vars(pl_module):
+                gather_unequal_lengths(pl_module, self._gathers_unequally, self._warn)
+
+    def _gathers_unequally(self) -> bool:
+        if self._is_even is False:
+            self._warn(GATHERED)
+        return self._has_uneven_data and not self._is_even
 
     def _sharing(self, trainer: Any, make: Any, name: str) -> Any:
         """The method of a datamodule, or of the module, that makes loaders, with those of this rank's share."""
@@ -103,6 +115,7 @@ class PlainLightning(Callback):
             share_stream(loader, share, name)
         elif (shared := shared_loader(loader, share, self.seed, training)) is not None:
             self._check_dummies(trainer, shared.sampler, training)
+            self._has_uneven_data |= shared.sampler.kept % share[1] > 0
             return shared
         elif share[1] > 1:
             self._warn(f"{name} draws batches in its own way, which Lightning shares out")
@@ -159,17 +172,40 @@ class PlainLightning(Callback):
         return True
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        only = self._samplers[0] if len(self._samplers) == 1 else None
-        sampler = only if isinstance(only, SharedSampler) else None
-        own, whole = (1, 1) if sampler is None else sampler.samples_in(batch_idx)
-        self._weight = 1.0 if sampler is None else own * sampler.num_replicas / whole
-        self._is_dummy = own == 0
+        self._batches += 1
+        if self._batches == 2 and isinstance(trainer.strategy, DDPStrategy) and (names := buffers_that_differ(pl_module)):
+            self._warn(f"buffers differ between processes after a step, and process 0's are kept ({first_of(names)})")
+        self._divide(batch_idx)
         if self._is_dummy:
             log_batch_as(trainer, 0)
             self._around_batch.enter_context(without_statistics())
+        self._look_before_draws(trainer, pl_module, batch_idx)
 
+    def _look_before_draws(self, trainer: Any, pl_module: LightningModule, batch_idx: int) -> None:
         if batch_idx == 0 and trainer.world_size > 1:
             self._drawn = generator_states(pl_module.device)
+
+    def _look_for_draws(self, trainer: Any, pl_module: LightningModule, batch_idx: int, stage: str) -> None:
+        if batch_idx == 0 and trainer.world_size > 1 and self._drawn != generator_states(pl_module.device):
+            self._warn(f"random numbers are drawn in a {stage} step, by each process its own")
+
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *_: Any) -> None:
+        self._look_before_draws(trainer, pl_module, batch_idx)
+
+    def on_validation_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any) -> None:
+        self._look_for_draws(trainer, pl_module, batch_idx, "validation")
+
+    def _divide(self, batch_idx: int) -> None:
+        """What this rank has of the batch, and how much it counts."""
+        samplers = self._shared_samplers
+        shared = [(sampler.num_replicas, *sampler.samples_in(batch_idx)) for sampler in samplers]
+        uneven = {whole if whole % ranks else 0 for ranks, _, whole in shared}
+        if len(samplers) < len(self._samplers):
+            uneven.add(0)
+        if len(uneven) > 1:
+            self._warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
+        ranks, own, whole = shared[0] if shared and len(uneven) == 1 else (1, 1, 1)
+        self._weight, self._is_dummy, self._is_even = own * ranks / whole, own == 0, uneven == {0}
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         if self._weight != 1.0 and loss.requires_grad:
@@ -178,18 +214,21 @@ class PlainLightning(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._around_batch.close()
-        if batch_idx == 0 and trainer.world_size > 1 and self._drawn != generator_states(pl_module.device):
-            self._warn("random numbers are drawn in a training step, by each process its own")
+        self._is_even = None
+        self._look_for_draws(trainer, pl_module, batch_idx, "training")
         self.samples_trained += 0 if self._is_dummy else samples_in(batch) or 0
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
         self.results = {name: float(value) for name, value in trainer.callback_metrics.items()}  # a test forgets them
 
+    @property
+    def _shared_samplers(self) -> list[SharedSampler]:
+        return [sampler for sampler in self._samplers if isinstance(sampler, SharedSampler)]
+
     def facts(self) -> dict[str, int]:
         """The sizes of training batches, which a config need not say."""
-        samplers = [sampler for sampler in self._samplers if isinstance(sampler, SharedSampler)]
-        if len(samplers) != 1:
+        if len(samplers := self._shared_samplers) != 1:
             return {}
         return {"batch_size": samplers[0].batch_size, "global_batch_size": samplers[0].global_batch_size * self._accumulated}
 

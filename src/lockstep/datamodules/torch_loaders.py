@@ -42,7 +42,9 @@ class SharedSampler(DistributedSampler[int]):
         return self.batch_size * self.num_replicas
 
     def samples_in(self, batch: int) -> tuple[int, int]:
-        """How many samples of a batch of the epoch this rank has, and all ranks have; 0 where it has a dummy."""
+        """How many samples of a batch of the epoch this rank has, and all ranks have; 0 where it has a dummy. A loader that is
+        shorter than another one begins again."""
+        batch %= max(1, -(-self.kept // self.global_batch_size))
         if batch < self.length // self.global_batch_size:
             return self.batch_size, self.global_batch_size
         return len(range(self.rank, self.tail, self.num_replicas)), self.tail

@@ -16,11 +16,12 @@ from plain_lightning import DigitsData, LitClassifier
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from lockstep.build import build
 from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.config.plan import Plan
+from lockstep.datamodules.torch_loaders import SharedSampler
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.identity import Identity
@@ -157,6 +158,22 @@ def test_on_several_processes_what_is_known_and_what_is_not_is_in_that_line(capl
         plain.on_fit_start(trainer, LitClassifier())
     assert plain.causes == []
     assert "what is logged over an epoch is of all processes. Not known: losses and metrics that are no means" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rank", "weight", "causes"),
+    [((15, 15), 0, 4 / 3, 0), ((15, 15), 1, 2 / 3, 0), ((15, 14), 0, 1.0, 1), ((15, 14), 1, 1.0, 1), ((13, 13), 1, 0.0, 0)],
+)
+def test_of_several_loaders_a_batch_is_weighted_that_all_divide_alike(
+    lengths: tuple[int, int], rank: int, weight: float, causes: int
+) -> None:
+    """Of what is left after two batches of 6."""
+    plain = PlainLightning(seed=0)
+    samplers = [SequentialSampler(range(length)) for length in lengths]
+    plain._samplers = [SharedSampler(sampler, 3, (rank, 2), 0, drop_last=False, training=True) for sampler in samplers]
+    plain._divide(2)
+    assert plain._weight == pytest.approx(weight)
+    assert len(plain.causes) == causes
 
 
 @pytest.mark.filterwarnings("ignore:Attribute 'net' is an instance of")

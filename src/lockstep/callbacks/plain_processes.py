@@ -1,0 +1,57 @@
+"""What processes that train a plain LightningModule compare with each other, and how they exchange parts of unequal length."""
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning import LightningModule
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
+
+GATHERED = (
+    "self.all_gather takes unequal numbers of samples from processes, of which the last is repeated until all have as many; "
+    "drop_last=True leaves a batch out that does not divide"
+)
+
+
+def buffers_that_differ(module: LightningModule) -> list[str]:
+    """Returns the names of those that are not the same in all processes, as a centre of each one's own samples is. A
+    collective."""
+    own = {name: _moments(buffer) for name, buffer in module.named_buffers()}
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, own)
+    return [name for name, moments in own.items() if any(not _is_close(moments, other.get(name)) for other in ranks)]
+
+
+def _moments(buffer: Tensor) -> list[float]:
+    values = (torch.view_as_real(buffer) if buffer.is_complex() else buffer).detach().double().nan_to_num()
+    return [values.numel(), values.sum().item(), values.square().sum().item()]
+
+
+def _is_close(one: list[float], other: list[float] | None) -> bool:
+    return other is not None and all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in zip(one, other, strict=True))
+
+
+def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], bool], warn: Callable[[str], None]) -> None:
+    """Lets the module's `all_gather` take tensors with other numbers of rows in other processes, which Lightning's sampler would
+    have made equal. `may_differ` says alike in all processes whether they may."""
+    gather = module.all_gather
+
+    def padded(tensor: Tensor) -> Tensor:
+        lengths: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(lengths, len(tensor) if tensor.ndim else None)
+        if len(set(lengths)) == 1:
+            return tensor
+        warn(GATHERED)
+        return torch.cat([tensor, tensor[-1:].expand(max(lengths) - len(tensor), *tensor.shape[1:])])
+
+    @wraps(gather)
+    def gathered(data: Any, group: Any = None, sync_grads: bool = False) -> Any:
+        if group is None and may_differ():
+            data = apply_to_collection(data, Tensor, padded)
+        return gather(data, group, sync_grads)
+
+    module.all_gather = gathered

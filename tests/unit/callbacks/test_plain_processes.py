@@ -1,0 +1,47 @@
+"""What processes of a plain module compare and exchange, in a gloo group."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning import LightningModule
+from ranks import in_ranks
+from torch import Tensor
+
+from lockstep.callbacks.plain_processes import GATHERED, buffers_that_differ, gather_unequal_lengths
+
+
+class Gathers(LightningModule):
+    def __init__(self, centre: float) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.tensor([centre, 1.0]))
+        self.register_buffer("mask", torch.full((2,), -torch.inf))
+
+    def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
+        """As the strategy's, which wants tensors of one shape."""
+        everyone = [torch.empty_like(data) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, data)
+        return torch.stack(everyone)
+
+
+def exchanged(rank: int, _: int) -> dict[str, Any]:
+    module, said, may_differ = Gathers(centre=float(rank)), [], [False]
+    gather_unequal_lengths(module, lambda: may_differ[0], said.append)
+    equal = module.all_gather(torch.full((2, 1), float(rank)))
+    may_differ[0] = True
+    number: Tensor = module.all_gather(torch.tensor(float(rank)))
+    same, said_of_same = module.all_gather(torch.full((2,), float(rank))), list(said)
+    rows = module.all_gather(torch.arange(3.0 - rank) + 10 * rank)
+    found = {"equal": equal, "number": number, "same": same, "rows": rows, "said": said, "said of same": said_of_same}
+    return found | {"buffers": buffers_that_differ(module)}
+
+
+def test_rows_are_repeated_until_all_have_as_many_and_buffers_of_each_one_s_own_are_named(tmp_path: Path) -> None:
+    for values in in_ranks(2, exchanged, tmp_path):
+        assert values["equal"].flatten().tolist() == [0.0, 0.0, 1.0, 1.0]
+        assert values["number"].tolist() == [0.0, 1.0]
+        assert values["same"].tolist() == [[0.0, 0.0], [1.0, 1.0]]
+        assert values["rows"].tolist() == [[0.0, 1.0, 2.0], [10.0, 11.0, 11.0]]
+        assert (values["said of same"], values["said"]) == ([], [GATHERED])
+        assert values["buffers"] == ["centre"]
