@@ -1,10 +1,10 @@
 """How far a run in float32 lies from one on two processes, and from a flipped bit.
 
-    python benchmarks/float32_runs.py [cnn gpt resnet18]
+    python benchmarks/float32_runs.py [cnn gpt resnet18] [--picture docs/float32_runs.png]
 
 Each model is trained from the same seed on one process, on two at the same global batch, and on one process where the lowest bit
 of one weight is flipped before the first step; every process has one thread. Given are |a-b| / |a| over all weights, a being
-those of one process, after some steps; and after the last one what is measured in validation.
+those of one process, after some steps; and after the last one what is measured in validation. The picture has more steps.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from hardware import processor
 from lightning import Callback, LightningModule, Trainer
+from matplotlib.figure import Figure
 from measuring import run_ranks
 
 from lockstep.build import build
@@ -31,12 +32,14 @@ from lockstep.runs.composition import compose
 FIXED = ("trainer=cpu", "model/lr_scheduler=constant", "logger=csv", "test=false", "trainer.max_epochs=-1")
 GPT = ("model=gpt_nano", "model.net.width=32", "model.net.depth=2", "datamodule=text", "datamodule.context=64")
 GPT += ("trainer.limit_val_batches=20", "optimized_metric=val/loss", "optimized_mode=min")
-STEPS = (1, 10, 50)
-MODELS: dict[str, tuple[tuple[str, ...], str]] = {  # what is trained, and the metric
-    "cnn": (("model=cnn", "datamodule.global_batch_size=48"), "val/acc"),
-    "gpt": ((*GPT, "datamodule.global_batch_size=8"), "val/loss"),
-    "resnet18": (("model=resnet18", "datamodule.global_batch_size=24"), "val/acc"),
+STEPS, IN_TABLE = (1, 2, 5, 10, 20, 50, 100, 200, 300), (1, 10, 50, 300)
+MODELS: dict[str, tuple[tuple[str, ...], str, int]] = {  # what is trained, the metric, and how many steps
+    "cnn": (("model=cnn", "datamodule.global_batch_size=48"), "val/acc", 300),
+    "gpt": ((*GPT, "datamodule.global_batch_size=8"), "val/loss", 300),
+    "resnet18": (("model=resnet18", "datamodule.global_batch_size=24"), "val/acc", 50),
 }
+COLORS = {"cnn": "tab:blue", "gpt": "tab:orange", "resnet18": "tab:green"}
+Distances = dict[str, dict[int, float]]  # of a run that differs, by step
 
 
 class Kept(Callback):
@@ -57,6 +60,7 @@ class Kept(Callback):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=[*MODELS], help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draws the distances over the steps")
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # as a rank of this program
     arguments = parser.parse_args()
     if arguments.into is not None:
@@ -68,22 +72,49 @@ def main() -> None:
         "How far the weights of a run in float32 lie from those of one process, as |a-b| / |a| over all of them; and in brackets"
     )
     print("how much more or less its validation gives.")
+    measured: dict[str, Distances] = {}
     for model in arguments.models:
         print(f"\n`{' '.join((*FIXED, *MODELS[model][0]))}`\n")
-        print("\n".join(table(model)), flush=True)
+        measured[model], metrics = compare(model)
+        print("\n".join(table(model, measured[model], metrics)), flush=True)
+    if arguments.picture:
+        draw(measured, arguments.picture)
 
 
-def table(model: str) -> list[str]:
-    lines = [f"| against one process | {' | '.join(f'step {step}' for step in STEPS)} |", f"|---|{'---|' * len(STEPS)}"]
+def compare(model: str) -> tuple[Distances, dict[str, float]]:
+    """How far two runs lie from that of one process, and how much more their validation gives."""
     with TemporaryDirectory() as folder:
         for processes in (1, 2):
             run_ranks([sys.executable, __file__, model, "--into", folder], processes)
-        one, two, flipped = (torch.load(Path(folder, f"{name}.pt"), weights_only=True) for name in ("one", "two", "flipped"))
-    for name, other in {"one flipped bit": flipped, "two processes": two}.items():
-        pairs = zip(one["weights"], other["weights"], strict=True)
-        cells = [f"{((b.double() - a.double()).norm() / a.double().norm()).item():.0e}" for a, b in pairs]
-        lines.append(f"| {name} | {' | '.join(cells)} ({MODELS[model][1]} {other['metric'] - one['metric']:+.3f}) |")
+        one, *others = (torch.load(Path(folder, f"{name}.pt"), weights_only=True) for name in ("one", "flipped", "two"))
+    distances: Distances = {}
+    metrics: dict[str, float] = {}
+    for name, other in zip(("one flipped bit", "two processes"), others, strict=True):
+        pairs = zip(STEPS, one["weights"], other["weights"], strict=False)  # as many as the model has steps
+        distances[name] = {step: ((b.double() - a.double()).norm() / a.double().norm()).item() for step, a, b in pairs}
+        metrics[name] = other["metric"] - one["metric"]
+    return distances, metrics
+
+
+def table(model: str, distances: Distances, metrics: dict[str, float]) -> list[str]:
+    _, metric, last = MODELS[model]
+    steps = [step for step in IN_TABLE if step <= last]
+    lines = [f"| against one process | {' | '.join(f'step {step}' for step in steps)} |", f"|---|{'---|' * len(steps)}"]
+    for name, by_step in distances.items():
+        cells = " | ".join(f"{by_step[step]:.0e}" for step in steps)
+        lines.append(f"| {name} | {cells} ({metric} {metrics[name]:+.3f}) |")
     return lines
+
+
+def draw(measured: dict[str, Distances], path: Path) -> None:
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axis = figure.subplots()
+    for model, distances in measured.items():
+        for (name, by_step), line in zip(distances.items(), (":", "-"), strict=True):
+            axis.loglog([*by_step], [*by_step.values()], line, color=COLORS[model], label=f"{model}, {name}")
+    axis.set(xlabel="step", ylabel="distance of the weights, |a-b| / |a|", title="From one process, in float32")
+    axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(path, dpi=110)
 
 
 def train(model: str, folder: Path) -> None:
@@ -103,9 +134,9 @@ def train(model: str, folder: Path) -> None:
 
 
 def trained(model: str, folder: Path, flips: bool) -> dict[str, Any]:
-    options, metric = MODELS[model]
+    options, metric, steps = MODELS[model]
     devices = f"trainer.devices={os.environ.get('WORLD_SIZE', '1')}"
-    cfg = compose(*FIXED, *options, devices, f"trainer.max_steps={STEPS[-1]}", f"run_dir={folder}")
+    cfg = compose(*FIXED, *options, devices, f"trainer.max_steps={steps}", f"run_dir={folder}")
     datamodule, module, trainer = build(cfg, Plan.from_config(cfg))
     trainer.callbacks.append(kept := Kept(flips))  # pyright: ignore[reportAttributeAccessIssue]
     trainer.fit(module, datamodule)

@@ -19,6 +19,7 @@
 FILES = [
     "docs/parity.md",
     "docs/one_equals_many.png",
+    "docs/float32_runs.png",
     "conf/parity.yaml",
     "scripts/parity.py",
     "benchmarks/parity_table.py",
