@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
 _SAME = "Each sample is taken once, gradients are those of the whole batch, and what is logged over an epoch is of all processes."
 NOT_KNOWN = (
-    "losses and metrics that are no means over a batch (in-batch negatives, a maximum), state between batches, random numbers "
-    "drawn outside of a training step"
+    "losses and metrics that are no means over a batch (in-batch negatives, a maximum), state between batches that is no buffer, "
+    "random numbers drawn outside of a training or validation step"
 )
 _WITHIN = "Resumed within an epoch, its metrics are of its rest, and random augmentation in the process itself is another."
 _GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."

@@ -1,8 +1,12 @@
 """Checks that there is data for each stage of a run, in a datamodule or in a LightningModule of the user's own."""
 
+from pathlib import Path
+from typing import Any
+
 from hydra.core.hydra_config import HydraConfig
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import override_key
 from lockstep.errors import config_error
@@ -16,10 +20,18 @@ def check_training_data(model: LightningModule, datamodule: LightningDataModule 
     if datamodule is None or not has_own or not HydraConfig.initialized():
         return
     hydra = HydraConfig.get()
-    if not {"datamodule", "experiment"} & set(map(override_key, hydra.overrides.task)):
-        default = hydra.runtime.choices["datamodule"]
-        accepted = f"accepted is datamodule=null for these, or datamodule={default} for that data"
-        raise config_error("datamodule", default, f"is the default, and {name} has loaders of its own; {accepted}")
+    option, given = hydra.runtime.choices["datamodule"], set(map(override_key, hydra.overrides.task))
+    if "datamodule" not in given and ("experiment" not in given or option == _default_datamodule(hydra)):
+        accepted = f"accepted is datamodule=null for these, or datamodule={option} for that data"
+        raise config_error("datamodule", option, f"is the default, and {name} has loaders of its own; {accepted}")
+
+
+def _default_datamodule(hydra: Any) -> str | None:
+    """Of the config that is run; an experiment may name another one, or none."""
+    paths = [Path(source.path, f"{hydra.job.config_name}.yaml") for source in hydra.runtime.config_sources]
+    config = next((OmegaConf.load(path) for path in paths if path.is_file()), OmegaConf.create())
+    entries = [entry for entry in config.get("defaults", ()) if isinstance(entry, DictConfig)]
+    return next((entry["datamodule"] for entry in entries if "datamodule" in entry), None)
 
 
 def check_test_data(model: LightningModule, datamodule: LightningDataModule | None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fits import prepared
+from unwatched import unwatched
 
 from lockstep.datamodules.batches import Batch
 from lockstep.extras.pictures.pictures import Pictures
@@ -55,3 +56,7 @@ def test_pictures_of_data_that_is_sorted_by_class_are_of_all_classes(tmp_path: P
     trainer.validate(model, datamodule)
     assert pictures._kept is not None
     assert set(pictures._kept[1].tolist()) == set(range(10))
+
+
+def test_they_are_watched_in_all_their_hooks() -> None:
+    assert unwatched(Pictures) == []

@@ -215,6 +215,37 @@ def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:
     assert isinstance(LitClassifier().net, nn.Sequential)
 
 
+class ByB(DigitsData):
+    def __init__(self, b: int) -> None:
+        super().__init__(b)
+
+
+class ByBs(DigitsData):
+    def __init__(self, bs: int) -> None:
+        super().__init__(bs)
+
+
+class PerGPU(DigitsData):
+    def __init__(self, per_gpu_batch: int) -> None:
+        super().__init__(per_gpu_batch)
+
+
+class Fixed(DigitsData):
+    def __init__(self) -> None:
+        super().__init__(50)
+
+
+@pytest.mark.parametrize(("kind", "given"), [(ByB, {"b": 50}), (ByBs, {"bs": 50}), (PerGPU, {"per_gpu_batch": 50}), (Fixed, {})])
+def test_a_batch_size_has_any_name_or_none(kind: type, given: dict[str, int], tmp_path: Path) -> None:
+    data = (f"datamodule._target_={__name__}.{kind.__name__}", "~datamodule.batch_size")
+    data += tuple(f"+datamodule.{name}={size}" for name, size in given.items())
+    trainer = fitted(tmp_path, *data, "trainer.max_epochs=1", "trainer.limit_train_batches=1")
+    facts = collect_facts(trainer)
+    assert (facts["batch_size"], facts["global_batch_size"], facts["samples_trained"]) == (50, 50, 50)
+    several = Plan.from_config(composed(*QUIET, *MINE, *METRIC, *data, "trainer.devices=2", run_dir=tmp_path))
+    assert (several.batch_size, several.world_size) == (None, 2)
+
+
 class Counting(DataLoader[Any]):
     """A loader that says where it is, as torchdata's StatefulDataLoader does, and goes on from where an iteration has left it."""
 

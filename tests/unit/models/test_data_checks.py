@@ -1,0 +1,34 @@
+"""Whose data a LightningModule with loaders of its own is trained on."""
+
+from contextlib import nullcontext
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+from lightning_modules import Classifier, OwnLoaders, Vectors
+from omegaconf import OmegaConf
+
+from lockstep.errors import ConfigError
+from lockstep.models.data_checks import check_training_data
+from lockstep.places import CONF
+
+
+@pytest.mark.parametrize(
+    ("overrides", "option", "is_refused"),
+    [
+        (["model=mine"], "digits", True),
+        (["model=mine", "datamodule=digits"], "digits", False),
+        (["experiment=mine"], "digits", True),  # which says nothing of data
+        (["experiment=mine"], "mnist", False),
+    ],
+)
+def test_data_given_by_default_alone_is_refused(
+    overrides: list[str], option: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = {"choices": {"datamodule": option}, "config_sources": [{"path": ""}, {"path": str(CONF)}]}
+    hydra = {"overrides": {"task": overrides}, "runtime": runtime, "job": {"config_name": "train"}}
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
+    check_training_data(Classifier(), Vectors())
+    check_training_data(OwnLoaders(), None)
+    refusal = f"^datamodule={option}: is the default, and OwnLoaders has loaders of its own; accepted"
+    with pytest.raises(ConfigError, match=refusal) if is_refused else nullcontext():
+        check_training_data(OwnLoaders(), Vectors())
