@@ -29,7 +29,6 @@ from lockstep.models.task import Task
 from lockstep.runs.continuation import check_continuation, check_length, is_own, trained_with
 from lockstep.runs.events import Subscribers
 from lockstep.trainer.batchnorm import synchronise_batchnorm
-from lockstep.trainer.epoch_loop import install_fast_loop
 from lockstep.trainer.known_warnings import drop_commentary, ignore_warnings_about_tasks
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
 from lockstep.trainer.loggers import CSVLogger
@@ -58,7 +57,8 @@ def build(
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
     _add_callbacks(cfg, plan, model, datamodule, trainer)
     for subscriber in Subscribers.compose(cfg):
-        trainer.callbacks += subscriber.callbacks(cfg, model, checkpoint)  # pyright: ignore[reportAttributeAccessIssue]
+        subscriber.built(cfg, model, trainer, checkpoint)
+    disable_sigterm_handling(trainer)
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
@@ -135,8 +135,6 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     }
     trainer = construct("trainer", settings, objects)
     trainer.callbacks.append(Ranks())  # pyright: ignore[reportAttributeAccessIssue]
-    install_fast_loop(trainer)
-    disable_sigterm_handling(trainer)
     return trainer
 
 

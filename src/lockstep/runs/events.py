@@ -81,9 +81,8 @@ class RunEvents:
     def describe_origin(self, cfg: DictConfig, command: CommandLine) -> dict[str, Any] | None:
         """Returns what the record of a new run says of the checkpoint that it begins from."""
 
-    def callbacks(self, cfg: DictConfig, model: Any, checkpoint: Path | None) -> list[Any]:
-        """Returns callbacks of Lightning's that come after all others. `checkpoint`: what training goes on from."""
-        return []
+    def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
+        """Called in each process that trains, when all callbacks are there. `checkpoint`: what training goes on from."""
 
     def begin(self, cfg: DictConfig, directory: Path) -> None:
         """Called when status.json says that the run is running."""

@@ -1,4 +1,4 @@
-"""The private names of Lightning that the core touches: what for, and why. Those of its loop stand in epoch_loop.py.
+"""The private names of Lightning that the core touches: what for, and why.
 
 tests/unit/trainer/test_lightning_internals.py fails when one of them is gone or no longer needed.
 """
@@ -9,26 +9,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning import LightningDataModule, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 from lightning.fabric.utilities.data import _set_sampler_epoch
-from lightning.pytorch.loops.fetchers import _PrefetchDataFetcher
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
-from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch.optim import Optimizer
 
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.reduced_logs import Logged, combine, explain_difference
 from lockstep.trainer.steps import batches_trained
-
-_TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-# A model that has one of these steps in its own way.
-_OPTIMIZATION_HOOKS = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping", "lr_scheduler_step")
-_OPTIMIZERS = ("torch.optim.", f"{__name__.partition('.')[0]}.")  # that ask for the gradients once a step
-_STRATEGY_METHODS = ("batch_to_device", "on_train_batch_start", "post_training_step")
-_STRATEGY_METHODS += ("pre_backward", "backward", "post_backward", "optimizer_step")
-_PRECISION_METHODS = ("pre_backward", "backward", "post_backward", "_after_closure", "_wrap_closure", "optimizer_step")
 
 # Importing Lightning sets this, so that asking for GPUs leaves a process that can still be forked. torch's optimizers ask in
 # every step, and by this way each time load the NVML library.
@@ -96,61 +83,6 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
             next(batches, None)
         before(batch)
     batches.fetched = 0  # the loop of the epoch adds them itself
-
-
-def has_plain_steps(trainer: Any, data_fetcher: Any) -> bool:
-    """Does the short way of epoch_loop.py do all that Lightning would do in the steps of the epoch that begins?"""
-    model, datamodule, strategy = trainer.lightning_module, trainer.datamodule, trainer.strategy
-    optimizers = trainer.optimizers
-    has_hooks: list[tuple[Any, Any, tuple[str, ...]]] = [
-        (model, LightningModule, (*_OPTIMIZATION_HOOKS, *_TRANSFER_HOOKS, "on_train_batch_start"))
-    ]
-    if datamodule is not None:
-        has_hooks.append((datamodule, LightningDataModule, _TRANSFER_HOOKS))
-    return (
-        model.automatic_optimization
-        and trainer.accumulate_grad_batches == 1
-        and type(data_fetcher) is _PrefetchDataFetcher
-        and trainer._val_check_time_interval is None
-        and not trainer.fast_dev_run
-        and len(optimizers) == 1
-        and _is_plain_optimizer(optimizers[0])
-        and _is_plain_strategy(strategy)
-        and _is_plain_precision(trainer.precision_plugin)
-        and not any(is_replaced(name, owner, parent) for owner, parent, names in has_hooks for name in names)
-        and not any(config.reduce_on_plateau and config.interval == "step" for config in trainer.lr_scheduler_configs)
-    )
-
-
-def is_replaced(name: str, owner: Any, parent: type) -> bool:
-    """Has the object or its class a method of its own? Lightning takes one that `functools.wraps` its parent's for that."""
-    return name in vars(owner) or is_overridden(name, owner, parent)
-
-
-def _is_plain_optimizer(optimizer: Optimizer) -> bool:
-    step: Any = vars(optimizer).get("step")  # torch's schedules replace it, to count; others may want the closure
-    return (
-        type(optimizer).__module__.startswith(_OPTIMIZERS)
-        and not isinstance(optimizer, torch.optim.LBFGS)  # which calls its closure more than once
-        and not optimizer._optimizer_step_pre_hooks
-        and (step is None or hasattr(step, "_wrapped_by_lr_sched"))
-    )
-
-
-def _is_plain_strategy(strategy: Any) -> bool:
-    if type(strategy) is SingleDeviceStrategy:
-        return True
-    return (
-        isinstance(strategy, DDPStrategy)
-        and strategy._model_averager is None
-        and all(getattr(type(strategy), name) is getattr(DDPStrategy, name) for name in _STRATEGY_METHODS)
-    )
-
-
-def _is_plain_precision(precision: Any) -> bool:
-    if type(precision) is MixedPrecision:
-        return precision.scaler is None
-    return all(getattr(type(precision), name) is getattr(Precision, name) for name in _PRECISION_METHODS)
 
 
 def log_batch_as(trainer: Trainer, samples: int) -> None:

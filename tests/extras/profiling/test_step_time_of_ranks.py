@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lockstep.extras.profiling.step_time import PARTS, StepTime
-from lockstep.trainer.epoch_loop import install_fast_loop
 
 pytestmark = pytest.mark.slow
 WAIT = 0.2  # seconds
@@ -54,7 +53,6 @@ def train_adversaries(folder: Path) -> dict[str, Any]:
         strategy=DDPStrategy(find_unused_parameters=True, process_group_backend="gloo"),
         plugins=[LightningEnvironment()],
     )
-    install_fast_loop(trainer)
     trainer.fit(Adversaries(), DataLoader(list(torch.ones(40, 2)), batch_size=2))
     return {"steps": trainer.global_step, "off": [monitor.is_off for monitor in monitors], **monitors[0].facts()}
 

@@ -67,14 +67,14 @@ class Fork(RunEvents):
 
         return describe_origin(cfg.begin_from, command)
 
-    def callbacks(self, cfg: DictConfig, model: Any, checkpoint: Path | None) -> list[Any]:
+    def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         """Raises ConfigError for a checkpoint of another model, or of a later epoch than the last one."""
         if checkpoint is None or is_own(cfg, checkpoint):
-            return []
+            return
         from lockstep.extras.fork.callback import Forked  # torch
         from lockstep.models.from_checkpoint import read_for
 
         content = read_for(model, _KEY, checkpoint)
         check_length(cfg, content.get("epoch", 0), checkpoint)
         log.info(f"Forked from {checkpoint}, at step {content.get('global_step', 0)}")
-        return [Forked()]
+        trainer.callbacks.append(Forked())

@@ -1,7 +1,7 @@
 """A few steps in every detail: what conf/profiler offers.
 
 They are callbacks, not Lightning's Profilers: those are told of each block of Lightning's ordinary loop, and a plain step does
-not go through it (trainer/epoch_loop.py). Profiled is then what is run without them.
+not go through it (extras/fast_loop). Profiled is then what is run without them.
 """
 
 import logging

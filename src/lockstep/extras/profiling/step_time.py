@@ -1,5 +1,6 @@
 """What the time of a step goes to, measured in one step of many."""
 
+import math
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -12,7 +13,6 @@ from torch.nn import Parameter
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lockstep.extras.profiling.step_parts import StepParts
-from lockstep.trainer.epoch_loop import EpochLoop
 from lockstep.trainer.monitor import together, watched
 from lockstep.trainer.steps import log_metrics
 
@@ -24,7 +24,8 @@ class StepTime(StepParts):
     """Logs time/data and so on: the shares of a batch that is measured, from the end of the batch before to its own end.
     `facts`, for the record of the run, are their means over all that were measured and all ranks.
 
-    data: waiting for the loader; on a GPU as far as it had nothing to do meanwhile.
+    data: waiting for the loader; on a GPU as far as it had nothing to do meanwhile. With Lightning's own loop, which does not say
+        how long it waits, all that is between two batches.
     communication: with several processes, from the last gradient to the end of the backward pass. That is what of DDP's
     all-reduces is not hidden behind the computation, and the waiting for slower ranks. Collectives of the net's own,
     SyncBatchNorm's say, are part of its forward and backward pass.
@@ -119,14 +120,12 @@ class _Batch:
     """When, on the device's own clock, each part of a batch begins; from now, the end of the one before."""
 
     def __init__(self, trainer: Trainer, model: LightningModule, has_gradient: Callable[[Parameter], None]) -> None:
-        loop = trainer.fit_loop.epoch_loop
-        assert isinstance(loop, EpochLoop)
-        self._loop, self._device = loop, model.device
+        self._loop, self._device = trainer.fit_loop.epoch_loop, model.device
         self._shared = list(model.parameters()) if trainer.world_size > 1 else []
         self._call_at_gradient = has_gradient
         self._hooks: list[Any] = []
         self._last_gradient: Any = None
-        self._waited = -loop.waited_for_data
+        self._waited = -self._waited_for_data(0.0)
         self._marks = [("data", self._now())]
 
     def _now(self) -> Any:
@@ -136,11 +135,14 @@ class _Batch:
         event.record()
         return event
 
+    def _waited_for_data(self, unknown: float) -> float:
+        return getattr(self._loop, "waited_for_data", unknown)
+
     def begin(self, part: str) -> None:
         if self._hooks:
             self._end_backward()
         if part == "forward":
-            self._waited += self._loop.waited_for_data
+            self._waited += self._waited_for_data(math.inf)
         elif part == "backward":
             trained = [parameter for parameter in self._shared if parameter.requires_grad]  # as of this backward pass
             self._hooks = [parameter.register_post_accumulate_grad_hook(self._call_at_gradient) for parameter in trained]

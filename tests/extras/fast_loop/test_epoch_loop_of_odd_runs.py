@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
-from lockstep.trainer.epoch_loop import EpochLoop, install_fast_loop
+from lockstep.extras.fast_loop.epoch_loop import EpochLoop, install_fast_loop
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*log_every_n_steps")
 BOTH_LOOPS = pytest.mark.parametrize("is_short", [False, True], ids=["Lightning's", "ours"])

@@ -3,8 +3,8 @@
 A small model's step is shorter than what Lightning does around it: dozens of generator-based context managers for a profiler
 that is not there, each callback asked for each hook whether it has it or not, signatures inspected at every batch. What a
 run asks for is looked up once an epoch here, and a plain step then calls that and nothing else, in Lightning's order. Private
-names of Lightning's are used throughout: there is no public seam around a step. tests/unit/trainer/test_epoch_loop.py holds
-the two loops side by side, hooks, logs and checkpoints.
+names of Lightning's are used throughout: there is no public seam around a step. tests/extras/fast_loop holds the two
+loops side by side, hooks, logs and checkpoints.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.trainer.lightning_internals import has_plain_steps, is_replaced
+from lockstep.extras.fast_loop.plain import has_plain_steps, is_replaced
 
 _AROUND_A_STEP = (
     *("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"),

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from bitwise import differences
+from fits import prepared, trained
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lockstep.trainer.epoch_loop import EpochLoop, NoProfiler, install_fast_loop
+from lockstep.extras.fast_loop.epoch_loop import EpochLoop, NoProfiler, install_fast_loop
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about loaders and loggers
 
@@ -271,3 +273,16 @@ def test_a_profiler_that_was_asked_for_stays() -> None:
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, profiler="simple")
     install_fast_loop(trainer)
     assert not isinstance(trainer.profiler, NoProfiler)
+
+
+@pytest.mark.parametrize("value", ["null", None])
+def test_it_is_on_unless_it_is_taken_out(value: str | None, tmp_path: Path) -> None:
+    _, _, trainer = prepared(tmp_path / "run", *([] if value is None else [f"events.fast_loop={value}"]))
+    assert isinstance(trainer.fit_loop.epoch_loop, EpochLoop) is (value is None)
+    assert trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor() is None  # which would wait for the device
+
+
+def test_a_run_without_it_ends_with_the_same_bits(tmp_path: Path) -> None:
+    options = ("trainer.max_epochs=2", "model.net.dropout=0.2", "datamodule.augment={crop: 1, flip: true}")
+    (short, _), (stock, _) = (trained(tmp_path / str(one), *options, *one) for one in ((), ("events.fast_loop=null",)))
+    assert not differences(short | {"callbacks": None}, stock | {"callbacks": None})  # these say where the best checkpoint is

@@ -1,0 +1,16 @@
+"""Lightning's loop over the batches of an epoch, with a short way for plain steps.
+
+events.py      gives it to the trainer
+epoch_loop.py  the loop
+plain.py       which steps are plain
+"""
+
+FILES = [
+    "docs/fast-loop.md",
+    "conf/events/fast_loop.yaml",
+    "benchmarks/lightning_suite.py",
+    "benchmarks/lightning_suite_plugin.py",
+    "benchmarks/lightning_suite.md",
+]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []
