@@ -10,7 +10,6 @@ difference only what it can't know, scripts/parity.py is asked for the cause.
 import logging
 import os
 import platform
-import re
 import tempfile
 import traceback
 import warnings
@@ -33,7 +32,6 @@ from omegaconf import open_dict
 from lockstep.build import build
 from lockstep.callbacks.plain_lightning import NOT_KNOWN
 from lockstep.config.plan import Plan
-from lockstep.extras.parity.verdict import parity
 from lockstep.launchers.environment import PARENT_PIPE, this_rank
 from lockstep.runs.composition import compose
 
@@ -213,11 +211,14 @@ def main() -> None:
 
 
 def causes_by_parity(kind: str) -> list[str]:
-    """What scripts/parity.py names of this kind on two processes; else what the run has said."""
-    said: list[str] = []
-    parity(partial(_composed, kind, 2, config_name="parity"), said.append)
-    causes = re.findall(r"^Why: (.*?)\. With", "\n".join(said), re.MULTILINE)
-    return [f"scripts/parity.py: {cause}" for cause in causes] or [f"not known: {NOT_KNOWN}"]
+    """What scripts/parity.py names of this kind on two processes; else, and where that is taken out, what the run has said."""
+    try:
+        from parity_causes import causes
+    except ModuleNotFoundError:
+        named = []
+    else:
+        named = causes(partial(_composed, kind, 2, config_name="parity"))
+    return [f"scripts/parity.py: {cause}" for cause in named] or [f"not known: {NOT_KNOWN}"]
 
 
 def _cell(value: float) -> str:

@@ -23,6 +23,7 @@ FILES = [
     "conf/parity.yaml",
     "scripts/parity.py",
     "benchmarks/parity_table.py",
+    "benchmarks/parity_causes.py",
     "benchmarks/parity.md",
     "benchmarks/parity_transformers.md",
 ]
