@@ -24,6 +24,7 @@ FILES = [
     "scripts/parity.py",
     "benchmarks/parity_table.py",
     "benchmarks/parity_causes.py",
+    "benchmarks/exact_models.py",
     "benchmarks/parity.md",
     "benchmarks/parity_transformers.md",
 ]
