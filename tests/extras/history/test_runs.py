@@ -141,7 +141,7 @@ def test_runs_that_part_at_a_step(tmp_path: Path) -> None:
     compared = python(RUNS, "diff", "logs/one", "logs/other", cwd=tmp_path)
     assert compared.returncode == 0, compared.stderr
     assert "model.optimizer.lr  0.001" in compared.stdout
-    assert "train/loss_step is equal before step" in compared.stdout
+    assert "train/loss_step first differs at step" in compared.stdout
     best = python(RUNS, "--best", cwd=tmp_path).stdout.strip()
     assert (tmp_path / best / "checkpoints" / "best.ckpt").is_file()
     refused = python(RUNS, "diff", "logs/one", "nowhere", cwd=tmp_path)
