@@ -26,6 +26,7 @@ class Step:
         self._others = [tensor for tensor in state if not (tensor.is_floating_point() or tensor.is_complex())]
         self._before = [(tensor, tensor.detach().clone()) for tensor in state]
         self._gradients: list[Tensor | None] = []
+        self.loss = torch.zeros((), dtype=torch.float64, device=model.device)
 
     @torch.no_grad()
     def begin(self) -> None:
@@ -40,11 +41,11 @@ class Step:
         """Returns copies of what a worker has left in the model: zeros for one that had no sample, and so no loss."""
         self._take_replaced_buffers()
         gradients = [_zeros(p) if p.grad is None else p.grad for p in self._trained]
-        has_gradient = torch.tensor([loss is not None, *(p.grad is not None for p in self._trained)], dtype=torch.float64)
         real = self._real if loss is not None else [_zeros(tensor) for tensor in self._real]
         others = self._others if is_first else [_zeros(tensor) for tensor in self._others]
-        mean = torch.zeros(1, dtype=torch.float64) if loss is None else loss.detach().double().view(1)
-        return [*_joined(gradients), *_joined(real), *_joined(others), mean.clone(), has_gradient.to(mean.device)]
+        facts = [loss is not None, *(p.grad is not None for p in self._trained)]
+        mean = self.loss if loss is None else loss.detach().double()
+        return _joined([*gradients, *real, *others, mean, torch.tensor(facts, dtype=mean.dtype, device=mean.device)])
 
     def _take_replaced_buffers(self) -> None:
         """A step may have assigned another tensor to a buffer, as by `self.mean = 0.9 * self.mean + ...`: its values are copied
@@ -60,15 +61,14 @@ class Step:
     @torch.no_grad()
     def take(self, total: Vectors) -> None:
         """Takes the sum over all workers."""
-        *vectors, loss, counts = total
+        like = [*self._trained, *self._real, *self._others, self.loss, self.loss.new_empty(1 + len(self._trained))]
+        *tensors, loss, counts = _parted(total, like)
         had_samples, *had_gradient = counts.tolist()
-        gradients, real, others = (_parted(vectors, like) for like in (self._trained, self._real, self._others))
+        gradients, state = tensors[: len(self._trained)], tensors[len(self._trained) :]
         self._gradients = [g.div_(self._workers) if n else None for g, n in zip(gradients, had_gradient, strict=True)]
-        for tensor, summed in zip(self._real, real, strict=True):
-            tensor.copy_(summed / had_samples)
-        for tensor, value in zip(self._others, others, strict=True):
-            tensor.copy_(value)
-        self.loss = loss[0] / self._workers
+        for tensor, summed in zip([*self._real, *self._others], state, strict=True):
+            tensor.copy_(summed / had_samples if tensor.is_floating_point() or tensor.is_complex() else summed)
+        self.loss = loss / self._workers
 
     def write_gradients(self) -> None:
         for parameter, gradient in zip(self._trained, self._gradients, strict=True):

@@ -26,18 +26,34 @@ def local_sum(count: int, leaf: Callable[[int], Vectors], first: int = 0, step: 
 
 
 def sum_over_processes(own: Vectors) -> Vectors:
-    """Returns the sum of the vectors of all processes, a power of two of them; a collective. The vectors are as many, as long and
-    of the same types in each process."""
-    distance = dist.get_world_size() // 2 if dist.is_initialized() else 0
-    while distance:
-        partner = dist.get_rank() ^ distance
-        others = [torch.empty_like(vector) for vector in own]
-        sent = [dist.P2POp(dist.isend, vector, partner) for vector in own]
-        for request in dist.batch_isend_irecv([*sent, *(dist.P2POp(dist.irecv, vector, partner) for vector in others)]):
-            request.wait()
-        own = _add(own, others)
-        distance //= 2
+    """Returns the sum of the vectors of all processes, a power of two of them, in the place of `own`; a collective. The vectors
+    have one dimension, and are as many, as long and of the same types in each process."""
+    if dist.is_initialized():
+        _sum_pairs(own, dist.get_world_size() // 2)
     return own
+
+
+def _sum_pairs(own: Vectors, distance: int) -> None:
+    if not distance:
+        return
+    partner = dist.get_rank() ^ distance
+    if distance == 1:  # one exchange of all of it sends as much as two of its halves
+        _add(own, _exchanged(own, [torch.empty_like(vector) for vector in own], partner))
+        return
+    lower, upper = ([vector.tensor_split(2)[half] for vector in own] for half in (0, 1))
+    kept, given = (upper, lower) if partner < dist.get_rank() else (lower, upper)
+    _add(kept, _exchanged(given, [torch.empty_like(vector) for vector in kept], partner))
+    _sum_pairs(kept, distance // 2)
+    _exchanged(kept, given, partner)
+
+
+def _exchanged(sent: Vectors, received: Vectors, partner: int) -> Vectors:
+    """Returns `received`, filled with what the partner sends."""
+    pairs = [(dist.isend, sent), (dist.irecv, received)]
+    operations = [dist.P2POp(name, vector, partner) for name, vectors in pairs for vector in vectors if len(vector)]
+    for request in dist.batch_isend_irecv(operations) if operations else ():
+        request.wait()
+    return received
 
 
 def sum_of_rows(rows: Tensor) -> Tensor:

@@ -1,0 +1,28 @@
+"""The sum over processes is that of the tree, to the bit, for vectors of any length."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import in_ranks
+
+from lockstep.extras.exact.tree import sum_of_rows, sum_over_processes
+
+LENGTHS = (0, 1, 3, 64, 1001)
+
+
+def drawn(rank: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(rank)
+    return [torch.randn(length, generator=generator) for length in LENGTHS] + [torch.arange(5) + rank]
+
+
+def sums(rank: int, _: int) -> list[torch.Tensor]:
+    return sum_over_processes(drawn(rank))
+
+
+@pytest.mark.slow
+def test_it_is_that_of_the_tree(tmp_path: Path) -> None:
+    rows = zip(*(drawn(rank) for rank in range(4)), strict=True)
+    expected = [sum_of_rows(torch.stack(row)) for row in rows]
+    for summed in in_ranks(4, sums, tmp_path):
+        assert all(torch.equal(a, b) for a, b in zip(summed, expected, strict=True))
