@@ -3,10 +3,11 @@
     python benchmarks/lightning_suite.py REPO --python PYTHON [--rooms loops trainer] [--tag 2.6.5] [--work FOLDER]
 
 REPO is a clone of github.com/Lightning-AI/pytorch-lightning, of which only the tests are taken, by git; they stay in FOLDER.
-PYTHON is that of a virtual environment with this package and with what the tests import: pytest, pytest-timeout, cloudpickle,
-psutil, pandas, requests, scikit-learn, fastapi, uvicorn, rich, jsonargparse[signatures]. A room is a folder of the tests. A test
-that has run is not run again, so that the whole can be run in parts: a new FOLDER begins anew. What ends differently is run once
-more with either loop, for there are tests whose outcome depends on the machine's load.
+PYTHON is that of a virtual environment with this package and with what the tests need: pytest, pytest-timeout,
+pytest-rerunfailures, cloudpickle, psutil, pandas, requests, scikit-learn, fastapi, uvicorn, rich, jsonargparse[signatures].
+A room is a folder of the tests. A test that has run is not run again, so that the whole can be run in parts: a new FOLDER
+begins anew. What ends differently is run once more with either loop, for there are tests whose outcome depends on the
+machine's load.
 
 Writes benchmarks/lightning_suite.md from all rooms that have run.
 """

@@ -114,8 +114,9 @@ class PlainLightning(Callback):
         if is_stream(loader):
             share_stream(loader, share, name)
         elif (shared := shared_loader(loader, share, self.seed, training)) is not None:
-            self._check_dummies(trainer, shared.sampler, training)
-            self._has_uneven_data |= shared.sampler.kept % share[1] > 0
+            sampler: Any = shared.sampler
+            self._check_dummies(trainer, sampler, training)
+            self._has_uneven_data |= sampler.kept % share[1] > 0
             return shared
         elif share[1] > 1:
             self._warn(f"{name} draws batches in its own way, which Lightning shares out")
@@ -189,10 +190,14 @@ class PlainLightning(Callback):
         if batch_idx == 0 and trainer.world_size > 1 and self._drawn != generator_states(pl_module.device):
             self._warn(f"random numbers are drawn in a {stage} step, by each process its own")
 
-    def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *_: Any) -> None:
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         self._look_before_draws(trainer, pl_module, batch_idx)
 
-    def on_validation_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         self._look_for_draws(trainer, pl_module, batch_idx, "validation")
 
     def _divide(self, batch_idx: int) -> None:
