@@ -2,9 +2,9 @@
 
     python benchmarks/exact_models.py [--only NAME ...] > benchmarks/exact_models.md
 
-The models of exact_same.py keep their bits, those of exact_other.py do not. Each is trained on one process and on two, without
-the check, and the weights and buffers of all processes are compared: that is the truth. The check's verdict is to agree with it,
-and to name the place that exact_other.py has for the model. Exit code 1 where one does not.
+The models of exact_same.py keep their bits, those of exact_state.py and exact_process.py do not. Each is trained on one process
+and on two, without the check, and the weights and buffers of all processes are compared: that is the truth. The check's verdict
+is to agree with it, and to name the place that the model's file has for it. Exit code 1 where one does not.
 """
 
 import argparse
@@ -21,8 +21,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import exact_other
+import exact_process
 import exact_same
+import exact_state
 from hardware import processor
 from lightning import LightningModule
 from omegaconf import DictConfig, open_dict
@@ -48,7 +49,7 @@ def _models(module: Any) -> dict[str, type[LightningModule]]:
     return {one.__name__: one for one in own if issubclass(one, exact_same.Model) and one is not exact_same.Model}
 
 
-SAME, OTHER = _models(exact_same), _models(exact_other)
+SAME, OTHER = _models(exact_same), _models(exact_state) | _models(exact_process)
 MODELS = SAME | OTHER
 
 

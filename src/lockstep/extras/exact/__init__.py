@@ -13,7 +13,8 @@ FILES = [
     "benchmarks/exact_models.py",
     "benchmarks/exact_models.md",
     "benchmarks/exact_same.py",
-    "benchmarks/exact_other.py",
+    "benchmarks/exact_state.py",
+    "benchmarks/exact_process.py",
 ]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -34,13 +34,17 @@ _REPEATS_NOT = (
 _READ = "it may read {}, which is not the same: "
 _ALWAYS = "it begins as another one in each process"
 _LEFT = "what the process has computed before has changed it"
-_PROCESS = "no state that it has differs, so it depends on the process: its rank, how many there are, or what others send"
+_PROCESS = (
+    "no attribute or global variable beside it differs, so that it depends on the process (its rank, how many there are, what "
+    "others send), or on state elsewhere"
+)
 
 
 @dataclass(frozen=True)
 class Place:
-    """`worker`: the micro-batch, None for what is done once a step. `owner`: the name of the module whose code it is; empty for
-    the LightningModule itself. `what`: the operation in words; `evidence`: by what it is known."""
+    """`phase`: train, validate or test. `worker`: the micro-batch, None for what is done once a step. `owner`: the name of the
+    module whose code it is; empty for the LightningModule itself. `what`: the operation in words; `evidence`: by what it is
+    known."""
 
     step: int
     phase: str
@@ -51,8 +55,9 @@ class Place:
     why: str = ""
 
     def __str__(self) -> str:
+        when = f"step {self.step}" if self.phase == "train" else f"{self.phase} after step {self.step - 1}"
         where = "" if self.worker is None else f", micro-batch {self.worker}"
-        return f"Where: step {self.step}{where}: {self.what}; {self.evidence}.\nWhy: {self.why}."
+        return f"Where: {when}{where}: {self.what}; {self.evidence}.\nWhy: {self.why}."
 
 
 def find_place(comparison: Comparison, processes: Processes) -> Place | None:

@@ -24,7 +24,8 @@ from lockstep.extras.parity.draws import states
 from lockstep.extras.parity.recorder import Recorder, state
 
 Span = dict[str, Any]  # plain containers: step, stage, batch, worker, state (name to hash) and events [kind, name, hash]
-_NOT_THE_USERS = vars(LightningModule()).keys() | vars(torch.optim.SGD([torch.zeros(1)])).keys()
+_FRAMEWORKS = (vars(LightningModule()).keys() | vars(torch.optim.SGD([torch.zeros(1)])).keys()) - {"training"}
+_DEEPEST = 8  # of objects within objects, which may be a circle
 _GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, random.Random)
 _LIBRARIES = ("torch", "lightning", "torchmetrics", "lockstep")
 
@@ -110,27 +111,35 @@ def _generators(device: torch.device) -> dict[str, Any]:
 
 
 def _state(model: nn.Module) -> dict[str, Any]:
-    """Returns what a user's modules hold beside parameters and buffers, and the global variables beside them."""
+    """Returns what modules hold beside parameters and buffers, and the global variables beside a user's classes."""
     held: dict[str, Any] = {}
     for name, module in model.named_modules():
-        home = type(module).__module__
-        if home.split(".")[0] not in _LIBRARIES:
-            prefix = f"{name}." if name else ""
-            held |= {f"{prefix}{attribute}": value for attribute, value in _attributes(module)}
-            held |= {
-                f"{home}.{variable}": value for variable, value in vars(sys.modules[home]).items() if _is_state(variable, value)
-            }
+        held |= {f"{name}.{attribute}".lstrip("."): value for attribute, value in _attributes(module)}
+        if _is_the_users(module):
+            home = type(module).__module__
+            variables = vars(sys.modules[home]).items()
+            held |= {f"{home}.{variable}": value for variable, value in variables if _is_state(variable, value)}
     return held
 
 
 def _attributes(one: object) -> list[tuple[str, Any]]:
     everything = {**vars(type(one)), **vars(one)}
-    return [(name, value) for name, value in everything.items() if name not in _NOT_THE_USERS and _is_state(name, value)]
+    return [(name, value) for name, value in everything.items() if name not in _FRAMEWORKS and _is_state(name, value)]
 
 
 def _is_state(name: str, value: Any) -> bool:
     kinds = (Tensor, Number, str, bytes, list, tuple, Mapping, set, deque, numpy.ndarray, *_GENERATORS)
-    return not name.startswith("__") and isinstance(value, kinds)
+    return not name.startswith("__") and (isinstance(value, kinds) or _is_an_object(value))
+
+
+def _is_the_users(one: object) -> bool:
+    return type(one).__module__.split(".")[0] not in _LIBRARIES
+
+
+def _is_an_object(value: Any) -> bool:
+    """Is it one of a class of the user's own, and no module?"""
+    home = type(value).__module__.split(".")[0]
+    return _is_the_users(value) and home not in sys.stdlib_module_names and not isinstance(value, nn.Module)
 
 
 def _hashes(values: Mapping[str, Any]) -> dict[str, str]:
@@ -143,8 +152,11 @@ def _hash(value: Any) -> str:
     return digest.hexdigest()
 
 
-def _feed(digest: Any, value: Any) -> None:
-    """Adds the bits of tensors, containers in their order, sets too, and the states of generators; of anything else its kind."""
+def _feed(digest: Any, value: Any, depth: int = 0) -> None:
+    """Adds the bits of tensors, containers in their order, sets too, the states of generators and what a user's objects hold; of
+    anything else its kind."""
+    if depth > _DEEPEST:
+        return
     if isinstance(value, Tensor):
         dense = value.detach().to_dense() if value.layout != torch.strided else value.detach()
         digest.update(repr((dense.dtype, dense.shape)).encode())
@@ -160,6 +172,8 @@ def _feed(digest: Any, value: Any) -> None:
     elif isinstance(value, Mapping | list | tuple | set | deque):
         digest.update(f"{type(value).__name__} {len(value)} ".encode())
         for part in value.items() if isinstance(value, Mapping) else value:
-            _feed(digest, part)
+            _feed(digest, part, depth + 1)
+    elif _is_an_object(value) and hasattr(value, "__dict__"):
+        _feed(digest, {name: part for name, part in vars(value).items() if _is_state(name, part)}, depth + 1)
     else:
         digest.update((repr(value) if isinstance(value, Number | str | None) else type(value).__name__).encode())
