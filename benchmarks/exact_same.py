@@ -55,11 +55,6 @@ class BatchNorm(Model):
         return nn.BatchNorm1d(self.wide)
 
 
-class CumulativeBatchNorm(Model):
-    def middle(self) -> nn.Module:
-        return nn.BatchNorm1d(self.wide, momentum=None)
-
-
 class RReLU(Model):
     def middle(self) -> nn.Module:
         return nn.RReLU(inplace=True)
@@ -109,15 +104,12 @@ class WeightNorm(Model):
 class TiedWeights(Model):
     def __init__(self) -> None:
         super().__init__()
-        self.decoder = nn.Linear(self.wide, 16)
-        self.decoder.weight = nn.Parameter(self.net[0].weight.detach().T.clone())
-        self.net[0].weight = nn.Parameter(self.decoder.weight.T.contiguous())
-        self.again = nn.Linear(16, self.wide)
-        self.again.weight = self.net[0].weight
+        self.encoder = nn.Linear(16, self.wide)
+        self.encoder.weight = self.net[0].weight
 
     def loss(self, batch: Any) -> Any:
-        rebuilt = self.decoder(self.again(self.numbers(batch)))
-        return super().loss(batch) + functional.mse_loss(rebuilt, self.numbers(batch))
+        inputs = self.numbers(batch)
+        return super().loss(batch) + functional.mse_loss(self.encoder(inputs) @ self.net[0].weight, inputs)
 
 
 class EmbeddingBag(Model):
@@ -297,3 +289,9 @@ class HookOnModule(Model):
         super().__init__()
         self.net[0].register_forward_hook(lambda *given: given[-1] * 0.5)
         self.net[0].weight.register_hook(lambda gradient: gradient * 2)
+
+
+class WeightedValidation(Model):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        losses = functional.cross_entropy(self.net(self.numbers(batch)), batch.targets, reduction="none")
+        self.log("val/loss", (losses * batch.loss_weight).mean(), sync_dist=True)

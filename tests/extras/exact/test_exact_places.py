@@ -14,7 +14,15 @@ places = pytest.importorskip("lockstep.extras.parity.places")
 processes_of = pytest.importorskip("lockstep.extras.parity.processes")
 sides = pytest.importorskip("lockstep.extras.parity.sides")
 
-SOME = ["Checkpointed", "ReplacedBuffer", "OwnGenerator", "RankInBackward", "NoiseInOptimizer", "CentreAfterBatch", "Alternates"]
+SOME = [
+    "WeightedValidation",
+    "ReplacedBuffer",
+    "OwnGenerator",
+    "RankInBackward",
+    "NoiseInOptimizer",
+    "CentreAfterBatch",
+    "Alternates",
+]
 
 
 def train_some(rank: int, world_size: int, folder: Path) -> dict[str, str]:

@@ -91,7 +91,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         def leaf(index: int) -> Vectors:
             nonlocal output
             step.begin()
-            share, loss = self._share(batch, index), None
+            share, loss = self._training_share(batch, index), None
             if samples_in(share):
                 with self._as_worker(index, share):
                     output, loss = self._train(share, batch, rest)
@@ -171,8 +171,12 @@ class Exact(PlannedWorldSize, DDPStrategy):
         def cut(tensor: Tensor) -> Tensor:
             return tensor[index::own].clone(memory_format=torch.contiguous_format) if tensor.shape[:1] == (samples,) else tensor
 
-        share = apply_to_collection(batch, Tensor, cut)
-        return share._replace(loss_weight=share.loss_weight * own) if isinstance(share, Batch) else share
+        return apply_to_collection(batch, Tensor, cut)
+
+    def _training_share(self, batch: Any, index: int) -> Any:
+        """Its samples weigh as many times as much in the mean over workers as in that over processes."""
+        share = self._share(batch, index)
+        return share._replace(loss_weight=share.loss_weight * self._own_workers) if isinstance(share, Batch) else share
 
     @property
     def _batch_idx(self) -> int:
