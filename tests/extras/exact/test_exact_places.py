@@ -67,17 +67,19 @@ BACK = [
 ]
 
 
-def found(events: list[list[str]], state: dict[str, str] | None = None, begun: dict[str, str] | None = None) -> Any:
-    """The place where a trace leaves that of NET and BACK: by the events of its second step, and the state before these and
-    before the first."""
+KEPT = {"net.0.kept": "0"}
 
-    def traced(*steps: tuple[dict[str, str], list[list[str]]]) -> Any:
-        key = {"phase": "train", "batch": 0, "stage": "micro-batch", "number": 1}
-        spans = [key | {"step": step, "state": state, "events": events} for step, (state, events) in enumerate(steps)]
-        return sides.Findings([], {"trace": [spans], "modules": {"": "Own", "net": "Sequential", "net.0": "Noise"}})
 
-    kept = {"net.0.kept": "0"}
-    return places.first_difference(traced((kept, NET), (kept, NET + BACK)), traced((begun or kept, NET), (state or kept, events)))
+def traced(events: list[list[str]], state: dict[str, str] = KEPT, begun: dict[str, str] = KEPT) -> Any:
+    """A trace of two steps, the second of which has these events; and the state before it and before the first."""
+    key = {"phase": "train", "batch": 0, "stage": "micro-batch", "number": 1}
+    spans = [key | {"step": 0, "state": begun, "events": NET}, key | {"step": 1, "state": state, "events": events}]
+    return sides.Findings([], {"trace": [spans], "modules": {"": "Own", "net": "Sequential", "net.0": "Noise"}})
+
+
+def found(*arguments: Any) -> Any:
+    """The place where such a trace leaves that of NET and BACK."""
+    return places.first_difference(traced(NET + BACK), traced(*arguments))
 
 
 def changed(at: int) -> list[list[str]]:
@@ -113,3 +115,12 @@ def test_what_a_place_may_read_is_named_with_where_it_comes_from() -> None:
 
 def test_the_same_traces_have_no_place() -> None:
     assert found(NET + BACK) is None
+
+
+def test_what_one_process_does_not_repeat_is_the_reason_only_where_the_bits_part() -> None:
+    other = traced(changed(3))
+    for again, is_the_reason in ((changed(3), True), (changed(5), False), (NET + BACK, False)):
+        place = places.place_among(traced(NET + BACK), other, traced(again))
+        assert ("trains twice does not repeat it" in place.why) == is_the_reason
+        assert place.what == "net.0 (Noise)"
+    assert places.place_among(traced(NET + BACK), traced(NET + BACK), traced(NET + BACK)) is None

@@ -230,7 +230,7 @@ def compare(sides: Sides, processes: Processes, freely: bool = True) -> Comparis
     reference ends early.
     """
     with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
-        train = partial(_train, sides, processes, Path(folder))
+        train = partial(train_sides, sides, processes, Path(folder))
         try:
             result = _step_by_step(sides, train)
             if (
@@ -275,17 +275,8 @@ def _to_the_end(result: Comparison, train: Train) -> Comparison:
 def repeats(sides: Sides, processes: Processes) -> bool:
     """Does the reference, trained twice, come to the same bits?"""
     with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
-        findings = _train(sides, processes, Path(folder), {"reference": ("lead", {}), "control": ("follow", {})})
+        findings = train_sides(sides, processes, Path(folder), {"reference": ("lead", {}), "control": ("follow", {})})
     return all(difference.value == 0 for difference in findings["control"].differences)
-
-
-def trace(comparison: Comparison, processes: Processes) -> dict[str, Findings]:
-    """Trains both sides freely, and the reference twice, with a record of what each module computes: see tracer.py."""
-    sides = replace(comparison.sides, steps=comparison.steps_needed)
-    processes.end()  # they have trained before, not all of them as often
-    roles: Roles = {name: ("trace", {}) for name in ("reference", "other", "control")}
-    with TemporaryDirectory(prefix="trace-", dir=processes.folder) as folder:
-        return _train(sides, processes, Path(folder), roles)
 
 
 def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
@@ -294,13 +285,13 @@ def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
     one = Plan.from_config(sides.reference)
     if one.accumulate_grad_batches == 1 or one.world_size > 1 or one.global_batch_size is None:
         return sides
-    facts = _train(replace(sides, steps=1), processes, processes.folder, {"control": ("alone", {})})["control"].facts
+    facts = train_sides(replace(sides, steps=1), processes, processes.folder, {"control": ("alone", {})})["control"].facts
     if facts["batchnorm"] or facts["changes with each batch"]:
         return sides
     return replace(sides, reference=as_one_process(sides.reference, parts=1))
 
 
-def _train(sides: Sides, processes: Processes, folder: Path, roles: Roles) -> dict[str, Findings]:
+def train_sides(sides: Sides, processes: Processes, folder: Path, roles: Roles) -> dict[str, Findings]:
     """Trains the sides in their roles, at the same time."""
     trainings = {}
     for name, (role, interventions) in roles.items():

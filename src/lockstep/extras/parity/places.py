@@ -4,10 +4,12 @@ inputs. It compares what tracer.py has written. Imports no torch."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from lockstep.console import first_of
-from lockstep.extras.parity.comparison import Comparison, trace
+from lockstep.extras.parity.comparison import Comparison, Roles, train_sides
 from lockstep.extras.parity.processes import Processes
 from lockstep.extras.parity.sides import Findings
 
@@ -61,12 +63,21 @@ class Place:
 
 
 def find_place(comparison: Comparison, processes: Processes) -> Place | None:
-    """Trains both sides once more, and one process a second time. Returns None if all they compute has the same bits."""
-    traced = trace(comparison, processes)
-    reference, other, again = (traced[name] for name in ("reference", "other", "control"))
-    if (place := first_difference(reference, again)) is not None:
-        return replace(place, why=_REPEATS_NOT)
-    return first_difference(reference, other)
+    """Trains both sides once more, freely, and one process a second time, with a record of what each module computes."""
+    sides = replace(comparison.sides, steps=comparison.steps_needed)
+    roles: Roles = {name: ("trace", {}) for name in ("reference", "other", "control")}
+    processes.end()  # they have trained before, not all of them as often
+    with TemporaryDirectory(prefix="trace-", dir=processes.folder) as folder:
+        traced = train_sides(sides, processes, Path(folder), roles)
+    return place_among(traced["reference"], traced["other"], again=traced["control"])
+
+
+def place_among(reference: Findings, other: Findings, again: Findings) -> Place | None:
+    """Returns None if all that both compute has the same bits. `again` is a second training of the reference."""
+    place, unrepeated = first_difference(reference, other), first_difference(reference, again)
+    if unrepeated is not None and (place is None or place.what == unrepeated.what):
+        return replace(unrepeated, why=_REPEATS_NOT)
+    return place
 
 
 def first_difference(reference: Findings, other: Findings) -> Place | None:

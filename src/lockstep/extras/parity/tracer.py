@@ -57,7 +57,8 @@ class Tracer(Recorder):
         self._add("batch", "", share)
 
     def on_worker_output(self, output: Any) -> None:
-        self._add("returned", "", output)
+        """Of what is returned beside the loss nothing depends."""
+        self._add("returned", "", output["loss"] if isinstance(output, dict) and "loss" in output else output)
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_after_backward(trainer, pl_module)
