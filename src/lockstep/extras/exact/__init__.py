@@ -10,6 +10,7 @@ FILES = [
     "docs/exact.md",
     "conf/events/exact.yaml",
     "benchmarks/exact.py",
+    "benchmarks/exact.md",
     "benchmarks/exact_models.py",
     "benchmarks/exact_models.md",
     "benchmarks/exact_same.py",
