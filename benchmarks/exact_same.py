@@ -5,7 +5,7 @@ numpy and Python, and buffers.
 """
 
 import random
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import torch
@@ -105,7 +105,7 @@ class TiedWeights(Model):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = nn.Linear(16, self.wide)
-        self.encoder.weight = self.net[0].weight
+        self.encoder.weight = cast(nn.Linear, self.net[0]).weight
 
     def loss(self, batch: Any) -> Any:
         inputs = self.numbers(batch)
@@ -198,7 +198,7 @@ class EMATeacher(Model):
         return super().loss(batch) + functional.mse_loss(self.student(inputs), self.teacher(inputs))
 
     @torch.no_grad()
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         for old, new in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
             old.lerp_(new, 0.1)
 
@@ -288,7 +288,7 @@ class HookOnModule(Model):
     def __init__(self) -> None:
         super().__init__()
         self.net[0].register_forward_hook(lambda *given: given[-1] * 0.5)
-        self.net[0].weight.register_hook(lambda gradient: gradient * 2)
+        cast(nn.Linear, self.net[0]).weight.register_hook(lambda gradient: gradient * 2)
 
 
 class WeightedValidation(Model):

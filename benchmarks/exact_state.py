@@ -219,7 +219,7 @@ class CentreAfterBatch(Model):
         self.last = outputs.detach().mean(dim=0)
         return functional.cross_entropy(outputs - self.centre, batch.targets)
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.centre.lerp_(self.last, 0.1)
 
 

@@ -20,7 +20,7 @@ class FirstValidation(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._has_validated |= not trainer.sanity_checking
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if 0 < trainer.max_steps <= trainer.global_step and not self._has_validated:
             trainer.should_stop = True  # Lightning validates what is to stop
 

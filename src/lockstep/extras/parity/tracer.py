@@ -96,7 +96,7 @@ class Tracer(Recorder):
         def hook(_: nn.Module, *values: Any) -> None:
             value = values if kind == "enter" else values[-1]
             self._add(kind, name, value)
-            for _, tensor in leaves(value, ""):
+            for _name, tensor in leaves(value, ""):
                 if tensor.requires_grad and not tensor.is_leaf:
                     tensor.register_hook(lambda gradient: self._add(backward, name, gradient))
 
