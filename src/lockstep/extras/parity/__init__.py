@@ -8,7 +8,7 @@
     interventions.py   what is done to a training beyond its config; draws.py: to its random numbers
     batchnorm.py       BatchNorm that is not synchronised
     larger_batches.py  one process takes the batches of several, where loaders alone know their size
-    comparison.py      both are trained, and what came of it: the table and the tolerances
+    comparison.py      both are trained, and what came of it: the table; tolerances.py
     causes.py          what may make two sides differ; diagnosis.py: confirmed by switching it off
     tracer.py          hashes of what every module computes, with trainer.exact; places.py: where those of two trainings part
     verdict.py         what is said to a person

@@ -14,27 +14,13 @@ from omegaconf import OmegaConf
 from lockstep.config.plan import Plan
 from lockstep.console import aligned
 from lockstep.errors import NamedFailure
+from lockstep.extras.parity import tolerances
 from lockstep.extras.parity.processes import Processes, SideFailed
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Role, Sides, Training, as_one_process, for_steps
 
 Roles = dict[str, tuple[Role, dict[str, Any]]]  # what each side does, and the interventions in its training alone
 Train = Callable[[Roles], dict[str, Findings]]
 
-# Of one step from identical state, as max|a-b| / max|a|, of buffers entry by entry. Calibrated by the control, a permuted
-# batch: over the models of benchmarks/parity.md its gradients differ by up to 4e-14 in float64, and by 1e-5 in float32 where
-# no unit is at the boundary of its ReLU.
-ONE_STEP = {64: 1e-10, 32: 1e-3, 16: 1e-1}
-# What a single step of the control may excuse, as ten times its own difference: rounding, but amplified by the model.
-AMPLIFIED = {64: 1e-8, 32: 1e-3, 16: 1e-1}
-# A number that is held in fewer bits than its training computes in, as Lightning's and torchmetrics' metrics are.
-HELD = {32: 1e-5, 16: 1e-1}
-# A gradient of rounding alone is at most so large, beside the largest of its step.
-NOTHING_BESIDE = {64: 1e-10, 32: 1e-5, 16: 1e-2}
-# Where the control's loss differs by more within a single step it is another training, and tells nothing.
-ANOTHER_TRAINING = {64: 1e-6, 32: 1e-4, 16: 1e-1}
-ROUNDING = {64: 2.0**-52, 32: 2.0**-23, 16: 2.0**-8}  # of one operation: what a control that rounds alike is taken for
-CONTROLS = 10.0  # the weights may drift this many times as far as the control's
-SGD_64 = 1e-12  # nothing amplifies rounding in float64 with SGD: the weights then may drift this far at most
 QUANTITIES = (
     "steps per epoch",
     "samples",
@@ -112,25 +98,25 @@ class Comparison:
     def _row(self, difference: Difference) -> Row:
         bits, quantity, control = self.sides.bits, difference.quantity, self._controls.get(_key(difference), math.nan)
         if quantity == "learning rate" or (quantity.endswith("samples") and self.sides.is_same_precision):
-            tolerance = ONE_STEP[64]  # no step has rounded these
+            tolerance = tolerances.ONE_STEP[64]  # no step has rounded these
         elif self.sides.tolerance is not None:
             is_rounded = self.sides.has_micro_batches and quantity.endswith("metrics") and not self.facts["task"]
-            tolerance = max(self.sides.tolerance, HELD[32] if is_rounded else 0.0)
+            tolerance = max(self.sides.tolerance, tolerances.HELD[32] if is_rounded else 0.0)
         elif quantity == "weights":
             tolerance = self._drift
         elif quantity in AT_THE_END:
-            tolerance = max(self._drift, CONTROLS * control)
+            tolerance = max(self._drift, tolerances.CONTROLS * control)
         else:
-            held = HELD[difference.bits] if difference.bits < bits else 0.0
-            tolerance = max(ONE_STEP[bits], held, min(CONTROLS * control, AMPLIFIED[bits]))
+            held = tolerances.HELD[difference.bits] if difference.bits < bits else 0.0
+            tolerance = max(tolerances.ONE_STEP[bits], held, min(tolerances.CONTROLS * control, tolerances.AMPLIFIED[bits]))
         return Row(quantity, difference.value, control, tolerance)
 
     @property
     def _drift(self) -> float:
         """How far weights may have come to lie from each other."""
         bits = self.sides.bits
-        drift = CONTROLS * max(self._controls.get(("weights", ""), math.nan), ROUNDING[bits])
-        return min(drift, SGD_64) if bits == 64 and self.facts["sgd"] else drift
+        drift = tolerances.CONTROLS * max(self._controls.get(("weights", ""), math.nan), tolerances.ROUNDING[bits])
+        return min(drift, tolerances.SGD_64) if bits == 64 and self.facts["sgd"] else drift
 
     @cached_property
     def _controls(self) -> dict[tuple[str, str], float]:
@@ -175,8 +161,13 @@ class Comparison:
         largest: dict[int, float] = {}
         for d in (*gradients[0], *gradients[1]):
             largest[d.step] = max(largest.get(d.step, 0.0), d.size)
-        sizable = {d.name for side in gradients for d in side if not d.size <= NOTHING_BESIDE[self.sides.bits] * largest[d.step]}
-        return {d.name for d in gradients[1] if not d.value <= AMPLIFIED[self.sides.bits]} - sizable
+        sizable = {
+            d.name
+            for side in gradients
+            for d in side
+            if not d.size <= tolerances.NOTHING_BESIDE[self.sides.bits] * largest[d.step]
+        }
+        return {d.name for d in gradients[1] if not d.value <= tolerances.AMPLIFIED[self.sides.bits]} - sizable
 
     @property
     def only_the_end_differs(self) -> bool:
@@ -187,7 +178,9 @@ class Comparison:
     def is_drift(self) -> bool:
         """Is all that differs what training leads to, and that no more than in another order of the samples?"""
         rows = [row for row in self.rows if row.quantity in AT_THE_END]
-        return self.only_the_end_differs and all(row.difference <= CONTROLS * row.control for row in rows if not row.equal)
+        return self.only_the_end_differs and all(
+            row.difference <= tolerances.CONTROLS * row.control for row in rows if not row.equal
+        )
 
     @property
     def steps_needed(self) -> int:
@@ -215,7 +208,7 @@ def _number(value: float) -> str:
 def is_another_training(control: Findings, bits: int) -> bool:
     """Does a control differ by more than rounding? As where the samples of a batch are not independent of its order."""
     losses = [difference.value for difference in control.differences if difference.quantity in ("loss", "steps per epoch")]
-    return not all(value <= ANOTHER_TRAINING[bits] for value in losses)
+    return not all(value <= tolerances.ANOTHER_TRAINING[bits] for value in losses)
 
 
 class TooFewSteps(NamedFailure):
