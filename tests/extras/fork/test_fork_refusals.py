@@ -11,6 +11,8 @@ from commands import refused
     ("override", "line"),
     [
         ("fork=nowhere.ckpt", "fork={tmp_path}/nowhere.ckpt: no such file"),
+        ("begin_from={a: 1}", "begin_from={{'a': 1}}: is set by fork; accepted is fork=RUN_DIR"),
+        ("begin_from=a.ckpt", "begin_from=a.ckpt: is set by fork; accepted is fork=RUN_DIR"),
         ("ckpt_path=a.ckpt", "ckpt_path=a.ckpt: a run begins from a checkpoint by fork=; accepted is fork=a.ckpt"),
     ],
 )

@@ -52,6 +52,8 @@ class Fork(RunEvents):
 
     def check(self, cfg: DictConfig, plan: Plan) -> None:
         check_rules(cfg, {_KEY: TEXT.or_null()})
+        if cfg.begin_from not in (None, cfg.fork):
+            raise config_error("begin_from", cfg.begin_from, f"is set by {_KEY}; accepted is {_KEY}=RUN_DIR")
 
     def origin(self, cfg: DictConfig) -> Origin | None:
         if (wanted := OmegaConf.select(cfg, "begin_from")) is None:
