@@ -86,7 +86,7 @@ def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | 
         if datamodule is None:
             raise config_error("datamodule", "null", "a lockstep.models.Task has no data of its own; accepted is a datamodule")
         raise config_error("datamodule._target_", cfg.datamodule._target_, _WITHOUT_A_SPEC)
-    model = build_model(model_config, plan.lr, trust)
+    model = build_model(model_config, plan.lr, trust, plan.scaled)
     check_training_data(model, datamodule)
     if cfg.test:
         check_test_data(model, datamodule)

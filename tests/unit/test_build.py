@@ -56,6 +56,12 @@ def test_the_model_fits_the_data_and_has_the_planned_learning_rate(compose: Call
     assert model.make_optimizer(model.parameters()).param_groups[0]["lr"] == 4e-3  # 1e-3 * (4 * 64) / 64
 
 
+def test_the_rule_of_adam_reaches_its_options(compose: Callable[..., DictConfig]) -> None:
+    _, model, _ = built(compose(*SMALL, "trainer.devices=4", "lr_scaling=adam", "model.optimizer.lr=1e-3"))
+    group = model.make_optimizer(model.parameters()).param_groups[0]
+    assert (group["lr"], group["eps"], group["betas"]) == (2e-3, 5e-9, pytest.approx([0.6, 0.996]))
+
+
 def test_the_datamodule_has_what_the_config_says(compose: Callable[..., DictConfig]) -> None:
     datamodule, _, _ = built(compose(*SMALL, "seed=5", "datamodule.batch_size=9", "datamodule.drop_last=false"))
     assert (datamodule.seed, datamodule.batch_size, datamodule.drop_last) == (5, 9, False)

@@ -91,5 +91,5 @@ ROOT: dict[str, Rule] = {
     "init_without": PATTERN.or_null(),
     "optimized_metric": TEXT,
     "optimized_mode": MODE,
-    "lr_scaling": one_of("none", "linear", "sqrt"),
+    "lr_scaling": one_of("none", "linear", "sqrt", "adam"),
 }

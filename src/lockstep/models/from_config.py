@@ -14,9 +14,11 @@ from lockstep.models.schedule_from_config import Schedule
 from lockstep.models.task import Task
 
 
-def build_model(model_config: dict[str, Any], lr: float | None = None, trust: Trust | None = None) -> LightningModule:
+def build_model(
+    model_config: dict[str, Any], lr: float | None = None, trust: Trust | None = None, scaled: Mapping[str, Any] | None = None
+) -> LightningModule:
     """From plain containers: {"model": a composed model group, "spec": the fields of a DataSpec, None where the data has none}.
-    `trust`: see `resolve`.
+    `trust`: see `resolve`; `scaled`: options of the optimizer besides `lr` that are not the group's.
 
     What is no Task, a LightningModule of the user's own, is given the group's values and nothing else.
     """
@@ -24,7 +26,7 @@ def build_model(model_config: dict[str, Any], lr: float | None = None, trust: Tr
     tuples = {name: tuple(value) for name, value in (fields or {}).items() if isinstance(value, list)}
     spec = None if fields is None else DataSpec(**fields | tuples)
     if lr is not None:
-        parts |= _with_rate(parts, lr)
+        parts |= _with_rate(parts, lr, scaled or {})
     if not is_task(parts, trust):
         return _own_module(parts, spec, trust)
     if "net" not in parts:
@@ -69,9 +71,9 @@ def _net(node: Any, spec: DataSpec | None, trust: Trust | None) -> Any:
     return construct("model.net", node, shapes, trust=trust)
 
 
-def _with_rate(parts: dict[str, Any], lr: float) -> dict[str, Any]:
+def _with_rate(parts: dict[str, Any], lr: float, scaled: Mapping[str, Any]) -> dict[str, Any]:
     group, _, name = (rate_key(parts) or "").rpartition(".")
-    return {group: parts[group] | {name: lr}} if group else {name: lr}
+    return {group: parts[group] | {name: lr, **scaled}} if group else {name: lr}
 
 
 def _metrics(nodes: dict[str, Any], num_classes: int, trust: Trust | None) -> dict[str, Any]:

@@ -8,15 +8,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lockstep.config.arguments import shown
-from lockstep.config.rules import Rule, above
+from lockstep.config.rules import above
 from lockstep.errors import config_error
-from lockstep.models.checks import OPTIMIZER
+from lockstep.models.checks import OPTIMIZER, PART_OF_TRAINING
 
 Groups = Mapping[str, Mapping[str, Any]]
-_OPTIONS = {
-    "lr_factor": above(0),
-    "until": Rule("accepted is a part of training, above 0 and up to 1", lambda value: above(0).test(value) and value <= 1),
-}
+_OPTIONS = {"lr_factor": above(0), "until": PART_OF_TRAINING}
 
 
 def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Groups, **options: Any) -> Optimizer:

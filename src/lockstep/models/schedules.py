@@ -81,24 +81,36 @@ def constant(optimizer: Optimizer, training: TrainingLength, **when: Any) -> dic
     return _factors(optimizer, training, lambda _: 1.0, **when)
 
 
+def _until_the_end(
+    optimizer: Optimizer, training: TrainingLength, factor: Callable[[float], float], **when: Any
+) -> dict[str, Any]:
+    """The base rate times factor(part), where part, from 0 to 1, is how much is over of what follows the warm-up."""
+    warmup = _warmup_length(training, when["interval"], when["warmup_steps"], when["warmup_epochs"])
+    length = max(1.0, training.length(when["interval"]) - warmup)
+    return _factors(optimizer, training, lambda t: factor(min(1.0, t / length)), **when)
+
+
 @buildable
 def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **when: Any) -> dict[str, Any]:
     """Loshchilov & Hutter 2017, arXiv:1608.03983, without restarts: 1 after the warm-up, min_factor at the end."""
-    warmup = _warmup_length(training, when["interval"], when["warmup_steps"], when["warmup_epochs"])
-    length = max(1.0, training.length(when["interval"]) - warmup)
 
-    def factor(t: float) -> float:
-        return min_factor + (1 - min_factor) * (1 + math.cos(math.pi * min(1.0, t / length))) / 2
+    def factor(part: float) -> float:
+        return min_factor + (1 - min_factor) * (1 + math.cos(math.pi * part)) / 2
 
-    return _factors(optimizer, training, factor, **when)
+    return _until_the_end(optimizer, training, factor, **when)
 
 
 @buildable
 def linear(optimizer: Optimizer, training: TrainingLength, min_factor: float, **when: Any) -> dict[str, Any]:
     """A straight line from 1 after the warm-up to min_factor at the end; with a warm-up, a triangle."""
-    warmup = _warmup_length(training, when["interval"], when["warmup_steps"], when["warmup_epochs"])
-    length = max(1.0, training.length(when["interval"]) - warmup)
-    return _factors(optimizer, training, lambda t: 1 - (1 - min_factor) * min(1.0, t / length), **when)
+    return _until_the_end(optimizer, training, lambda part: 1 - (1 - min_factor) * part, **when)
+
+
+@buildable
+def wsd(optimizer: Optimizer, training: TrainingLength, min_factor: float, decay: float, **when: Any) -> dict[str, Any]:
+    """Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): 1 after the warm-up, then a straight line to min_factor over
+    the last part, `decay`, of what follows the warm-up."""
+    return _until_the_end(optimizer, training, lambda part: 1 - (1 - min_factor) * max(0.0, 1 - (1 - part) / decay), **when)
 
 
 @buildable

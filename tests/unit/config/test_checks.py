@@ -49,7 +49,7 @@ def test_yes_is_not_a_number(key: str, shipped: DictConfig) -> None:
         ("seed", "7", "seed=7: accepted is an integer between 0 and 4294967295"),
         ("test", 1, "test=1: accepted is true, false"),
         ("optimized_mode", "most", "optimized_mode=most: accepted is max, min"),
-        ("lr_scaling", "cubic", "lr_scaling=cubic: accepted is none, linear, sqrt"),
+        ("lr_scaling", "cubic", "lr_scaling=cubic: accepted is none, linear, sqrt, adam"),
         ("trainer.accelerator", "tpu", "trainer.accelerator=tpu: accepted is auto, cpu, gpu, cuda, mps"),
         ("trainer.max_epochs", -2, "trainer.max_epochs=-2: accepted is an integer of at least 1, or -1 for no limit, or null"),
         ("trainer.max_epochs", 2.5, "trainer.max_epochs=2.5: accepted is an integer of at least 1, or -1 for no limit, or null"),

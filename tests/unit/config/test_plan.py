@@ -189,6 +189,29 @@ def test_learning_rate_scales_with_accumulation_too(shipped: DictConfig) -> None
     assert plan.lr == 2.0  # 0.5 * (64 * 8) / 128
 
 
+def test_adam_is_scaled_with_its_betas_and_epsilon(shipped: DictConfig) -> None:
+    with open_dict(shipped):
+        shipped.model.optimizer.eps = 1e-6
+    plan = plan_of(shipped, trainer__accelerator="cpu", trainer__devices=4, lr_scaling="adam", model__optimizer__lr=0.5)
+    assert plan.lr == 1.0  # four times the batch of 64
+    assert plan.scaled == {"betas": pytest.approx([0.6, 0.996]), "eps": 5e-7}
+    assert plan_of(shipped, trainer__devices=1).scaled == {"betas": pytest.approx([0.9, 0.999]), "eps": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model__optimizer___target_": "torch.optim.SGD"}, "is for torch.optim.Adam and AdamW; accepted is none, linear, sqrt"),
+        ({"datamodule__batch_size": 1024}, "would make the betas .*; accepted is a base_batch_size nearer to the global batch"),
+    ],
+)
+def test_the_rule_of_adam_is_refused_where_it_can_not_be_followed(
+    changes: dict[str, Any], message: str, shipped: DictConfig
+) -> None:
+    with pytest.raises(ConfigError, match=f"^lr_scaling=adam: {message}"):
+        plan_of(shipped, trainer__accelerator="cpu", lr_scaling="adam", **changes)
+
+
 def test_an_optimizer_without_a_learning_rate_has_none(shipped: DictConfig) -> None:
     with open_dict(shipped):
         del shipped.model.optimizer["lr"]
@@ -210,6 +233,7 @@ def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None
         "lr": 2e-3,
         "strategy": "DDP",
         "tensor_parallel_size": 1,
+        "scaled": {},
     }
     assert set(plan.facts()) == {field.name for field in dataclasses.fields(Plan)} - {"device_ids"}
 

@@ -83,6 +83,26 @@ def test_linear_is_a_straight_line_from_one_to_the_least_factor(
     assert {at: found[at] for at in points} == pytest.approx(points, rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("when", "least", "decay", "points"),
+    [
+        ({}, 0.0, 0.2, {0: 1, 80: 1, 90: 0.5, 100: 0, 101: 0}),
+        ({"warmup_steps": 20}, 0.5, 0.25, {9: 10 / 21, 20: 1, 80: 1, 90: 0.75, 100: 0.5}),  # 20 of the 80 steps after the warm-up
+        ({"interval": "epoch"}, 0.0, 0.5, {0: 1, 5: 1, 6: 0.8, 10: 0}),
+        ({}, 0.0, 1.0, {0: 1, 50: 0.5, 100: 0}),  # never stable: linear
+    ],
+)
+def test_wsd_is_stable_until_its_last_part(when: dict[str, Any], least: float, decay: float, points: dict[int, float]) -> None:
+    rates = factors(schedules.wsd, TEN_EPOCHS, max(points) + 1, **WHEN | when, min_factor=least, decay=decay)
+    assert {at: rates[at] for at in points} == pytest.approx(points, rel=1e-12, abs=1e-12)
+
+
+def test_before_it_decays_wsd_is_the_same_at_every_horizon() -> None:
+    shorter, longer = (TrainingLength(steps=steps, epochs=steps / 10, steps_per_epoch=10) for steps in (100, 200))
+    options = WHEN | {"warmup_steps": 10, "min_factor": 0.0, "decay": 0.2}
+    assert factors(schedules.wsd, shorter, 82, **options) == factors(schedules.wsd, longer, 82, **options)
+
+
 def test_a_group_until_a_part_of_training_is_at_the_end_of_its_schedule_there() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
     sgd = torch.optim.SGD([{"params": parameters[:1]}, {"params": parameters[1:], "until": 0.25, "lr": 10.0}], lr=1.0)
