@@ -30,8 +30,8 @@ from lightning_modules import KINDS
 from omegaconf import open_dict
 
 from lockstep.build import build
-from lockstep.callbacks.plain_lightning import NOT_KNOWN
 from lockstep.config.plan import Plan
+from lockstep.extras.plain_lightning.callback import NOT_KNOWN
 from lockstep.launchers.environment import PARENT_PIPE, this_rank
 from lockstep.runs.composition import compose
 

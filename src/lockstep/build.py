@@ -55,7 +55,7 @@ def build(
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
         ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
-    _add_callbacks(cfg, plan, model, datamodule, trainer)
+    _add_callbacks(cfg, plan, model, trainer)
     for subscriber in Subscribers.compose(cfg):
         subscriber.built(cfg, model, trainer, checkpoint)
     disable_sigterm_handling(trainer)
@@ -93,16 +93,12 @@ def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | 
     return model
 
 
-def _add_callbacks(cfg: DictConfig, plan: Plan, model: Any, datamodule: Any, trainer: Any) -> None:
-    """Adds those that every run has, and those for a model or data that is no Task or DataModule, imported for it alone."""
+def _add_callbacks(cfg: DictConfig, plan: Plan, model: Any, trainer: Any) -> None:
+    """Adds those that every run has, and the check of the metrics that a model which is no Task may not log."""
     if not isinstance(model, Task):  # a Task says in the config what it logs; another module shows it in a batch of validation
         if cfg.trainer.num_sanity_val_steps is None:
             trainer.num_sanity_val_steps = 1
         trainer.callbacks.append(MonitoredMetrics(dict(monitored(cfg))))
-    if not (isinstance(model, Task) and isinstance(datamodule, DataModule)):
-        from lockstep.callbacks.plain_lightning import PlainLightning
-
-        trainer.callbacks.append(PlainLightning(cfg.seed))
     trainer.callbacks += [FirstValidation(), SteppedRate(trained_with(plan))]
 
 

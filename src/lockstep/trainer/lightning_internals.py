@@ -4,18 +4,9 @@ tests/unit/trainer/test_lightning_internals.py fails when one of them is gone or
 """
 
 import os
-from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from lightning import LightningModule, Trainer
-from lightning.fabric.utilities.data import _set_sampler_epoch
-from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
-
-from lockstep.runs.shares import dp_rank_and_size
-from lockstep.trainer.reduced_logs import Logged, combine, explain_difference
-from lockstep.trainer.steps import batches_trained
 
 # Importing Lightning sets this, so that asking for GPUs leaves a process that can still be forked. torch's optimizers ask in
 # every step, and by this way each time load the NVML library.
@@ -65,92 +56,7 @@ def is_attached(module: LightningModule) -> bool:
     return module._trainer is not None
 
 
-def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:
-    """Loads the epoch's batches from the first on, and passes over those that were trained on, unless the loaders have done so.
-
-    The fit loop makes the iterator before it knows the epoch, and goes on with it in the first epoch after a resumption: data
-    workers have begun to load another epoch by then (Lightning issue 21938), and what was trained on is trained on again (19764).
-    `before` is called with -1 before the first batch, then with the number of each that is passed over.
-    """
-    loop: Any = trainer.fit_loop
-    passed = batches_trained(trainer)
-    for loader in loop._combined_loader.flattened:
-        _set_sampler_epoch(loader, trainer.current_epoch)
-    before(-1)
-    batches = iter(loop._data_fetcher)
-    for batch in range(passed):
-        if not are_passed:
-            next(batches, None)
-        before(batch)
-    batches.fetched = 0  # the loop of the epoch adds them itself
-
-
 def log_batch_as(trainer: Trainer, samples: int) -> None:
     """What is logged in this batch's step counts as of so many samples in an epoch's mean; Lightning takes the batch's length."""
     results: Any = trainer._results
     results.batch_size = samples
-
-
-def reduce_logs(trainer: Any, warn: Callable[[str], None]) -> None:
-    """Gives a trainer of several processes that has not logged yet, a connector that reduces. `warn` is called, on every rank
-    alike, with a line for each name that can't be the same as on one process."""
-    if not isinstance(trainer._logger_connector, ReducedLogs):
-        trainer._logger_connector = ReducedLogs(trainer, warn)
-
-
-class ReducedLogs(_LoggerConnector):
-    """At the end of each epoch, and of each validation loader, ranks exchange in one collective what `self.log` has collected.
-
-    A mean is weighted by the batch sizes, as on one process. What was logged in an epoch's last hooks is reduced after them.
-    """
-
-    def __init__(self, trainer: Any, warn: Callable[[str], None]) -> None:
-        super().__init__(trainer)
-        self._warn = warn
-        self._reduced: dict[str, Any] = {}  # the value that was computed for a key
-
-    def epoch_end_reached(self) -> None:
-        super().epoch_end_reached()
-        self._reduce()
-
-    def on_epoch_end(self) -> None:
-        self._reduce()
-        super().on_epoch_end()
-
-    def _reduce(self) -> None:
-        results: Any = self.trainer._results
-        pending = {key: metric for key, metric in results.valid_items() if self._is_pending(key, metric)}
-        ranks: list[dict[str, Logged]] = [{} for _ in range(dist.get_world_size())]
-        dist.all_gather_object(ranks, {key: _logged(results, metric) for key, metric in pending.items()})
-        shares = ranks[:: len(ranks) // dp_rank_and_size(self.trainer)[1]]  # others have the same samples
-        for key in dict.fromkeys(key for rank in shares for key in rank):
-            parts = [rank[key] for rank in shares if key in rank]
-            for line in explain_difference(parts, len(shares)):
-                self._warn(line)
-            if (value := combine(parts)) is not None:
-                self._keep(key, value, pending.get(key), parts[0].names)
-
-    def _is_pending(self, key: str, metric: Any) -> bool:
-        sync = metric.meta.sync
-        is_reducible = metric.is_tensor and metric.meta.on_epoch and not sync.rank_zero_only and sync._group is None
-        return is_reducible and (metric._computed is None or metric._computed is not self._reduced.get(key))
-
-    def _keep(self, key: str, value: float, metric: Any | None, names: tuple[str, ...]) -> None:
-        """As what the metric computes; on a rank that has not logged it, for callbacks that monitor it."""
-        if metric is None:
-            self._callback_metrics.update(dict.fromkeys(names, torch.tensor(value)))
-            return
-        metric._computed = self._reduced[key] = torch.tensor(value, dtype=metric.value.dtype, device=metric.value.device)
-
-
-def _logged(results: Any, metric: Any) -> Logged:
-    meta = metric.meta
-    kinds = {
-        "mean": meta.is_mean_reduction,
-        "sum": meta.is_sum_reduction,
-        "max": meta.is_max_reduction,
-        "min": meta.is_min_reduction,
-    }
-    reduction = next((kind for kind, holds in kinds.items() if holds), "custom")
-    weight = float(metric.cumulated_batch_size) if reduction == "mean" else 1.0
-    return Logged(meta.fx, tuple(dict.fromkeys(results._forked_name(metric, False))), reduction, float(metric.value), weight)

@@ -28,5 +28,5 @@ FILES = [
     "benchmarks/parity.md",
     "benchmarks/parity_transformers.md",
 ]
-NEEDS: list[str] = ["dtensors", "equivalence", "sharding"]
+NEEDS: list[str] = ["dtensors", "equivalence", "plain_lightning", "sharding"]
 OPTIONAL_DEPENDENCIES: list[str] = []

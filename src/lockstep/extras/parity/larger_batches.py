@@ -8,10 +8,10 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import BatchSampler, DataLoader
 
-from lockstep.callbacks.plain_lightning import LOADERS
-from lockstep.datamodules.streams import is_stream
-from lockstep.datamodules.torch_loaders import loading_arguments
 from lockstep.errors import config_error
+from lockstep.extras.plain_lightning.callback import LOADERS
+from lockstep.extras.plain_lightning.loaders import loading_arguments
+from lockstep.extras.plain_lightning.streams import is_stream
 
 
 def take_larger_batches(source: Any, times: int) -> None:

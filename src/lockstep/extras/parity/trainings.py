@@ -17,7 +17,6 @@ from torch import Tensor
 from lockstep.build import build
 from lockstep.callbacks import NonFinite, Preemption, Watchdog
 from lockstep.callbacks.nonfinite import NonFiniteLoss
-from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.config.plan import Plan
 from lockstep.extras.dtensors.dtensors import shard_like
 from lockstep.extras.equivalence.own_batchnorm import BatchNormCalls, takes_own_statistics
@@ -28,6 +27,8 @@ from lockstep.extras.parity.recorder import BatchRecorder, Observed, Recorder, d
 from lockstep.extras.parity.records import Records
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Training
 from lockstep.extras.parity.tracer import Tracer
+from lockstep.extras.plain_lightning.callback import PlainLightning
+from lockstep.extras.plain_lightning.guard import PlainLightningGuard
 from lockstep.models.task import Task
 from lockstep.trainer.batchnorm import is_batchnorm
 from lockstep.trainer.monitor import Monitor
@@ -46,6 +47,7 @@ def train(training: Training, patience: float) -> Findings:
     plan = Plan(**training.plan)
     datamodule, model, trainer = build(cfg, plan)
     kind = {"lead": Leader, "follow": Follower, "finish": Finisher, "alone": BatchRecorder, "trace": Tracer}[training.role]
+    PlainLightningGuard(cfg.seed).attach(trainer, model, datamodule)
     recorder = kind(cfg.interventions, Records(Path(training.folder), training.subfolder))
     wanted: list[Any] = [callback for callback in trainer.callbacks if not isinstance(callback, _UNWANTED)]  # pyright: ignore
     trainer.callbacks = [*wanted, recorder, Watchdog(patience, 3 * patience)]  # pyright: ignore[reportAttributeAccessIssue]

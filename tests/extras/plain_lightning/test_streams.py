@@ -8,8 +8,8 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.datamodules import Shard, sharded
-from lockstep.datamodules.streams import Positioned, is_stream, share_stream
 from lockstep.errors import ConfigError
+from lockstep.extras.plain_lightning.streams import Positioned, is_stream, share_stream
 
 
 class Numbers(IterableDataset[int]):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lockstep.trainer.reduced_logs import Logged, combine, explain_difference
+from lockstep.extras.plain_lightning.logs import Logged, combine, explain_difference
 
 
 def logged(value: float, weight: float = 1.0, reduction: str = "mean", hook: str = "validation_step") -> Logged:

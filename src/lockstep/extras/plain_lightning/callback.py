@@ -16,17 +16,18 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torchmetrics import Metric
 
-from lockstep.callbacks.plain_processes import GATHERED, buffers_that_differ, gather_unequal_lengths
 from lockstep.callbacks.randomness import CounterBasedRandomness, generator_states
 from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
-from lockstep.datamodules.streams import Positioned, is_stateful, is_stream, share_stream
-from lockstep.datamodules.torch_loaders import SharedSampler, shared_loader
+from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, reduce_logs
+from lockstep.extras.plain_lightning.loaders import SharedSampler, shared_loader
+from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths
+from lockstep.extras.plain_lightning.streams import Positioned, is_stateful, is_stream, share_stream
 from lockstep.models.task import Task
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.batchnorm import without_statistics
-from lockstep.trainer.lightning_internals import begin_batches_again, log_batch_as, reduce_logs
+from lockstep.trainer.lightning_internals import log_batch_as
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
@@ -44,10 +45,10 @@ _GOES_ON = "This run goes on after the {} batches of its epoch that it has train
 class PlainLightning(Callback):
     """Does for them from outside what a Task and a DataModule do by themselves, and says once what it can't.
 
-    Training and evaluation take the batches of one process, shared out (see lockstep.datamodules.torch_loaders). Where ranks
+    Training and evaluation take the batches of one process, shared out (see lockstep.extras.plain_lightning.loaders). Where ranks
     hold unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the whole
     batch, for a loss that is a mean over its batch. What is logged over an epoch is reduced over ranks: see
-    lockstep.trainer.lightning_internals.
+    lockstep.extras.plain_lightning.logs.
     A run that is continued loads anew the batches that it has trained on in its epoch, and passes over them. Samples and times
     are counted for the record of the run. Hyperparameters that a checkpoint could not be read with are left out of it.
 

@@ -19,10 +19,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from lockstep.build import build
-from lockstep.callbacks.plain_lightning import PlainLightning
 from lockstep.config.plan import Plan
-from lockstep.datamodules.torch_loaders import SharedSampler
 from lockstep.errors import ConfigError
+from lockstep.extras.plain_lightning.callback import PlainLightning
+from lockstep.extras.plain_lightning.loaders import SharedSampler
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.identity import Identity
 from lockstep.runs.results import collect_facts

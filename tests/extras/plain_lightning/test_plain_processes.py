@@ -9,7 +9,7 @@ from lightning import LightningModule
 from ranks import in_ranks
 from torch import Tensor
 
-from lockstep.callbacks.plain_processes import GATHERED, buffers_that_differ, gather_unequal_lengths
+from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths
 
 
 class Gathers(LightningModule):

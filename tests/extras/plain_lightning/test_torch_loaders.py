@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from lockstep.datamodules.torch_loaders import SharedSampler, shared_loader
 from lockstep.errors import ConfigError
+from lockstep.extras.plain_lightning.loaders import SharedSampler, shared_loader
 
 
 def ranks_of(loader: DataLoader[Any], world_size: int, epoch: int = 0, training: bool = True) -> list[list[list[int]]]:

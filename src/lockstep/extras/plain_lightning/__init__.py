@@ -1,0 +1,18 @@
+"""A LightningModule and data that know nothing of this package: on N processes the batches, gradients and metrics of one.
+
+guard.py                is composed for every run, and gives a trainer the callback where a module or its data need it
+callback.py             does from outside what a Task and a DataModule do by themselves
+loaders.py              torch's loaders shared out over processes; streams.py: streams, which say how they are divided
+logs.py                 what the values that ranks have logged amount to
+lightning_internals.py  the private names of Lightning that this needs
+processes.py            what processes compare and exchange
+"""
+
+FILES = [
+    "docs/your-lightning-code.md",
+    "conf/guards/plain_lightning.yaml",
+    "benchmarks/lightning_code.py",
+    "benchmarks/lightning_code.md",
+]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []
