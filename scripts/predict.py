@@ -90,7 +90,7 @@ class _Decoded:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Any:
-        from lockstep.datamodules.images import decode
+        from lockstep.extras.images.decoding import decode
 
         try:
             return decode(self.paths[index], self.shape)
@@ -113,7 +113,7 @@ def _predictions(cfg: DictConfig, model: Any, paths: list[Path]) -> Iterator[tup
     import torch
     from torch.utils.data import DataLoader
 
-    from lockstep.datamodules.images import WORKERS
+    from lockstep.extras.images.decoding import WORKERS
 
     cfg.trainer.devices = 1
     model = model.to({"gpu": "cuda"}.get(device := Plan.from_config(cfg).accelerator, device))

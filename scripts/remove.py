@@ -113,12 +113,14 @@ def _drop_lines(file: Path, numbers: set[int]) -> None:
 
 
 def _lines_with_names(file: Path, gone: list[Extra]) -> Iterator[int]:
-    """The lines whose value is built from one of these extras, and those of the help that tell of its scripts and groups."""
+    """The lines whose value is built from one of these extras, and those of the help that tell of its scripts and groups or are
+    commands that use it."""
     targets = [re.escape(f"{PACKAGE}.{extra.name}.") for extra in gone]
     paths = [path.relative_to(ROOT) for extra in gone for path in extra.files]
     scripts = [re.escape(str(path)) for path in paths if path.parts[0] == "scripts"]
     groups = [rf"^ +{path.relative_to('conf')} " for path in paths if path.parts[0] == "conf" and not path.suffix]
-    pattern = re.compile("|".join([*targets, *scripts, *groups]))
+    commands = rf"^ +python .*(?:{'|'.join(_uses(gone))})"
+    pattern = re.compile("|".join([*targets, *scripts, *groups, commands]))
     return (i for i, line in enumerate(_lines(file)) if pattern.search(line) and not line.startswith("#"))
 
 

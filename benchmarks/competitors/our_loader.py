@@ -2,8 +2,8 @@
 
 from loading import Loading
 
-from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.extras.image_cache.image_cache import CachedImageFolder
+from lockstep.extras.images.image_folder import ImageFolder
 
 
 def main() -> None:

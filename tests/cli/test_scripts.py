@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from capabilities import requires
 from commands import ROOT, python, train
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -59,6 +60,7 @@ def test_a_wrong_evaluation_is_refused_and_leaves_nothing(run: Path, tmp_path: P
     assert {path for path in run.rglob("*") if "evaluations" in path.parts} == before
 
 
+@requires("images")
 def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -> None:
     digits: Any = load_digits()
     (tmp_path / "in" / "more").mkdir(parents=True)
@@ -80,6 +82,7 @@ def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -
     assert float(ours["probability"]) == pytest.approx(model.predict(pixels[None, None]).max().item(), abs=1e-5)
 
 
+@requires("images")
 def test_images_that_can_not_be_read_are_named_and_the_others_predicted(run: Path, tmp_path: Path) -> None:
     """One that is cut, one that is none, and a bomb of 400 million pixels, whose header is all there is of it."""
     Image.new("L", (8, 8)).save(tmp_path / "a.png")
@@ -98,6 +101,7 @@ def test_images_that_can_not_be_read_are_named_and_the_others_predicted(run: Pat
     assert [row.partition(",")[0] for row in (tmp_path / "out.csv").read_text().splitlines()] == ["path", "a.png", "whole.png"]
 
 
+@requires("images")
 def test_an_output_that_can_not_be_written_is_refused_before_anything_is_changed(run: Path, tmp_path: Path) -> None:
     Image.new("L", (8, 8)).save(tmp_path / "a.png")
     (tmp_path / "out.csv").write_text("of yesterday")

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from capabilities import is_there
 from commands import ROOT
 from lives import FIXED, JOURNAL, assert_none_lives, assert_same_training, held, hold, lives, release, status, undisturbed
 from ranks import in_ranks
@@ -18,7 +19,8 @@ from waiting import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.timeout(500)]
 PATIENCE = 15  # seconds that a collective waits
 DATA = ROOT.parent / "shared" / "data"
-IMAGES = ("datamodule=mnist", f"datamodule.data_dir={DATA}") if (DATA / "MNIST" / "raw").is_dir() else ("datamodule=digits",)
+HAS_MNIST = is_there("images") and (DATA / "MNIST" / "raw").is_dir()
+IMAGES = ("datamodule=mnist", f"datamodule.data_dir={DATA}") if HAS_MNIST else ("datamodule=digits",)
 OPTIONS = (
     *FIXED,
     *IMAGES,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from capabilities import requires
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from torch.distributed.run import parse_args
@@ -118,7 +119,11 @@ def test_a_key_that_is_not_there_is_seen() -> None:
 
 @pytest.mark.parametrize(
     ("experiment", "optimizer", "batch_size", "epochs"),
-    [("mnist_ddp", "Adam", 64, 2), ("toy_regression", "SGD", 20, 5), ("checkpoint_every_10", "SGD", 32, 50)],
+    [
+        pytest.param("mnist_ddp", "Adam", 64, 2, marks=requires("images")),
+        ("toy_regression", "SGD", 20, 5),
+        ("checkpoint_every_10", "SGD", 32, 50),
+    ],
 )
 def test_the_programs_are_those_of_the_guides(experiment: str, optimizer: str, batch_size: int, epochs: int) -> None:
     (cfg,) = composed("train", [f"experiment={experiment}"])

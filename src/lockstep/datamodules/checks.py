@@ -32,7 +32,6 @@ RULES = {
         ),
         **{f"augment.{name}": rule for name, rule in AUGMENT.items()},
     },
-    "ImageFolder": {"size": integer(1), "verify": YES_NO},
     "RandomRegression": {
         **LENGTHS,
         "in_features": integer(1),

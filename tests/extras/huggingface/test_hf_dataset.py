@@ -7,9 +7,9 @@ import pytest
 import torch
 from image_files import write_noise
 
-from lockstep.datamodules.images import decode
 from lockstep.errors import ConfigError
 from lockstep.extras.huggingface.hf_dataset import HFDataset
+from lockstep.extras.images.decoding import decode
 
 datasets: Any = pytest.importorskip("datasets", reason="the library `datasets` is not installed: pip install datasets")
 

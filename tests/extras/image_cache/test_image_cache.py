@@ -16,10 +16,10 @@ from image_files import flat, write_class, write_noise, write_split
 from torch import Tensor
 
 from lockstep.datamodules import Batch
-from lockstep.datamodules import images as decoding
-from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.errors import ConfigError
 from lockstep.extras.image_cache.image_cache import CHUNK, CachedImageFolder, Mapped, UnreadableImages
+from lockstep.extras.images import decoding
+from lockstep.extras.images.image_folder import ImageFolder
 
 COUNT = 2 * CHUNK + 6  # three chunks
 

@@ -10,10 +10,10 @@ from image_files import write_noise
 from made_up import images, regression
 
 from lockstep.datamodules import Batch, DataModule, Digits
-from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.errors import ConfigError
 from lockstep.extras.image_cache.image_cache import CachedImageFolder
 from lockstep.extras.image_cache.on_device import BatchesOnDevice, OnDevice
+from lockstep.extras.images.image_folder import ImageFolder
 
 
 @pytest.fixture

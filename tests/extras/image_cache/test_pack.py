@@ -7,9 +7,9 @@ import pack
 import pytest
 from image_files import write_noise
 
-from lockstep.datamodules import images
 from lockstep.errors import ConfigError
 from lockstep.extras.image_cache.image_cache import CachedImageFolder
+from lockstep.extras.images import decoding
 
 
 def packed(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -26,7 +26,7 @@ def test_what_is_packed_is_what_a_run_reads(
     row = capsys.readouterr().out.splitlines()[-1].split("  ")
     assert row[1:] == ["40 images", "0.0 MiB"]
     assert Path(row[0]).stat().st_size == 40 * 3 * 8 * 8
-    monkeypatch.setattr(images, "decode", None)
+    monkeypatch.setattr(decoding, "decode", None)
     assert CachedImageFolder(f"{tmp_path}/photos", size=8).describe() == {"train": 32, "val": 4, "test": 4}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from bitwise import differences
+from capabilities import is_there
 from commands import ROOT, python, train
 
 from lockstep.checkpointing import read_checkpoint
@@ -87,6 +88,8 @@ def test_it_is_evaluated_and_exported_and_told_what_predicts_it(sweep: Path) -> 
     done = python(ROOT / "scripts" / "export.py", run, cwd=run.parent)
     assert done.returncode == 0, done.stderr
     assert (run / "export" / "best.safetensors").is_file()
+    if not is_there("images"):
+        return
     (run / "x.png").touch()
     done = python(ROOT / "scripts" / "predict.py", run, run / "x.png", cwd=run.parent)
     assert done.returncode == 2

@@ -177,7 +177,7 @@ def test_a_regressor_with_the_metric_of_a_classifier_is_refused(compose: Callabl
 
 
 def test_a_missing_value_is_named(compose: Callable[..., DictConfig]) -> None:
-    assert refusal(compose("datamodule=image_folder")) == "datamodule.data_dir=???: a value is required"
+    assert refusal(compose("model.optimizer.lr=???")) == "model.optimizer.lr=???: a value is required"
 
 
 def test_a_fold_without_folds_is_refused(shipped: DictConfig) -> None:

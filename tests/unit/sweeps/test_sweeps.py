@@ -54,9 +54,9 @@ def key(*overrides: str) -> str:
 
 
 def test_identity_is_what_is_computed_and_not_where_or_in_which_order() -> None:
-    mnist = ("datamodule=mnist", "seed=1", "model.optimizer.lr=0.1")
-    one = key(*mnist, "datamodule.data_dir=a")
-    assert one == key(*mnist[::-1], "datamodule.data_dir=b", "run_dir=elsewhere")
+    common = ("datamodule=digits", "seed=1", "model.optimizer.lr=0.1")
+    one = key(*common, "+datamodule.data_dir=a")
+    assert one == key(*common[::-1], "+datamodule.data_dir=b", "run_dir=elsewhere")
     others = [("seed=2", "model.optimizer.lr=0.1"), ("seed=1", "model.optimizer.lr=0.2"), ("seed=1", "trainer.devices=2")]
     assert len({one, *(key(*other) for other in others)}) == 4
 

@@ -14,9 +14,9 @@ from torch.utils.data import Dataset
 from lockstep.config.memory import check_memory
 from lockstep.config.metrics import VALIDATION
 from lockstep.datamodules.base import DataModule, DataSpec
-from lockstep.datamodules.images import WORKERS, decode
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import config_error
+from lockstep.extras.images.decoding import WORKERS, decode
 
 NAMES = {"train": ("train",), "val": VALIDATION, "test": ("test",)}
 

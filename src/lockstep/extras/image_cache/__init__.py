@@ -6,5 +6,5 @@ FILES = [
     "conf/datamodule/loading",
     "scripts/pack.py",
 ]
-NEEDS = ["file_cache"]
+NEEDS = ["file_cache", "images"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -25,13 +25,13 @@ from torch.utils.data import DataLoader, Dataset
 from lockstep.atomic_files import replacing
 from lockstep.config.plan import visible_cores
 from lockstep.console import first_of
-from lockstep.datamodules import images as decoding
 from lockstep.datamodules.batches import InMemory
-from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.datamodules.loaders import ignore_sigterm
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import ConfigError, config_error
 from lockstep.extras.file_cache.file_cache import write_once
+from lockstep.extras.images import decoding
+from lockstep.extras.images.image_folder import ImageFolder
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import torchvision
 from torchvision.datasets.folder import find_classes
 
 from lockstep.datamodules.base import DataModule, DataSpec
-from lockstep.datamodules.images import WORKERS, damage, decode
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import config_error
+from lockstep.extras.images.decoding import WORKERS, damage, decode
 
 log = logging.getLogger(__name__)
 

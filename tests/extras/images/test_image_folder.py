@@ -12,8 +12,8 @@ from torch.utils.data import Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.datamodules.image_folder import ImageFolder
 from lockstep.errors import ConfigError
+from lockstep.extras.images.image_folder import ImageFolder
 
 
 def test_split_folders_are_the_splits(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from image_files import write_image, write_noise
 from PIL import Image
 from torchvision.transforms import v2
 
-from lockstep.datamodules import images
-from lockstep.datamodules.images import decode
 from lockstep.errors import ConfigError
+from lockstep.extras.images import decoding
+from lockstep.extras.images.decoding import decode
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_jpeg_has_pillow_s_pixels(kind: str, channels: int, tmp_path: Path, mo
     def refuse(_: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(images, "decode_jpeg", refuse)
+    monkeypatch.setattr(decoding, "decode_jpeg", refuse)
     assert torch.equal(ours, decode(tmp_path / "picture.jpg", (channels, 16, 16)))
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lockstep.datamodules import InMemory
-from lockstep.datamodules.torchvision_images import TorchvisionImages
 from lockstep.errors import ConfigError
+from lockstep.extras.images.torchvision_images import TorchvisionImages
 
 
 def test_mnist_is_read_and_split(mnist: Path) -> None:

@@ -1,0 +1,17 @@
+"""Pictures as data: folders of image files, torchvision's labelled sets, and predictions of image files.
+
+decoding.py            an image file as a tensor
+image_folder.py        one folder per class
+torchvision_images.py  MNIST, FashionMNIST, KMNIST and CIFAR-10
+"""
+
+FILES = [
+    "conf/datamodule/cifar10.yaml",
+    "conf/datamodule/fashion_mnist.yaml",
+    "conf/datamodule/image_folder.yaml",
+    "conf/datamodule/mnist.yaml",
+    "conf/experiment/mnist_ddp.yaml",
+    "scripts/predict.py",
+]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []
