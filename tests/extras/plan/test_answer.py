@@ -1,0 +1,122 @@
+"""Goodput, the choice, and the words for it."""
+
+import pytest
+from planted import Quadratic
+
+from lockstep.extras.plan.answer import STATISTICS, critical_batches, make_plan, sentence
+from lockstep.extras.plan.branches import Branches, explore
+from lockstep.extras.report.step_model import Fit, StepModel, Timing, fit
+
+BATCH = 32
+COUNTS = (1, 2, 4, 8)
+
+
+def branches(noise: float, largest: int = 32) -> Branches:
+    planted = Quadratic(noise=noise, smallest=BATCH, samples=4096, seed=0)
+    return explore(planted.measure, [0, 1], planted.best_rate, largest, float)
+
+
+def timed(step: StepModel, noise: float = 0.001) -> Fit:
+    """Of one, two and four devices, each batch twice."""
+    cases = [(n, per_device) for n in (1, 2, 4) for per_device in (16, 32, 128)]
+    timings = [Timing(n, size, step.seconds(n, size) * (1 + sign * noise)) for n, size in cases for sign in (1, -1)]
+    fitted = fit(timings)
+    assert fitted is not None
+    return fitted
+
+
+FAST_LINK = StepModel(fixed=1e-3, per_sample=1e-3, transfer=1e-4)
+SLOW_LINK = StepModel(fixed=1e-3, per_sample=1e-3, transfer=0.2)
+
+
+def test_goodput_is_throughput_times_what_the_samples_are_worth() -> None:
+    plan = make_plan(branches(noise=1e5), timed(FAST_LINK), COUNTS, BATCH)
+    best = max(plan.candidates, key=lambda one: one.speedup.mean)
+    assert plan.chosen is not None
+    assert (plan.chosen.devices, best.devices) == (8, 8)
+    assert plan.chosen.speedup.mean == pytest.approx(8, rel=0.1)
+    assert plan.chosen.cost.mean == pytest.approx(8 / plan.chosen.speedup.mean)
+    assert plan.chosen.is_measured is False
+    assert [one.is_measured for one in plan.candidates if one.multiple == 1] == [True, True, True, False]
+
+
+def test_more_devices_do_not_pay_beyond_the_critical_batch_however_fast_the_link_is() -> None:
+    """With a fixed cost of a step, small batches are slow, and large ones are worth little."""
+    step = StepModel(fixed=0.05, per_sample=1e-3, transfer=1e-4)
+    plan = make_plan(branches(noise=64), timed(step), COUNTS, BATCH)
+    assert plan.chosen is not None
+    assert plan.chosen.devices < 8
+    large = max(plan.candidates, key=lambda one: (one.devices, one.multiple))
+    assert large.limit == STATISTICS
+
+
+def test_a_slow_link_leaves_one_device() -> None:
+    plan = make_plan(branches(noise=64), timed(SLOW_LINK), COUNTS, BATCH)
+    assert plan.chosen is not None
+    assert plan.chosen.devices == 1
+    slow = next(one for one in plan.candidates if (one.devices, one.multiple) == (8, 1))
+    assert slow.limit == "bandwidth"
+    assert slow.speedup.mean < 1
+
+
+def test_the_front_has_no_candidate_that_another_beats() -> None:
+    plan = make_plan(branches(noise=512), timed(FAST_LINK), COUNTS, BATCH)
+    front = sorted(plan.front, key=lambda one: one.speedup.mean)
+    costs = [one.cost.mean for one in front]
+    assert costs == sorted(costs)
+    assert plan.chosen in plan.front
+
+
+def test_the_interval_contains_the_answer_and_widens_with_the_noise() -> None:
+    sharp, blurred = (make_plan(branches(noise=512), timed(FAST_LINK, noise), COUNTS, BATCH) for noise in (0.001, 0.1))
+    widths = []
+    for plan in (sharp, blurred):
+        last = plan.candidates[-1].speedup
+        assert last.bounds[0] <= last.mean <= last.bounds[1]
+        widths.append(last.bounds[1] / last.bounds[0])
+    assert widths[0] < widths[1]
+
+
+def test_the_sentence_has_the_choice_its_interval_its_price_and_the_next_count() -> None:
+    plan = make_plan(branches(noise=512), timed(StepModel(fixed=1e-3, per_sample=1e-3, transfer=0.03)), COUNTS, BATCH)
+    said = sentence(plan, BATCH, 0.114)
+    assert plan.chosen is not None
+    assert said.startswith(f"Take {plan.chosen.devices} device")
+    assert f"global batch {plan.chosen.multiple * BATCH}, lr " in said
+    assert " as fast to the same loss as 1 device with batch 32, at " in said
+    assert "x the device-hours" in said
+    assert said.endswith("It cost 11% of one training.")
+
+
+def test_what_two_counts_do_not_say_of_more_is_not_chosen() -> None:
+    """Latency and bandwidth can't be told apart on two counts: eight devices may be anything."""
+    few = fit([Timing(n, size, FAST_LINK.seconds(n, size)) for n in (1, 2) for size in (16, 32, 128)])
+    plan = make_plan(branches(noise=1e5), few, COUNTS, BATCH)
+    unsure = [one for one in plan.candidates if not one.is_sure]
+    assert plan.chosen is not None
+    assert plan.chosen.is_sure
+    assert 8 in {one.devices for one in unsure}
+
+
+@pytest.mark.parametrize(
+    ("flat", "fitted", "words"), [(True, True, "hardly more than it scatters"), (False, False, "two counts")]
+)
+def test_it_says_when_nothing_can_be_said(flat: bool, fitted: bool, words: str) -> None:
+    known = branches(noise=512, largest=2)
+    if flat:
+        known = Branches({one: [2.0, 2.01, 1.99, 2.02, 2.0] for one in known.curves})
+    plan = make_plan(known, timed(FAST_LINK) if fitted else None, COUNTS, BATCH)
+    assert plan.chosen is None
+    assert sentence(plan, BATCH, 0.2).startswith("Nothing can be said: ")
+    assert words in sentence(plan, BATCH, 0.2)
+
+
+def test_the_same_measurements_give_the_same_answer() -> None:
+    first, second = (make_plan(branches(noise=512), timed(FAST_LINK), COUNTS, BATCH) for _ in range(2))
+    assert first == second
+
+
+def test_the_power_of_the_rate_is_that_of_the_batches_that_were_measured() -> None:
+    (row, _) = critical_batches(branches(noise=1e5, largest=8), BATCH)
+    assert row["power_of_the_rate"] == pytest.approx(1, abs=0.15)
+    assert list(row["best_rate"]) == [32, 64, 128, 256]
