@@ -70,7 +70,7 @@ MODELS: dict[str, tuple[str, ...]] = {
     "gpt, Muon, EMA": (*GPT, MUON, EMA),
     "resnet18, SGD, augmentation, ragged tail": (
         *("model=resnet18", SGD, *IMAGES, AUGMENTED, RAGGED),
-        "datamodule.length=67",
+        "datamodule.length=86",
     ),
 }
 COSTLY = {  # large enough for their gradients to be a load
