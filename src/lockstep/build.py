@@ -12,9 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lockstep.callbacks import LastCheckpoint, Ranks, SteppedRate
-from lockstep.callbacks.monitored import FirstValidation, MonitoredMetrics
+from lockstep.callbacks.first_validation import FirstValidation
 from lockstep.config.construct import Factory, construct
-from lockstep.config.metrics import monitored
 from lockstep.config.plan import Plan
 from lockstep.config.read import check_targets, get_trust
 from lockstep.config.targets import Trust
@@ -55,7 +54,7 @@ def build(
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
         ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
-    _add_callbacks(cfg, plan, model, trainer)
+    trainer.callbacks += [FirstValidation(), SteppedRate(trained_with(plan))]  # pyright: ignore[reportAttributeAccessIssue]
     for subscriber in Subscribers.compose(cfg):
         subscriber.built(cfg, model, trainer, checkpoint)
     disable_sigterm_handling(trainer)
@@ -93,21 +92,12 @@ def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | 
     return model
 
 
-def _add_callbacks(cfg: DictConfig, plan: Plan, model: Any, trainer: Any) -> None:
-    """Adds those that every run has, and the check of the metrics that a model which is no Task may not log."""
-    if not isinstance(model, Task):  # a Task says in the config what it logs; another module shows it in a batch of validation
-        if cfg.trainer.num_sanity_val_steps is None:
-            trainer.num_sanity_val_steps = 1
-        trainer.callbacks.append(MonitoredMetrics(dict(monitored(cfg))))
-    trainer.callbacks += [FirstValidation(), SteppedRate(trained_with(plan))]
-
-
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:
     """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of its own
     checkpoint, from which it goes on."""
     settings = _plain(cfg, "trainer")
     del settings["sync_batchnorm"]  # it is the model's; see build
-    if settings.get("num_sanity_val_steps") is None:  # see build, too
+    if settings.get("num_sanity_val_steps") is None:  # a Task says in the config what it logs
         settings["num_sanity_val_steps"] = 0
     io = construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))
     strategy = construct("trainer.strategy", settings.pop("strategy"), {"world_size": plan.world_size})

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from capabilities import requires
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from torch.distributed.run import parse_args
@@ -119,18 +118,11 @@ def test_a_key_that_is_not_there_is_seen() -> None:
 
 @pytest.mark.parametrize(
     ("experiment", "optimizer", "batch_size", "epochs"),
-    [
-        pytest.param("mnist_ddp", "Adam", 64, 2, marks=requires("images")),
-        ("toy_regression", "SGD", 20, 5),
-        ("checkpoint_every_10", "SGD", 32, 50),
-    ],
+    [("toy_regression", "SGD", 20, 5), ("checkpoint_every_10", "SGD", 32, 50)],
 )
 def test_the_programs_are_those_of_the_guides(experiment: str, optimizer: str, batch_size: int, epochs: int) -> None:
     (cfg,) = composed("train", [f"experiment={experiment}"])
     assert cfg.model.optimizer._target_ == f"torch.optim.{optimizer}"
     assert (cfg.datamodule.batch_size, cfg.trainer.max_epochs) == (batch_size, epochs)
-    if experiment == "mnist_ddp":
-        assert (cfg.model.net.hidden, cfg.model.optimizer.lr) == ([256], 1e-3)
-    else:
-        assert (cfg.datamodule.in_features, cfg.datamodule.out_features) == (10, 10)
+    assert (cfg.datamodule.in_features, cfg.datamodule.out_features) == (10, 10)
     assert cfg.guards.checkpoint.every_n_epochs == (10 if experiment == "checkpoint_every_10" else 1)

@@ -38,13 +38,6 @@ def set_logged_step(trainer: Trainer, step: int) -> None:
     trainer.fit_loop.epoch_loop._batches_that_stepped = step
 
 
-def names_logged_in_training(trainer: Trainer) -> set[str]:
-    """By `self.log`, since the epoch's begin; with those by which Lightning tells the value of a step from the epoch's. A
-    callback's metrics have them only after the step."""
-    names = {item.meta.name for item in trainer.fit_loop.epoch_loop._results.values()}
-    return names | {f"{name}_{part}" for name in names for part in ("step", "epoch")}
-
-
 def end_restart(trainer: Trainer) -> None:
     """The fit loop leaves a plateau schedule's step out at the end of the epoch in which it has restarted, as if the checkpoint
     were of after it. The public `restarting` would set the loops below it too."""

@@ -1,6 +1,7 @@
 """A LightningModule and data that know nothing of this package: on N processes the batches, gradients and metrics of one.
 
 guard.py                is composed for every run, and gives a trainer the callback where a module or its data need it
+events.py               has it checked that a module logs what its run is compared by; monitored.py checks it
 callback.py             does from outside what a Task and a DataModule do by themselves
 loaders.py              torch's loaders shared out over processes; streams.py: streams, which say how they are divided
 logs.py                 what the values that ranks have logged amount to
@@ -10,6 +11,7 @@ processes.py            what processes compare and exchange
 
 FILES = [
     "docs/your-lightning-code.md",
+    "conf/events/plain_lightning.yaml",
     "conf/guards/plain_lightning.yaml",
     "benchmarks/lightning_code.py",
     "benchmarks/lightning_code.md",

@@ -1,4 +1,4 @@
-"""The private names of Lightning that it takes to load an epoch's batches again, and to reduce what modules log.
+"""The private names of Lightning that it takes to load an epoch's batches again, and to see and reduce what modules log.
 
 tests/extras/plain_lightning fails when one of them is gone.
 """
@@ -15,6 +15,13 @@ from lightning.pytorch.trainer.connectors.logger_connector.logger_connector impo
 from lockstep.extras.plain_lightning.logs import Logged, combine, explain_difference
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
+
+
+def names_logged_in_training(trainer: Trainer) -> set[str]:
+    """By `self.log`, since the epoch's begin; with those by which Lightning tells the value of a step from the epoch's. A
+    callback's metrics have them only after the step."""
+    names = {item.meta.name for item in trainer.fit_loop.epoch_loop._results.values()}
+    return names | {f"{name}_{part}" for name in names for part in ("step", "epoch")}
 
 
 def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The metrics that a run is compared, stopped or saved by: that the model logs them, and that there are some when it ends."""
+"""The metrics that a run is compared, stopped or saved by: that the model logs them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,27 +8,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
 from lockstep.errors import config_error
-from lockstep.trainer.lightning_internals import names_logged_in_training
-
-
-class FirstValidation(Callback):
-    """Has a run validated where `trainer.max_steps` ends it before its first validation, which Lightning then leaves out."""
-
-    def __init__(self) -> None:
-        self._has_validated = False
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._has_validated |= not trainer.sanity_checking
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if 0 < trainer.max_steps <= trainer.global_step and not self._has_validated:
-            trainer.should_stop = True  # Lightning validates what is to stop
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"has_validated": self._has_validated}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._has_validated = state_dict["has_validated"]
+from lockstep.extras.plain_lightning.lightning_internals import names_logged_in_training
 
 
 class MonitoredMetrics(Callback):
