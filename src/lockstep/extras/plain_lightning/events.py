@@ -15,10 +15,12 @@ class CheckMetrics(RunEvents):
     """A Task says in the config what it logs; another module shows it in a batch of validation."""
 
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
-        from lockstep.extras.plain_lightning.monitored import MonitoredMetrics  # torch
-        from lockstep.models.task import Task
+        from lockstep.models.task import Task  # torch
 
-        if not isinstance(model, Task):
-            if cfg.trainer.num_sanity_val_steps is None:
-                trainer.num_sanity_val_steps = 1
-            trainer.callbacks.append(MonitoredMetrics(dict(monitored(cfg))))
+        if isinstance(model, Task):
+            return
+        from lockstep.extras.plain_lightning.monitored import MonitoredMetrics
+
+        if cfg.trainer.num_sanity_val_steps is None:
+            trainer.num_sanity_val_steps = 1
+        trainer.callbacks.append(MonitoredMetrics(dict(monitored(cfg))))
