@@ -60,9 +60,7 @@ def rendezvous(name: str, host: str, folder: Path) -> Iterator[Rendezvous]:
         one.end()
 
 
-def torchrun(
-    *options: str, overrides: Sequence[str], output: Path, interface: str = "lo", namespace: str | None = None
-) -> Any:
+def torchrun(*options: str, overrides: Sequence[str], output: Path, interface: str = "lo", namespace: str | None = None) -> Any:
     """A process, `torchrun OPTIONS train.py OVERRIDES` in the folder of the file to which it and its ranks write; it may stand in
     a network namespace (ip-netns(8))."""
     arguments = [*options, *FORKED, str(Path(__file__).resolve()), str(output), str(TRAIN), *overrides]
