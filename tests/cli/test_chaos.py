@@ -1,27 +1,29 @@
 """benchmarks/chaos.py in its short form: a run of two processes that is killed ends as if it had not been."""
 
+import functools
+import sys
 from pathlib import Path
 
+import chaos
 import pytest
-from commands import ROOT, python
+import torch
+from commands import begun
+
+from lockstep.atomic_files import write_json
 
 pytestmark = pytest.mark.slow
 
 
-def test_killed_and_equal_in_the_end(tmp_path: Path) -> None:
-    done = python(ROOT / "benchmarks" / "chaos.py", "kills=1", "devices=2", "epochs=2", "seed=1", cwd=tmp_path, timeout=230)
-    assert done.returncode == 0, done.stdout + done.stderr
-    row = next(line for line in done.stdout.splitlines() if line.startswith("| 2 |"))
+def test_killed_and_equal_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(chaos, "_train", functools.partial(begun, tmp_path))
+    monkeypatch.setattr(sys, "argv", ["chaos.py", "kills=1", "devices=2", "epochs=2", "seed=1"])
+    chaos.main()
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| 2 |"))
     processes, runs, kills, _, _, equal = (cell.strip() for cell in row.strip("|").split("|"))
     assert (processes, runs, kills, equal) == ("2", "1", "1", "1 of 1")
 
 
 def test_a_difference_is_found(tmp_path: Path) -> None:
-    import torch
-    from chaos import _verdict
-
-    from lockstep.atomic_files import write_json
-
     for name, value in (("a", 0.0), ("b", 1e-7)):
         folder = tmp_path / name / "checkpoints"
         folder.mkdir(parents=True)
@@ -30,9 +32,9 @@ def test_a_difference_is_found(tmp_path: Path) -> None:
             torch.save(content if checkpoint == "last.ckpt" else {}, folder / checkpoint)
         write_json(tmp_path / name / "metrics.json", {"metrics": {"val/acc": 0.5}, "samples": {"train": 3}, "epochs": 1})
         (tmp_path / name / "journal.0").write_text("[0, 0, [2, 0]]\n[0, 1, [1]]\n")
-    assert _verdict(tmp_path / "a", tmp_path / "b", 1) == ("last.ckpt/weight", 2, 0)
-    assert _verdict(tmp_path / "a", tmp_path / "a", 1) == ("equal", 2, 0)
+    assert chaos._verdict(tmp_path / "a", tmp_path / "b", 1) == ("last.ckpt/weight", 2, 0)
+    assert chaos._verdict(tmp_path / "a", tmp_path / "a", 1) == ("equal", 2, 0)
     (tmp_path / "a" / "journal.0").write_text("[0, 0, [2, 0]]\n[0, 1, [0]]\n[0, 1, [1]]\n")
-    assert _verdict(tmp_path / "a", tmp_path / "a", 1)[0] == (
+    assert chaos._verdict(tmp_path / "a", tmp_path / "a", 1)[0] == (
         "other samples in batch 1 of epoch 0; not every sample once in epoch 0"
     )

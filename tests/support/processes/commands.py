@@ -121,6 +121,14 @@ def train(
     return python(ROOT / "train.py", "trainer.accelerator=cpu", *overrides, cwd=cwd, timeout=timeout, fresh=fresh, **env)
 
 
+def begun(cwd: Path, run: Path, *arguments: str) -> warm.Running:
+    """As `_train` of benchmarks/chaos.py, whose commands import everything anew, begins or continues a training."""
+    run.mkdir(exist_ok=True)
+    for path in run.glob("pid.*"):
+        path.unlink()  # of an earlier life
+    return warm.Logged([str(ROOT / "train.py"), *arguments], cwd, environment(), run / "output.txt")
+
+
 def runs(folder: Path) -> list[Path]:
     """The run directories below folder/logs, oldest first."""
     return sorted((path.parent for path in folder.glob("logs/*/*/status.json")), key=lambda path: path.stat().st_mtime)

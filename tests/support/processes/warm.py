@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from lockstep.launchers.main_script import run_as_main
 
@@ -34,10 +35,8 @@ class Running:
 
     def __init__(self, arguments: list[str], cwd: Path, environment: dict[str, str]) -> None:
         self.args = arguments
-        context = multiprocessing.get_context("forkserver")
-        (output, theirs), (errors, theirs_too) = context.Pipe(duplex=False), context.Pipe(duplex=False)
-        self._process = context.Process(target=_main, args=(arguments, str(cwd), environment, theirs, theirs_too))
-        self._process.start()
+        (output, theirs), (errors, theirs_too) = (multiprocessing.Pipe(duplex=False) for _ in range(2))
+        self._process = _forked(arguments, cwd, environment, theirs, theirs_too)
         self.stdout, self.stderr = (os.fdopen(os.dup(pipe.fileno())) for pipe in (output, errors))
         for pipe in (output, errors, theirs, theirs_too):
             pipe.close()
@@ -86,7 +85,24 @@ class Running:
         self.send_signal(signal.SIGKILL)
 
 
-def _main(arguments: list[str], cwd: str, environment: dict[str, str], output: Connection, errors: Connection) -> None:
+class Logged(Running):
+    """Writes both to the end of a file, which needs nobody to read it."""
+
+    def __init__(self, arguments: list[str], cwd: Path, environment: dict[str, str], log: Path) -> None:
+        self.args = arguments
+        output, errors = (Connection(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), readable=False) for _ in range(2))
+        self._process = _forked(arguments, cwd, environment, output, errors)
+        for file in (output, errors):
+            file.close()
+
+
+def _forked(*arguments: Any) -> Any:
+    process = multiprocessing.get_context("forkserver").Process(target=_main, args=arguments)
+    process.start()
+    return process
+
+
+def _main(arguments: list[str], cwd: Path, environment: dict[str, str], output: Connection, errors: Connection) -> None:
     """In the new process: becomes what `python ARGUMENTS` is when its script begins."""
     os.setsid()
     for descriptor, pipe in ((1, output), (2, errors)):
