@@ -9,6 +9,15 @@ from checkouts import checkout
 from commands import python
 
 pytestmark = pytest.mark.slow
+TESTED_AND_TRAINED = """
+import runpy, sys
+import pytest
+tests = ("tests/unit/test_cli.py", "tests/unit/config/test_plan.py", "tests/unit/datamodules/test_samplers.py")
+if code := pytest.main(["-q", "-p", "no:cacheprovider", *tests]):
+    sys.exit(code)
+sys.argv = ["train.py", "debug=fast", "trainer=cpu"]
+runpy.run_path("train.py", run_name="__main__")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +53,7 @@ def test_a_renamed_package_trains_and_passes_its_tests(original: Path, tmp_path:
     for check in (("check",), ("format", "--check")):
         done = python("-m", "ruff", *check, ".", cwd=renamed)
         assert done.returncode == 0, done.stdout
-    path = str(renamed / "src")
-    tests = ("tests/unit/test_cli.py", "tests/unit/config/test_plan.py", "tests/unit/datamodules/test_samplers.py")
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=renamed, PYTHONPATH=path)
-    assert done.returncode == 0, done.stdout[-2000:]
-    done = python("train.py", "debug=fast", "trainer=cpu", cwd=renamed, PYTHONPATH=path)
-    assert done.returncode == 0, done.stderr
+    done = python("-c", TESTED_AND_TRAINED, cwd=renamed, PYTHONPATH=str(renamed / "src"))
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     (config,) = renamed.glob("logs/*/*/.hydra/config.yaml")
     assert "_target_: vision_lab.nets." in config.read_text()

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import json
 import re
 import shlex
 import shutil
@@ -91,18 +92,27 @@ def test_what_is_left_does_not_know_it(name: str, copy: Path) -> None:
         assert compose("train", return_hydra_config=True).model
 
 
+TESTED_AND_TRAINED = """
+import runpy, sys
+import pytest
+# a module that can't be collected is an error, even where its tests are not wanted
+wanted = "test_layers.py or test_build.py or test_reference.py or test_supervisor.py"
+if code := pytest.main(["-q", "-p", "no:cacheprovider", "-k", wanted]):
+    sys.exit(code)
+sys.argv = ["train.py", "debug=fast", "trainer=cpu"]
+runpy.run_path("train.py", run_name="__main__")
+"""
+
+
 @pytest.mark.slow
 def test_the_core_trains_and_its_tests_are_collected_without_any(copy: Path) -> None:
+    """In one interpreter, which imports everything once; how ranks are started there is told by test_supervisor.py."""
     remove.remove(list(remove.extras().values()))
     folders = [*(copy / "tests" / "support").iterdir(), copy / "src"]
-    path = ":".join(map(str, folders))
-    done = python("train.py", "debug=fast", "trainer=cpu", "trainer.devices=2", cwd=copy, PYTHONPATH=path)
-    assert done.returncode == 0, done.stderr
-    # a module that can't be collected is an error, even where its tests are not wanted
-    wanted = "test_layers.py or test_build.py or test_reference.py or test_guides.py"
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", wanted, cwd=copy, PYTHONPATH=path)
-    assert done.returncode == 0, done.stdout[-3000:]
+    done = python("-c", TESTED_AND_TRAINED, cwd=copy, PYTHONPATH=":".join(map(str, folders)))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert " passed, " in done.stdout
+    assert [json.loads(path.read_text())["world_size"] for path in copy.glob("logs/*/*/metrics.json")] == [1]
 
 
 def test_one_that_another_needs_is_refused_and_named(original: Path) -> None:

@@ -50,6 +50,7 @@ OF_EXTRAS["gpt"] += (
 )
 NEEDS = {"vit": ("vit",), "gpt": ("language", "muon")}
 CASES |= {name: case for name, case in OF_EXTRAS.items() if all(map(is_there, NEEDS[name]))}
+ON_FOUR = ("mlp", "cnn")  # the others on one process and on two
 ALONE = {"loop": ("model=mlp", "model/optimizer=sgd", "datamodule.batch_size=96")}
 # What says where a run was, and on how many processes.
 _PLACES = ("dirpath", "best_model_path", "best_k_models", "kth_best_model_path", "last_model_path")
@@ -78,8 +79,9 @@ def train_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
     kept = folder / "kept"
     kept.mkdir(exist_ok=True)
+    names = ON_FOUR if world_size == 4 else CASES
     extra: dict[str, list[Callback]] = {"mlp": [KeepAll(kept)]} if world_size == 2 else {}
-    return {name: train(folder / f"{world_size}/{name}", name, world_size, extra.get(name, [])) for name in CASES}
+    return {name: train(folder / f"{world_size}/{name}", name, world_size, extra.get(name, [])) for name in names}
 
 
 def continue_it(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
@@ -108,7 +110,8 @@ def _group(folder: Path, name: str) -> Path:
 def test_checkpoints_are_the_same_to_the_bit(name: str, trained: dict[int, dict[str, Any]]) -> None:
     one = trained[1][name]
     assert one["global_step"] > 2
-    assert {size: differences(one, checkpoints[name]) for size, checkpoints in trained.items()} == {1: [], 2: [], 4: []}
+    found = {size: differences(one, checkpoints[name]) for size, checkpoints in trained.items() if name in checkpoints}
+    assert found == {size: [] for size in ((1, 2, 4) if name in ON_FOUR else (1, 2))}
 
 
 def test_a_run_goes_on_with_another_number_of_processes_to_the_bit(trained: dict[int, dict[str, Any]], folder: Path) -> None:

@@ -45,9 +45,9 @@ _GOES_ON = "This run goes on after the {} batches of its epoch that it has train
 class PlainLightning(Callback):
     """Does for them from outside what a Task and a DataModule do by themselves, and says once what it can't.
 
-    Training and evaluation take the batches of one process, shared out (see lockstep.extras.plain_lightning.loaders). Where ranks
-    hold unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the whole
-    batch, for a loss that is a mean over its batch. What is logged over an epoch is reduced over ranks: see
+    Training and evaluation take the batches of one process, shared out (see lockstep.extras.plain_lightning.loaders). Where
+    ranks hold unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the
+    whole batch, for a loss that is a mean over its batch. What is logged over an epoch is reduced over ranks: see
     lockstep.extras.plain_lightning.logs.
     A run that is continued loads anew the batches that it has trained on in its epoch, and passes over them. Samples and times
     are counted for the record of the run. Hyperparameters that a checkpoint could not be read with are left out of it.
