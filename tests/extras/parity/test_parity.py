@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from fits import plain
+from fits import composed_at_once, plain
 from odd import EQUAL_BUT, UNEQUAL, odd
 from omegaconf import DictConfig, open_dict
 
@@ -11,7 +11,6 @@ from lockstep.errors import ConfigError
 from lockstep.extras.parity.comparison import TooFewSteps
 from lockstep.extras.parity.processes import Processes, SideFailed
 from lockstep.extras.parity.verdict import parity
-from lockstep.runs.composition import compose
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +29,7 @@ TAIL = ("trainer.accumulate_grad_batches=2", "datamodule.batch_size=2", "datamod
 
 
 def composed(*overrides: str) -> Callable[[list[str]], DictConfig]:
-    return lambda more: compose(*plain(*overrides), *more, config_name="parity")
+    return lambda more: composed_at_once(*plain(*overrides), *more, config_name="parity")
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 from capabilities import requires
-from fits import plain
+from fits import composed_at_once, plain
+from omegaconf import DictConfig
 
 from lockstep.extras.parity.comparison import compare
 from lockstep.extras.parity.processes import Processes
 from lockstep.extras.parity.sides import Sides
-from lockstep.runs.composition import compose
 
 pytestmark = [pytest.mark.slow, requires("language", "vit", "sharding", "finetuning")]
 language_models = pytest.importorskip("language_models")
@@ -38,7 +38,11 @@ ON += [("gpt, fsdp", 2), ("gpt, fsdp", 4), ("gpt, tensor_parallel", 2), ("gpt, t
 def test_gradients_and_weights_are_those_of_one_process(model: str, devices: int, processes: Processes, tmp_path: Path) -> None:
     data = () if "vit" in model else texts(tmp_path)
     options = plain(*STEPS, *data, *MODELS[model], f"trainer.devices={devices}")
-    sides = Sides.of(compose(*options, config_name="parity"), lambda more: compose(*options, *more, config_name="parity"))
+
+    def composed(more: list[str]) -> DictConfig:
+        return composed_at_once(*options, *more, config_name="parity")
+
+    sides = Sides.of(composed([]), composed)
     found = compare(sides, processes)
     assert found.equal, found.table()
     assert "validation metrics" in {row.quantity for row in found.rows}

@@ -4,13 +4,17 @@ import copy
 import csv
 import functools
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
 import torch
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 
@@ -18,8 +22,9 @@ from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.plan import Plan
 from lockstep.datamodules.samplers import BatchIndices, TrainSampler
-from lockstep.launchers.environment import PARENT_PIPE, this_rank
-from lockstep.runs.composition import compose
+from lockstep.launchers.environment import PARENT_PIPE, register_resolvers, this_rank
+from lockstep.places import CONF
+from lockstep.runs.events import Subscribers
 
 torch.set_num_threads(1)  # of these small nets; several tests share the cores
 
@@ -44,6 +49,7 @@ BARE = (
 )
 
 
+BELOW_A_GROUP = re.compile(r"(\+\+?|~)?(?!hydra\.)\w+\.[\w.]+(=|$)")
 PLAIN = {"model": "mlp", "model/lr_scheduler": "constant", "datamodule.augment": "null"}
 
 
@@ -55,15 +61,26 @@ def plain(*overrides: str) -> list[str]:
 
 
 def composed(*overrides: str, run_dir: Path) -> DictConfig:
-    cfg = copy.deepcopy(_composed(*overrides))
+    cfg = composed_at_once(*overrides)
     cfg.run_dir = str(run_dir)
     return cfg
 
 
-@functools.lru_cache(maxsize=16)
-def _composed(*overrides: str) -> DictConfig:
-    """Most of a short training's time; and many train the same several times."""
-    return compose("run_dir=run", *overrides)
+def composed_at_once(*overrides: str, config_name: str = "train") -> DictConfig:
+    """As by lockstep.runs.composition, which takes most of a short training's time. Options of groups are composed once for all
+    that choose the same; Hydra then sets the keys below them, as it does when it has composed."""
+    values = [override for override in overrides if BELOW_A_GROUP.match(override)]
+    cfg = copy.deepcopy(_options(config_name, *(override for override in overrides if override not in values)))
+    ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), cfg)
+    Subscribers.compose(cfg).derive(cfg)
+    return cfg
+
+
+@functools.lru_cache(maxsize=64)
+def _options(config_name: str, *overrides: str) -> DictConfig:
+    register_resolvers()
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        return hydra.compose(config_name, overrides=[f"name={config_name}", "run_dir=.", *overrides])
 
 
 def prepared(
