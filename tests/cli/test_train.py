@@ -76,6 +76,7 @@ def test_checkpoints_are_plain(one: tuple[Path, str]) -> None:
     assert checkpoint["metrics"]["val/acc"] > 0.8
 
 
+@requires("pictures", "rates", "tracking")
 def test_tensorboard_shows_the_run(one: tuple[Path, str]) -> None:
     events = EventAccumulator(str(one[0] / "tensorboard"), size_guidance={"images": 0, "scalars": 0})
     events.Reload()

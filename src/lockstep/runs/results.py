@@ -1,4 +1,4 @@
-"""What came out of a run, gathered from the trainer for its record and its loggers."""
+"""What came out of a run, gathered from the trainer for its record."""
 
 import resource
 import sys
@@ -8,13 +8,9 @@ from typing import Any
 import torch
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from omegaconf import DictConfig
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.hparams import hyperparameters, swept, write_session
 from lockstep.runs.shares import dp_rank_and_size
 
 _SIGNALING = " Signaling Trainer to stop."
@@ -126,25 +122,3 @@ def _gather(trainer: Trainer, value: float) -> list[float]:
     own[trainer.global_rank] = value
     ranks: Any = trainer.strategy.reduce(own, reduce_op="sum")
     return ranks.tolist()
-
-
-def log_hparams(
-    trainer: Trainer, cfg: DictConfig, command: CommandLine, facts: dict[str, Any], metrics: dict[str, float]
-) -> None:
-    """One hparams record per run: the overridden keys and what follows from them, with the final metrics:
-    those of the best checkpoint, where there is one, as best/NAME.
-
-    A logger with a method `log_result` gets both by it, and the last step; the run ends with that."""
-    values = hyperparameters(cfg, command.choices, swept(command.overrides), facts)
-    for logger in trainer.loggers:
-        if (log_result := getattr(logger, "log_result", None)) is not None:
-            log_result(values, metrics, trainer.global_step)
-            continue
-        if isinstance(logger, TensorBoardLogger):
-            if best_checkpoint(trainer) is not None:
-                best = {f"best/{name}": value for name, value in metrics.items() if not name.startswith("test")}
-                logger.log_metrics(best, step=trainer.global_step)
-            write_session(Path(logger.log_dir), values)
-        else:
-            logger.log_hyperparams(values)
-        logger.finalize("success")

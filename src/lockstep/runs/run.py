@@ -175,7 +175,7 @@ class Run:
 
     def finish(self, trainer: "Trainer") -> None:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
-        from lockstep.runs.results import collect_facts, collect_metrics, ended_by, log_hparams
+        from lockstep.runs.results import collect_facts, collect_metrics, ended_by
 
         metrics = collect_metrics(trainer)
         optimized = self.cfg.optimized_metric
@@ -192,7 +192,8 @@ class Run:
             **record.environment(),
         }
         if trainer.is_global_zero:
-            log_hparams(trainer, self.cfg, self.command, facts, metrics)
+            for subscriber in Subscribers.compose(self.cfg):
+                subscriber.finished(self.cfg, self.command, trainer, facts, metrics)
             write_json(self._metrics, result)
         leave_process_group(together=True)
         STOP_SIGNALS.leave()

@@ -2,20 +2,22 @@
 
 import json
 import urllib.request
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import measured
 import pytest
 from browsers import browser
+from capabilities import requires
 from fits import composed
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import OmegaConf
 from tensorboard import program
 
 from lockstep.extras.report.page import write_report
+from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.composition import CONF
-from lockstep.runs.hparams import hyperparameters, write_session
+from lockstep.runs.events import Subscribers
 
 pytestmark = pytest.mark.slow
 RATES = {0.001: 0.8, 0.003: 0.9}  # and the metric of each
@@ -29,12 +31,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     for job in folder.glob("devices=*"):
         overrides = ["model=mlp", "model/optimizer=sgd", f"model.optimizer.lr={job.name.split('_')[1].partition('=')[2]}"]
         choices = {"model": "mlp", "model/optimizer": "sgd"}
-        values = hyperparameters(composed(*overrides, run_dir=job), choices, overrides, {"global_batch_size": 32})
+        cfg, command = composed(*overrides, run_dir=job), CommandLine(overrides=overrides, choices=choices)
         logger = TensorBoardLogger(job, name="tensorboard", version="", default_hp_metric=False)
         logger.log_metrics({"train/loss": 0.5}, step=1)
-        logger.log_metrics({"val/acc": RATES[values["model.optimizer.lr"]]}, step=2)
-        write_session(Path(logger.log_dir), values)
-        logger.finalize("success")
+        logger.log_metrics({"val/acc": RATES[cfg.model.optimizer.lr]}, step=2)
+        trainer = SimpleNamespace(loggers=[logger], callbacks=[], global_step=2)
+        for subscriber in Subscribers.compose(cfg):
+            subscriber.finished(cfg, command, trainer, {"global_batch_size": 32}, {})
     write_report(folder, OmegaConf.load(CONF / "report.yaml").sections)
     board = program.TensorBoard()
     quick = ("--host=127.0.0.1", "--port=0", "--load_fast=false", "--reload_interval=0")
@@ -54,6 +57,7 @@ def test_runs_have_the_names_of_what_differs_and_their_scalars(url: str) -> None
     assert [{"train/loss", "val/acc"} <= set(tags.get(run, ())) for run in runs] == [True, True, False]
 
 
+@requires("tracking")
 def test_the_hyperparameters_are_the_chosen_options_and_what_was_swept(url: str) -> None:
     experiment = asked(url, "plugin/hparams/experiment?request=%7B%7D")
     values = {info["name"]: info.get("domainDiscrete", info.get("domainInterval")) for info in experiment["hparamInfos"]}
@@ -69,6 +73,7 @@ def test_the_report_and_its_pictures_are_there(url: str) -> None:
     assert "Take 1 device at lr 0.003" in text[0]["text"]
 
 
+@requires("tracking")
 @pytest.mark.browser
 def test_a_browser_shows_them(url: str) -> None:
     shown = {
