@@ -25,7 +25,6 @@ from lockstep.models.from_checkpoint import load_model as load_model  # known by
 from lockstep.models.from_checkpoint import load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.task import Task
-from lockstep.runs.continuation import check_continuation, check_length, is_own, trained_with
 from lockstep.runs.events import Subscribers
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.known_warnings import drop_commentary, ignore_warnings_about_tasks
@@ -54,7 +53,7 @@ def build(
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
         ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
-    trainer.callbacks += [FirstValidation(), SteppedRate(trained_with(plan))]  # pyright: ignore[reportAttributeAccessIssue]
+    trainer.callbacks += [FirstValidation(), SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})]  # pyright: ignore[reportAttributeAccessIssue]
     for subscriber in Subscribers.compose(cfg):
         subscriber.built(cfg, model, trainer, checkpoint)
     disable_sigterm_handling(trainer)
@@ -127,7 +126,11 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
 def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkpoint: Path | None) -> int | None:
     """Returns the optimizer step of the run's own checkpoint. Raises ConfigError where training can't go on from it as
     configured."""
-    if checkpoint is None or not is_own(cfg, checkpoint):
+    if checkpoint is None:
+        return None
+    from lockstep.runs.continuation import check_continuation, check_length, is_own
+
+    if not is_own(cfg, checkpoint):
         return None
     content = read_for(model, "resume", checkpoint)
     check_length(cfg, content.get("epoch", 0), checkpoint)

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from lockstep import console
 from lockstep.config.hydra_errors import explain
-from lockstep.config.overrides import check_single, null_groups_left_out
+from lockstep.config.overrides import check_single, null_groups_left_out, override_key, split_flags
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.imports import remove_empty_cache
 from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers, this_rank
@@ -24,7 +24,7 @@ from lockstep.launchers.rank import attach_to_parent, report_to_parent
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.resume import command_to_begin, command_to_continue
+from lockstep.runs.events import command_to_begin
 from lockstep.runs.validation import Prepared, refusing
 
 register_resolvers()
@@ -39,7 +39,11 @@ def start(main: Callable[[], Any]) -> None:
         _check_working_directory()
         import_from_project()
         is_started_by_lockstep = attach_to_parent()
-        arguments = command_to_continue(null_groups_left_out(sys.argv[1:]))
+        arguments: list[str] | None = null_groups_left_out(sys.argv[1:])
+        if any(override_key(item) == "resume" for item in split_flags(arguments)[1]):
+            from lockstep.runs.resume import command_to_continue  # most runs begin
+
+            arguments = command_to_continue(arguments)
         if arguments is None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
             return

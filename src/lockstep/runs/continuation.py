@@ -14,11 +14,6 @@ _GROUPS = ("optimizer", "lr_scheduler", "param_groups")  # of a Task's model gro
 _NOT_IN_THE_STATE = ("lr_scheduler.monitor",)  # it is taken from the config
 
 
-def trained_with(plan: Plan) -> dict[str, Any]:
-    """What each checkpoint of a run says of it, besides the model group that a Task's has. lr: as scaled for the batch."""
-    return {"lr": plan.lr, "global_batch_size": plan.global_batch_size}
-
-
 def is_own(cfg: DictConfig, checkpoint: Path) -> bool:
     """Does a checkpoint lie in the run's own directory, so that it is the same run that goes on; else a new one begins."""
     return checkpoint.is_relative_to(cfg.run_dir)

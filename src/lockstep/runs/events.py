@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import Stamp, read_stamp
 from lockstep.config.construct import construct
+from lockstep.config.overrides import override_key, split_flags, unquote
 from lockstep.config.plan import Plan
 from lockstep.config.read import get_trust
 from lockstep.errors import config_error
@@ -196,6 +197,18 @@ class Subscribers:
                     reason = " ".join(str(error).split()) or type(error).__name__
                     log.warning(f"events.{name} has failed in {event} ({type(error).__name__}: {reason}); the run goes on")
                 self._failed.add((name, event))
+
+
+def command_to_begin(arguments: list[str]) -> list[str]:
+    """The arguments as subscribers of a run's events want them read; as they are where `resume=` is among them."""
+    values = values_by_key(split_flags(arguments)[1])
+    is_resumed = values.get("resume", "null") != "null"
+    return arguments if is_resumed else Subscribers.before_composition().arguments(arguments, values)
+
+
+def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
+    """Returns the value of each key that is overridden, as text."""
+    return {override_key(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
 
 
 def _first(answers: Iterable[T | None]) -> T | None:

@@ -10,7 +10,7 @@ from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import SWEEP_FILES, absolute
-from lockstep.runs.events import Subscribers
+from lockstep.runs.events import Subscribers, values_by_key
 from lockstep.runs.identity import FILE, OF_ONE_START, Identity, check_files, how_else, run_directories
 from lockstep.runs.locks import check_free
 from lockstep.runs.record import actual_status
@@ -60,23 +60,11 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     return subscribers.arguments(spelled_out, values, saved)
 
 
-def command_to_begin(arguments: list[str]) -> list[str]:
-    """The arguments as subscribers of a run's events want them read; as they are where `resume=` is among them."""
-    values = values_by_key(split_flags(arguments)[1])
-    is_resumed = values.get("resume", "null") != "null"
-    return arguments if is_resumed else Subscribers.before_composition().arguments(arguments, values)
-
-
 def _fetched(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
     run_dir = locate_run(wanted, values, subscribers)
     for subscriber in subscribers:
         subscriber.fetch(wanted, values, run_dir)
     return run_dir
-
-
-def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
-    """Returns the value of each key that is overridden, as text."""
-    return {override_key(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
 
 
 def locate_run(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:

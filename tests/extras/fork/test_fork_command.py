@@ -11,8 +11,9 @@ from lockstep.extras.fork.command import describe_origin, find_checkpoint
 from lockstep.extras.fork.events import Fork
 from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.composition import CONF, compose
+from lockstep.runs.events import command_to_begin
 from lockstep.runs.identity import Identity
-from lockstep.runs.resume import command_to_begin, command_to_continue
+from lockstep.runs.resume import command_to_continue
 from lockstep.sweeps.jobs import computed_config
 
 FIRST = ["model=mlp", "trainer.devices=2", "model.optimizer.lr=0.1"]

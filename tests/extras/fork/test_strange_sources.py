@@ -8,8 +8,8 @@ from crafted import COMMAND_LINES, command_line
 from lockstep.config.read import source_directory
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
+from lockstep.runs.events import command_to_begin
 from lockstep.runs.identity import Identity
-from lockstep.runs.resume import command_to_begin
 
 
 @pytest.fixture

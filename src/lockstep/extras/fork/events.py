@@ -14,7 +14,6 @@ from lockstep.config.rules import TEXT
 from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.continuation import check_length, is_own
 from lockstep.runs.events import Origin, RunEvents
 from lockstep.runs.identity import Identity
 
@@ -71,11 +70,14 @@ class Fork(RunEvents):
 
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         """Raises ConfigError for a checkpoint of another model, or of a later epoch than the last one."""
-        if checkpoint is None or is_own(cfg, checkpoint):
+        if checkpoint is None:
             return
         from lockstep.extras.fork.callback import Forked  # torch
         from lockstep.models.from_checkpoint import read_for
+        from lockstep.runs.continuation import check_length, is_own
 
+        if is_own(cfg, checkpoint):
+            return
         content = read_for(model, _KEY, checkpoint)
         check_length(cfg, content.get("epoch", 0), checkpoint)
         log.info(f"Forked from {checkpoint}, at step {content.get('global_step', 0)}")

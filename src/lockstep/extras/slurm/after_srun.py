@@ -20,10 +20,10 @@ from lockstep.extras.slurm.cluster import Slurm, job_name, requeue, state_of_job
 from lockstep.extras.slurm.commands import Unanswered
 from lockstep.launchers.environment import restarts
 from lockstep.runs.directory import absolute
-from lockstep.runs.events import Subscribers
+from lockstep.runs.events import Subscribers, values_by_key
 from lockstep.runs.identity import FILE
 from lockstep.runs.record import LOST_RANK, REQUEUES, write_status
-from lockstep.runs.resume import locate_run, values_by_key
+from lockstep.runs.resume import locate_run
 
 _WARNED = (ExitCode.PREEMPTED, 128 + signal.SIGUSR1)  # before anybody could say so
 
