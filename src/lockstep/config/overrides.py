@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,14 @@ def constants(overrides: Sequence[str]) -> set[str]:
 
 def override_key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
+
+
+def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Returns what each dotted key of a config in plain containers is set to."""
+    values: dict[str, Any] = {}
+    for name, value in config.items():
+        values |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) and value else {f"{above}{name}": value}
+    return values
 
 
 def keep_last(overrides: Sequence[str]) -> list[str]:

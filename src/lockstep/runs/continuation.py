@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import shown
+from lockstep.config.overrides import flat
 from lockstep.config.plan import Plan, rate_key
 from lockstep.errors import config_error
 
@@ -40,7 +41,8 @@ def check_continuation(cfg: DictConfig, plan: Plan, content: Mapping[str, Any], 
 
 def _check_model(cfg: DictConfig, saved: Mapping[str, Any], checkpoint: Path) -> None:
     configured: Any = OmegaConf.to_container(cfg.model, resolve=True)
-    before, now = (_flat({name: model.get(name) or {} for name in _GROUPS}) for model in (saved, configured))
+    both = (flat({name: model.get(name) or {} for name in _GROUPS}) for model in (saved, configured))
+    before, now = ({name: value for name, value in model.items() if value != {}} for model in both)
     for name in (name for name in {**now, **before} if name not in _NOT_IN_THE_STATE):
         if before.get(name) != now.get(name):
             _refuse(f"model.{name}", now.get(name), before.get(name), checkpoint)
@@ -49,10 +51,3 @@ def _check_model(cfg: DictConfig, saved: Mapping[str, Any], checkpoint: Path) ->
 def _refuse(key: str, value: Any, before: Any, checkpoint: Path) -> None:
     words = f"{checkpoint} was trained with {shown(before)}, and goes on with it; accepted is {shown(before)}"
     raise config_error(key, shown(value), f"{words}, or a new run, by fork={checkpoint}")
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
-    return flat

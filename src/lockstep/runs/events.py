@@ -159,7 +159,9 @@ class Subscribers:
         pairs = [pair for subscriber in self for pair in subscriber.unfilled.items()]
         return {key: planned for key, (value, planned) in pairs if OmegaConf.select(cfg, key) == value}
 
-    def fills_in(self, key: str, value: str) -> bool:
+    def fills_in(self, override: str) -> bool:
+        """Was its value replaced when the run began? What replaced it is kept: the run has been trained with it."""
+        key, value = override_key(override), unquote(override.partition("=")[2])
         return any(key in one.unfilled and value == str(one.unfilled[key][0]) for one in self)
 
     def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:

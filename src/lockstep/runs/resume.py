@@ -40,7 +40,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     subscribers, values = Subscribers.before_composition(), values_by_key(overrides)
     run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else _fetched(wanted, values, subscribers)
     left_out = {*OF_ONE_START, *subscribers.of_one_start}
-    new = [item for item in overrides if override_key(item) not in left_out and not _is_filled_in(item, subscribers)]
+    new = [item for item in overrides if override_key(item) not in left_out and not subscribers.fills_in(item)]
     if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
     check_files(run_dir, "resume")
@@ -69,11 +69,6 @@ def _fetched(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -
 
 def locate_run(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
     return subscribers.locate(wanted, values) or absolute(Path(wanted).expanduser())
-
-
-def _is_filled_in(override: str, subscribers: Subscribers) -> bool:
-    """Was the value replaced when the run began? What replaced it is kept: the run has been trained with it."""
-    return subscribers.fills_in(override_key(override), unquote(override.partition("=")[2]))
 
 
 def _read_identity(run_dir: Path, wanted: str) -> Identity:

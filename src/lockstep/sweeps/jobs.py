@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.overrides import flat
 from lockstep.config.plan import Plan
 from lockstep.runs.events import Subscribers
 
@@ -61,14 +62,6 @@ def computed_config(cfg: DictConfig) -> dict[str, Any]:
 def identity(content: dict[str, Any]) -> str:
     """Returns a hash of a job's `computed_config`."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def flat(config: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """Returns what each dotted key is set to."""
-    values: dict[str, Any] = {}
-    for name, value in config.items():
-        values |= flat(value, f"{above}{name}.") if isinstance(value, dict) and value else {f"{above}{name}": value}
-    return values
 
 
 def repetition(config: dict[str, Any]) -> str:

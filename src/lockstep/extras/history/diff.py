@@ -1,16 +1,16 @@
 """What two runs have not in common, and where their losses part."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lockstep.config.overrides import flat
 from lockstep.extras.history.code import FILE, fingerprint, read_code
 from lockstep.extras.history.runs import RunRecord
 
 SECTIONS = ("config", "code", "versions", "machine", "metrics")
 _CODE = ("git_commit", "git_dirty")
 _MACHINE = ("host", "platform", "cpu_count", "device_name", "world_size", "num_nodes", "threads", "precision", "python")
-_PATHS = ("run_dir",)  # differ always
 Differences = dict[str, tuple[Any, Any]]
 
 
@@ -18,7 +18,8 @@ def differences(one: RunRecord, other: RunRecord) -> dict[str, Differences]:
     """Of each section the names whose values differ, with both values; None where a run lacks one."""
     sides = [
         {
-            "config": dict(_flat(run.config)) | {f"{group}: option": option for group, option in run.choices.items()},
+            "config": {key: value for key, value in flat(run.config).items() if key != "run_dir"}
+            | {f"{group}: option": option for group, option in run.choices.items()},
             "code": {name: run.result.get(name) for name in _CODE} | _kept_code(run.path),
             "versions": run.result.get("versions") or {},
             "machine": {name: run.result.get(name) for name in _MACHINE},
@@ -55,14 +56,6 @@ def _kept_code(run_dir: Path) -> dict[str, str]:
     """The fingerprint of commit and changes."""
     code = read_code(run_dir)
     return {} if code is None else {FILE: fingerprint(code)}
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        elif f"{prefix}{key}" not in _PATHS:
-            yield f"{prefix}{key}", value
 
 
 def _unequal(one: Mapping[str, Any], other: Mapping[str, Any]) -> Differences:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lockstep.config.overrides import flat
 from lockstep.errors import config_error
 from lockstep.sweeps.job_directory import read_metadata
-from lockstep.sweeps.jobs import REPEATS, flat
+from lockstep.sweeps.jobs import REPEATS
 from lockstep.sweeps.manifest import UNREADABLE
 from lockstep.sweeps.states import FAILED, FINISHED
 from lockstep.sweeps.view import JobView, look_at
