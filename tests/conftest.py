@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import atexit
 import copy
 import gc
 import multiprocessing
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and in a shell's background; runs respect that
             signal.signal(number, handler)
     gc.disable()  # until everything is imported
+    atexit.register(gc.unfreeze)  # or libraries count what is left at the interpreter's end
     # The one server of this process, whoever starts it, imports once and then forks: see warm.py.
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
     # what Lightning says on any machine that has SLURM
@@ -59,14 +61,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """No collection of garbage goes through what is imported by now: in a tenth of a test's time."""
-    gc.collect()
+    """No collection of garbage goes through what is imported by now, those at pytest's end neither: a second each."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()  # or libraries count what is left at the interpreter's end
 
 
 @pytest.fixture(autouse=True)

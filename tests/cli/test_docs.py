@@ -1,4 +1,4 @@
-"""Every block of commands and of Python in README and docs is run, or says beside it why not.
+"""Every block of commands and of Python in README and docs is run, once if it is there twice, or says beside it why not.
 
 A block is left out by a line before it: <!-- not run: REASON -->. Trainings are cut short; RUN_DIR and SWEEP_DIR
 stand for directories that are made here once.
@@ -47,6 +47,17 @@ def commands_of(block: Block) -> list[list[str]]:
     return [words for line in joined.splitlines() if (words := shlex.split(line, comments=True))]
 
 
+def new_blocks() -> list[Block]:
+    """Those that are run, less what shows no command that an earlier one has not."""
+    seen: set[frozenset[str]] = set()
+    found = []
+    for block in (block for block in blocks() if not block.reason):
+        commands = {frozenset(words) for words in commands_of(block)} if block.language == "bash" else {frozenset([block.text])}
+        found += [block] if commands - seen else []
+        seen |= commands
+    return found
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, RUN_DIR, and a sweep, SWEEP_DIR."""
@@ -59,7 +70,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [b for b in blocks() if not b.reason], ids=lambda block: f"{block.page.name}:{block.line}")
+@pytest.mark.parametrize("block", new_blocks(), ids=lambda block: f"{block.page.name}:{block.line}")
 def test_what_a_page_shows_runs(block: Block, made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     if block.language == "python":
