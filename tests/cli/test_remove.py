@@ -28,7 +28,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of its own, in which the script's functions work."""
-    folder = shutil.copytree(original, tmp_path / "copy")
+    folder = shutil.copytree(original, tmp_path / "copy", ignore=shutil.ignore_patterns(".git"))
     monkeypatch.setattr(remove, "ROOT", folder)
     monkeypatch.setattr(remove, "EXTRAS", next((folder / "src").glob("*/extras")))
     return folder

@@ -1,5 +1,9 @@
 """What a parity comparison is to say of the models and data of planted_equal.py, _unequal.py, _noise.py and _data.py."""
 
+# What a comparison does not keep, or does not need, is not built either.
+BARE = ("~callbacks", *(f"events.{name}=null" for name in ("mirror", "batch_size", "code", "fork")))
+BARE += tuple(f"guards.{name}=null" for name in ("checkpoint", "preemption", "nonfinite", "watchdog"))
+
 
 def odd(module: str, *overrides: str, data: str = "Rows", steps: int = 2) -> tuple[str, ...]:
     targets = (f"model._target_=planted_{module}", f"datamodule._target_=planted_data.{data}")

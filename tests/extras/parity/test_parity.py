@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from fits import composed_at_once, plain
-from odd import EQUAL_BUT, UNEQUAL, odd
+from odd import BARE, EQUAL_BUT, UNEQUAL, odd
 from omegaconf import DictConfig, open_dict
 
 from lockstep.errors import ConfigError
@@ -23,7 +23,7 @@ DATA = (
     "datamodule.test_length=4",
     "datamodule.batch_size=4",
 )
-TINY = (*DATA, "trainer=cpu", "trainer.devices=2", "parity.steps=4")
+TINY = (*DATA, *BARE, "trainer=cpu", "trainer.devices=2", "parity.steps=4")
 CNN = ("model=cnn", "model.net.width=4")
 TAIL = ("trainer.accumulate_grad_batches=2", "datamodule.batch_size=2", "datamodule.drop_last=false")  # of one sample
 

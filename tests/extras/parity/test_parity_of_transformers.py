@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from capabilities import requires
 from fits import composed_at_once, plain
+from odd import BARE
 from omegaconf import DictConfig
 
 from lockstep.extras.parity.comparison import compare
@@ -16,7 +17,7 @@ language_models = pytest.importorskip("language_models")
 TINY_GPT, texts = language_models.TINY, language_models.texts
 
 # 21 images in steps of 12, and windows of which the last have few targets: the tails do not divide
-STEPS = ("trainer=cpu", "parity.steps=4", "datamodule.global_batch_size=12", "datamodule.drop_last=false")
+STEPS = (*BARE, "trainer=cpu", "parity.steps=4", "datamodule.global_batch_size=12", "datamodule.drop_last=false")
 IMAGES = ("datamodule=synthetic_images", "datamodule.shape=[1,8,8]", "datamodule.num_classes=3", "datamodule.length=21")
 IMAGES += ("datamodule.val_length=11", "datamodule.test_length=4")
 VIT = (*IMAGES, "model=vit", "model.net.width=16", "model.net.heads=2", "model.net.depth=2", "model.net.registers=1")
