@@ -1,27 +1,12 @@
 """What keeps several processes from giving the result of one, said when training starts."""
 
 import logging
-from collections.abc import Iterator
-from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
-from torch import nn
 
-from lockstep.callbacks.randomness import CounterBasedRandomness
-from lockstep.console import first_of
-from lockstep.datamodules.base import DataModule
-from lockstep.extras.equivalence.own_batchnorm import takes_own_statistics
-from lockstep.nets.dropout import Dropout
-from lockstep.runs.shares import dp_rank_and_size
-from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 from lockstep.trainer.monitor import Monitor
 
 log = logging.getLogger(__name__)
-
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-# Layers of other libraries that drop whole paths or blocks, by class name, and where they keep the probability.
-_DROPPING = ("StochasticDepth", "DropPath", "DropBlock", "DropBlock2d", "DropBlock3d", "PatchDropout")
-_PROBABILITIES = ("p", "drop_prob", "prob")
 
 
 class EquivalenceReport(Monitor, Callback):
@@ -34,63 +19,10 @@ class EquivalenceReport(Monitor, Callback):
         self.causes: list[str] = []
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.causes = list(_causes(trainer, pl_module)) if trainer.world_size > 1 else []
+        self.causes = []
+        if trainer.world_size > 1:
+            from lockstep.extras.equivalence.causes import find_causes
+
+            self.causes = list(find_causes(trainer, pl_module))
         for cause in self.causes:
             log.info(f"Not as on one process: {cause}")
-
-
-def _causes(trainer: Any, model: LightningModule) -> Iterator[str]:
-    yield from _norms_with_own_statistics(model)
-    yield from _noise_of_each_process(trainer, model)
-    if (communication := getattr(trainer.strategy, "communication", None)) is not None:
-        yield f"trainer.strategy.communication: {communication.cause}"
-    yield from _batches_of_each_process(trainer, getattr(trainer, "datamodule", None))
-    if "16" in str(trainer.precision):
-        yield f"trainer.precision={trainer.precision}: equal but for its rounding, which training makes larger"
-
-
-def _norms_with_own_statistics(model: nn.Module) -> Iterator[str]:
-    shared = Synchronised | nn.SyncBatchNorm
-    alone = [name for name, layer in model.named_modules() if is_batchnorm(layer) and not isinstance(layer, shared)]
-    if alone:
-        yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {first_of(alone)}"
-    synchronised = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, shared)]
-    own = [f"{name} ({type(layer).__name__})" for name, layer in synchronised if takes_own_statistics(layer)]
-    if own:
-        yield f"BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in {first_of(own)}"
-    others = [
-        f"{name} ({type(layer).__name__})"
-        for name, layer in model.named_modules()
-        if getattr(layer, "running_mean", None) is not None and not is_batchnorm(layer)
-    ]
-    if others:
-        yield f"running statistics of each process's own samples, which only BatchNorm shares: {first_of(others)}"
-
-
-def _noise_of_each_process(trainer: Any, model: nn.Module) -> Iterator[str]:
-    is_whole = dp_rank_and_size(trainer)[1] == trainer.world_size  # else a process may drop from a part of a sample
-    is_counted = is_whole and any(isinstance(callback, CounterBasedRandomness) for callback in trainer.callbacks)
-    drawing = [
-        f"{name} ({type(layer).__name__})"
-        for name, layer in model.named_modules()
-        if _draws(layer) and not (isinstance(layer, Dropout) and is_counted)
-    ]
-    if drawing:
-        yield f"noise drawn by each process, where lockstep.nets.Dropout counts it from the sample: {first_of(drawing)}"
-
-
-def _draws(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
-        return layer.dropout > 0
-    if isinstance(layer, _DROPOUTS) or type(layer).__name__ in _DROPPING:
-        return any((getattr(layer, name, None) or 0.0) > 0 for name in _PROBABILITIES)
-    return isinstance(layer, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
-
-
-def _batches_of_each_process(trainer: Any, datamodule: Any) -> Iterator[str]:
-    if isinstance(datamodule, DataModule) and datamodule.global_batch_size is None:
-        order = datamodule.order_facts()
-        yield (
-            f"datamodule.batch_size={datamodule.batch_size} is of each process: a step has {order['global_batch_size']} samples, "
-            f"on one process {order['global_batch_size'] // dp_rank_and_size(trainer)[1]}; datamodule.global_batch_size is of all"
-        )
