@@ -93,12 +93,29 @@ def read_regular(path: Path) -> str:
     return path.read_text()
 
 
-def read_json(path: Path, fits: Callable[[dict[str, Any]], bool] | None = None) -> dict[str, Any] | None:
+def is_like(value: object, shape: Any) -> bool:
+    """Whether what was read has this shape: a type, (one of these), [that of each item], {NAME: that of its value} or {str: that
+    of each value}. A NAME with a ? may be absent. True is no number."""
+    if isinstance(shape, tuple):
+        return value in shape
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(is_like(item, shape[0]) for item in value)
+    if not isinstance(shape, dict):
+        return isinstance(value, shape) and not isinstance(value, bool)
+    if not isinstance(value, dict):
+        return False
+    if str in shape:
+        return all(is_like(item, shape[str]) for item in value.values())
+    present = {name: kind for name, kind in shape.items() if not name.endswith("?") or name[:-1] in value}
+    return all(is_like(value.get(name.rstrip("?"), ...), kind) for name, kind in present.items())
+
+
+def read_json(path: Path, shape: Any = dict, fits: Callable[[dict[str, Any]], bool] = lambda _: True) -> dict[str, Any] | None:
     """The file's content; None where there is no such file, or none that can be read, or one that holds something else than
-    it should by `fits`: a warning names that one."""
+    it should by its shape, see `is_like`, and by `fits`: a warning names that one."""
     try:
         content = json.loads(read_regular(path))
-        if isinstance(content, dict) and (fits is None or fits(content)):
+        if is_like(content, shape) and fits(content):
             return content
         reason = "holds something else than it should"
     except (FileNotFoundError, NotADirectoryError):

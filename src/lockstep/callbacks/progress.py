@@ -19,6 +19,7 @@ from lockstep.trainer.monitor import Monitor
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
+_HISTORY = {"history?": [{"epoch": int | float, "seconds": int | float}]}
 INTERVAL = 10.0  # seconds at most between two notes of how far a run is; it begins with shorter ones
 _LEFT_FREE = 10  # columns for the bar itself, and for a rate and a time that become longer
 REDRAWN = 0.5  # seconds after which a bar is drawn again, however few batches have passed
@@ -146,12 +147,5 @@ def _share(trainer: Any, batches: int) -> float | None:
 
 def _history_until(epoch: int, path: Path) -> list[dict[str, Any]]:
     """Returns what a run that is continued has recorded about its epochs up to `epoch`."""
-
-    def fits(content: dict[str, Any]) -> bool:
-        entries = content.get("history", [])
-        numbers = ("epoch", "seconds")
-        is_entries = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
-        return is_entries and all(isinstance(entry.get(name), int | float) for entry in entries for name in numbers)
-
-    history = (read_json(path, fits) or {}).get("history", []) if epoch else []
+    history = (read_json(path, _HISTORY) or {}).get("history", []) if epoch else []
     return [entry for entry in history if entry["epoch"] <= epoch]

@@ -16,7 +16,7 @@ ATTEMPTS = "attempts"
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 DIED = "the sweep process died"
 
-# The shapes of these files, for `is_like`.
+# The shapes of these files; see lockstep.atomic_files.is_like.
 NUMBER = int | float | None
 CALL = {"program": str, "flags": [str], "overrides": [str]}  # of a sweep
 _RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str} | {f"{name}?": NUMBER for name in RECORDED}
@@ -26,38 +26,21 @@ _METADATA = {"key": str, "number": int, "overrides": list, "devices": int, "comm
 _METADATA |= {"optimized_metric": str, "optimized_mode": str, "call?": CALL, "cwd": str}
 
 
-def is_like(value: object, shape: Any) -> bool:
-    """Whether what was read has this shape: a type, (one of these), [that of each item], {NAME: that of its value} or {str: that
-    of each value}. A NAME with a ? may be absent. True is no number."""
-    if isinstance(shape, tuple):
-        return value in shape
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(is_like(item, shape[0]) for item in value)
-    if not isinstance(shape, dict):
-        return isinstance(value, shape) and not isinstance(value, bool)
-    if not isinstance(value, dict):
-        return False
-    if str in shape:
-        return all(is_like(item, shape[str]) for item in value.values())
-    present = {name: kind for name, kind in shape.items() if not name.endswith("?") or name[:-1] in value}
-    return all(is_like(value.get(name.rstrip("?"), ...), kind) for name, kind in present.items())
-
-
 def read_record(directory: Path) -> dict[str, Any] | None:
     """metrics.json, which a run writes last."""
     path = directory / "metrics.json"
-    return read_json(path, lambda content: is_like(content, _RECORD) and content["optimized_metric"] in content["metrics"])
+    return read_json(path, _RECORD, lambda content: content["optimized_metric"] in content["metrics"])
 
 
 def read_progress(directory: Path) -> dict[str, Any]:
     """progress.json, of how far training is; empty where there is none."""
-    return read_json(directory / "progress.json", lambda content: is_like(content, _PROGRESS)) or {}
+    return read_json(directory / "progress.json", _PROGRESS) or {}
 
 
 def read_status(directory: Path) -> tuple[str | None, str | None]:
     """The status and the reason that status.json says, each None where it does not."""
     shape = {"status": get_args(Status), "reason?": str | None}
-    content = read_json(directory / "status.json", lambda content: is_like(content, shape)) or {}
+    content = read_json(directory / "status.json", shape) or {}
     return content.get("status"), content.get("reason")
 
 
@@ -131,8 +114,7 @@ def write_metadata(directory: Path, content: dict[str, Any]) -> None:
 def read_metadata(directory: Path) -> dict[str, Any] | None:
     """job.json. One that has come here with a copy of another job's directory is not this one's."""
 
-    def fits(content: dict[str, Any]) -> bool:
-        is_here = content.get("directory") == directory.name
-        return is_like(content, _METADATA) and is_here and directory.name.endswith(content["key"])
+    def is_own(content: dict[str, Any]) -> bool:
+        return content["directory"] == directory.name and directory.name.endswith(content["key"])
 
-    return read_json(directory / METADATA, fits)
+    return read_json(directory / METADATA, _METADATA, is_own)

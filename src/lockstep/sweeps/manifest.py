@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.sweeps.job_directory import CALL, DIED, METADATA, NUMBER, is_like, read_metadata, read_state, write_metadata
+from lockstep.sweeps.job_directory import CALL, DIED, METADATA, NUMBER, read_metadata, read_state, write_metadata
 from lockstep.sweeps.jobs import Job, repetition
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, JobState
 
@@ -36,7 +36,7 @@ class Manifest:
     def __init__(self, sweep_dir: Path) -> None:
         self.directory = sweep_dir
         self.path = sweep_dir / "manifest.json"
-        content = read_json(self.path, _is_manifest) or {}
+        content = read_json(self.path, _SHAPE, _names_jobs) or {}
         self.calls: list[dict[str, Any]] = content.get("calls", [])
         self.cwd: str | None = content.get("cwd")
         self.planned: int | None = content.get("planned")
@@ -129,8 +129,8 @@ class Manifest:
         self.jobs[job.key] = facts | known if known["status"] == FINISHED else known | facts
 
 
-def _is_manifest(content: dict[str, Any]) -> bool:
-    return is_like(content, _SHAPE) and all(job["directory"].endswith(key) for key, job in content["jobs"].items())
+def _names_jobs(content: dict[str, Any]) -> bool:
+    return all(job["directory"].endswith(key) for key, job in content["jobs"].items())
 
 
 def _facts(job: Job) -> dict[str, Any]:

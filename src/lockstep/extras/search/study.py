@@ -16,7 +16,7 @@ from lockstep.config.construct import construct
 from lockstep.config.targets import Trust, buildable
 from lockstep.errors import config_error
 from lockstep.extras.search.files import SEARCH
-from lockstep.sweeps.job_directory import is_like, read_metadata
+from lockstep.sweeps.job_directory import read_metadata
 
 FILES = {"journal": "study.log", "sqlite": "study.db"}
 POINT = "overrides"  # a trial's attribute: the overrides of its job
@@ -36,7 +36,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 def read_search(directory: Path) -> dict[str, Any] | None:
     """Returns what `open_study` has written: storage, objectives and pruner; None if there is no search."""
     shape = {"storage": (*FILES,), "objectives": {str: (*_DIRECTIONS,)}, "pruner": dict}
-    return read_json(directory / SEARCH, lambda content: is_like(content, shape))
+    return read_json(directory / SEARCH, shape)
 
 
 def open_study(directory: Path, storage: str, objectives: Mapping[str, str], pruner: dict[str, Any]) -> optuna.Study:

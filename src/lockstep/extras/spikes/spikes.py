@@ -48,7 +48,7 @@ class Spikes(NonFinite):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._file = Path(trainer.default_root_dir) / FILE
-        self.rewound = trainer.strategy.broadcast((read_json(self._file, _is_record) or {"rewound": []})["rewound"])
+        self.rewound = trainer.strategy.broadcast((read_json(self._file, {"rewound": [[int]]}) or {"rewound": []})["rewound"])
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         own = loss.detach()  # Lightning has divided it by the number of accumulated batches
@@ -101,8 +101,3 @@ class Spikes(NonFinite):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._window.extend(state_dict["window"])
         self.left_out = [*state_dict["left_out"]]
-
-
-def _is_record(content: dict[str, Any]) -> bool:
-    parts = content.get("rewound")
-    return isinstance(parts, list) and all(isinstance(part, list) and [*map(type, part)] == [int, int] for part in parts)
