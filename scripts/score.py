@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from lockstep import console
 from lockstep.cli import start
 from lockstep.config.construct import construct
-from lockstep.config.read import get_trust
+from lockstep.config.trust import get_trust
 from lockstep.errors import config_error
 from lockstep.runs.saved import find_checkpoint, saved_config
 

@@ -8,6 +8,7 @@ from lightning import LightningDataModule, LightningModule, Trainer, seed_everyt
 from lightning.pytorch import loggers
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.plugins.precision import DoublePrecision
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -15,18 +16,16 @@ from lockstep.callbacks import LastCheckpoint, Ranks, SteppedRate
 from lockstep.callbacks.first_validation import FirstValidation
 from lockstep.config.construct import Factory, construct
 from lockstep.config.plan import Plan
-from lockstep.config.read import check_targets, get_trust
 from lockstep.config.targets import Trust
+from lockstep.config.trust import check_targets, get_trust
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
-from lockstep.models.data_checks import check_test_data, check_training_data
 from lockstep.models.from_checkpoint import load_model as load_model  # known by this name before
 from lockstep.models.from_checkpoint import load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.task import Task
 from lockstep.runs.events import Subscribers
-from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.known_warnings import drop_commentary, ignore_warnings_about_tasks
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
 from lockstep.trainer.loggers import CSVLogger
@@ -56,12 +55,16 @@ def build(
     trainer.callbacks += [FirstValidation(), SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})]  # pyright: ignore[reportAttributeAccessIssue]
     for subscriber in Subscribers.compose(cfg):
         subscriber.built(cfg, model, trainer, checkpoint)
+    if cfg.test:
+        _check_test_data(model, datamodule)
     disable_sigterm_handling(trainer)
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
         load_weights(model, "init_from", Path(cfg.init_from), OmegaConf.select(cfg, "init_without"))
     if cfg.trainer.sync_batchnorm and plan.world_size > 1:
+        from lockstep.trainer.batchnorm import synchronise_batchnorm
+
         synchronise_batchnorm(model)
     return datamodule, model, trainer
 
@@ -84,11 +87,16 @@ def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | 
         if datamodule is None:
             raise config_error("datamodule", "null", "a lockstep.models.Task has no data of its own; accepted is a datamodule")
         raise config_error("datamodule._target_", cfg.datamodule._target_, _WITHOUT_A_SPEC)
-    model = build_model(model_config, plan.lr, trust, plan.scaled)
-    check_training_data(model, datamodule)
-    if cfg.test:
-        check_test_data(model, datamodule)
-    return model
+    return build_model(model_config, plan.lr, trust, plan.scaled)
+
+
+def _check_test_data(model: LightningModule, datamodule: LightningDataModule | None) -> None:
+    """Raises ConfigError where there is nothing to test, or no test: before training, which would end with that."""
+    if not getattr(datamodule, "has_test", True):
+        raise config_error("test", "true", "this data has no test split; accepted is test=false")
+    for part, hook in ((model, "test_step"), (datamodule or model, "test_dataloader")):
+        if not is_overridden(hook, part):
+            raise config_error("test", "true", f"{type(part).__name__} has no {hook}; accepted is test=false")
 
 
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:

@@ -13,12 +13,10 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from lockstep import console
-from lockstep.config.hydra_errors import explain
 from lockstep.config.overrides import check_single, null_groups_left_out, override_key, split_flags
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.imports import remove_empty_cache
 from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers, this_rank
-from lockstep.launchers.inherited_config import read_inherited_config, run_task
 from lockstep.launchers.outcome import classify_error
 from lockstep.launchers.rank import attach_to_parent, report_to_parent
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
@@ -48,11 +46,10 @@ def start(main: Callable[[], Any]) -> None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
             return
         sys.argv[1:] = arguments if is_started_by_lockstep else command_to_begin(arguments)
-        config = read_inherited_config(sys.argv) if is_started_by_lockstep else None
-        if config is None:
-            main()
+        if is_started_by_lockstep:
+            _run_as_inherited(main)
         else:
-            run_task(main, config)
+            main()
     except SystemExit:
         raise
     except BaseException as error:
@@ -69,6 +66,16 @@ def start(main: Callable[[], Any]) -> None:
         OWN_DIRECTORY.give_back()
     remove_empty_cache()
     sys.exit(code)
+
+
+def _run_as_inherited(main: Callable[[], Any]) -> None:
+    """Runs it with the config that the process which has started this one has left; composes one where there is none."""
+    from lockstep.launchers.inherited_config import read_inherited_config, run_task
+
+    if (config := read_inherited_config(sys.argv)) is None:
+        main()
+    else:
+        run_task(main, config)
 
 
 def _check_working_directory() -> None:
@@ -97,6 +104,8 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
         return "Interrupted.", 128 + signal.SIGINT
     if isinstance(error, ConfigError):
         return str(error), ExitCode.REFUSED
+    from lockstep.config.hydra_errors import explain
+
     return (explain(error) or _unwritten(error)) if isinstance(error, Exception) else None, ExitCode.REFUSED
 
 

@@ -13,7 +13,8 @@ import pytest
 from commands import ROOT
 from omegaconf import DictConfig
 
-from lockstep.cli import explain, start
+from lockstep.cli import start
+from lockstep.config.hydra_errors import explain
 from lockstep.errors import config_error
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, this_rank
 from lockstep.launchers.stop_signals import Preempted

@@ -15,8 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.build import build
 from lockstep.cli import start
 from lockstep.config.plan import Plan
-from lockstep.config.read import Given, check_flags, check_overrides, check_targets, get_trust, source_directory
+from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.config.targets import is_project_path
+from lockstep.config.trust import check_targets, get_trust, source_directory
 from lockstep.errors import ConfigError
 from lockstep.launchers.inherited_config import FILE, read_inherited_config
 from lockstep.models.from_checkpoint import load_model
@@ -201,6 +202,6 @@ def test_a_run_that_a_person_starts_reads_no_inherited_config(stranger: Path, mo
     arguments = ["train.py", f"hydra.run.dir={stranger}"]
     (stranger / FILE).write_text(json.dumps({"arguments": arguments, "config": {"model": MODEL}}))
     monkeypatch.setattr(sys, "argv", arguments)
-    monkeypatch.setattr("lockstep.cli.run_task", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr("lockstep.launchers.inherited_config.run_task", lambda *_: pytest.fail("it was read"))
     start(lambda: None)
     assert read_inherited_config(["other.py", arguments[1]]) is None

@@ -1,22 +1,20 @@
 """What was read from the directory of a run or a sweep, which may be a stranger's: what of it is taken for a command line."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.checkpoint_file import split_step
 from lockstep.config.overrides import override_key, quote, sets_hydra, split_flags
-from lockstep.config.targets import Trust, is_project_path, resolve
+from lockstep.config.targets import is_project_path
+from lockstep.config.trust import ALLOW
 from lockstep.errors import config_error
 from lockstep.places import CONF, project
 
-ALLOW = "allow"  # the root key: null where a config was read from no directory
 _OF_THE_COMMAND = (ALLOW, "resume", "begin_from", "overwrite", "run_dir")
 # Of Hydra's own settings those that run, import and write nothing: how much is logged, and a sweep's numbers.
 _OF_HYDRA = (
@@ -130,38 +128,3 @@ def _value(item: str) -> Any:
         return item.partition("=")[2] if parsed.is_sweep_override() or parsed.is_delete() else parsed.value()
     except HydraException:
         return item.partition("=")[2]
-
-
-def source_directory(cfg: DictConfig) -> Path | None:
-    """Returns the directory that a config was read from, None where a command line alone says what it is; the working directory,
-    in which nothing is trusted then, while a sweep has not given the run its own."""
-    if OmegaConf.select(cfg, ALLOW) is None:
-        return None
-    if not OmegaConf.select(cfg, "resume") and (checkpoint := OmegaConf.select(cfg, "begin_from")) is not None:
-        return split_step(checkpoint)[0].parent.parent
-    places = (OmegaConf.select(cfg, key, throw_on_resolution_failure=False) for key in ("resume", "hydra.sweep.dir", "run_dir"))
-    return next((Path(place) for place in places if place), Path.cwd())
-
-
-def get_trust(cfg: DictConfig) -> Trust | None:
-    """Returns what a config that was read from a directory may name; None where it was not."""
-    directory = source_directory(cfg)
-    return None if directory is None else Trust.for_directory(directory, tuple(cfg.allow))
-
-
-def check_targets(cfg: DictConfig, trust: Trust) -> None:
-    """Raises ConfigError for the first target in the config that may not be named."""
-    for key, target in targets_in(OmegaConf.to_container(cfg, resolve=True)):
-        resolve(key, target, trust)
-
-
-def targets_in(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Each `_target_` and the key of the group that it is in."""
-    if isinstance(node, Mapping):
-        if "_target_" in node:
-            yield key, node["_target_"]
-        for name, value in node.items():
-            yield from targets_in(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(node, list | tuple):
-        for number, value in enumerate(node):
-            yield from targets_in(value, f"{key}.{number}")

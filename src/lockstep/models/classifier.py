@@ -1,6 +1,6 @@
 """Classification."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -8,7 +8,8 @@ from torch.nn import functional
 
 from lockstep.errors import config_error
 from lockstep.models.task import Task, wrong_targets
-from lockstep.models.views import Views, views
+
+Views = Literal["none", "mirror", "mirror_translate"]  # see lockstep.models.views
 
 
 class Classifier(Task):
@@ -33,6 +34,8 @@ class Classifier(Task):
         forward = super().forward
         if self.training or self.tta == "none":
             return forward(inputs)
+        from lockstep.models.views import views
+
         return torch.stack([weight * forward(view) for weight, view in views(inputs, self.tta)]).sum(dim=0)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -31,8 +31,6 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
     Raises ConfigError for a group that no parameter belongs to, and for an option that the optimizer does not have.
     """
     groups = _by_depth(groups)
-    if not groups:
-        return _checked(make(model.parameters(), **options))
     members: dict[str | None, list[nn.Parameter]] = {None: [], **{name: [] for name in groups}}
     patterns = {name: _compiled(name, group["match"]) for name, group in groups.items()}
     for name, parameter in model.named_parameters():
@@ -43,18 +41,11 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
             accepted = f"no parameter is left that it is found in; accepted is part of a name such as {some}"
             raise config_error(f"model.param_groups.{name}.match", group["match"], accepted)
     parameters = [{"params": some} | _options(name, groups) for name, some in members.items() if some]
-    optimizer = _checked(make(parameters, **options))
+    optimizer = make(parameters, **options)
     _check_options(groups, getattr(optimizer, "group_options", optimizer.defaults))
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * group.pop("lr_factor", 1.0)
     return optimizer
-
-
-def _checked(made: Any) -> Optimizer:
-    if not isinstance(made, Optimizer):
-        accepted = "is what model.optimizer._target_ returns; accepted is one of torch's optimizers, or a subclass of theirs"
-        raise config_error("model.optimizer", f"a {type(made).__name__}", accepted)
-    return made
 
 
 def _by_depth(groups: Groups) -> dict[str, Mapping[str, Any]]:

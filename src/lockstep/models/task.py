@@ -3,7 +3,7 @@
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -19,12 +19,10 @@ from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import ConfigError, config_error
 from lockstep.models.epoch_metrics import EpochMetrics
-from lockstep.models.param_groups import Groups, make_optimizer
 from lockstep.models.preprocess import Preprocess
 from lockstep.models.sample_mean import SampleMean
 from lockstep.models.schedules import TrainingLength
 from lockstep.runs.shares import dp_rank_and_size, is_first_of_share
-from lockstep.trainer.batchnorm import without_statistics
 from lockstep.trainer.lightning_internals import is_attached
 from lockstep.trainer.steps import begins_step, ends_step
 
@@ -57,7 +55,7 @@ class Task(LightningModule):
         lr_scheduler: ScheduleFactory,
         metrics: Sequence[str],
         torchmetrics: Mapping[str, Metric] | None = None,
-        param_groups: Groups | None = None,
+        param_groups: Mapping[str, Mapping[str, Any]] | None = None,
         compile: bool = False,
         compile_mode: CompileMode = "default",
         channels_last: bool = False,
@@ -101,6 +99,8 @@ class Task(LightningModule):
         samples = self.preprocess(inputs)
         if samples.shape[0]:
             return self.net(samples.contiguous(memory_format=self.memory_format))
+        from lockstep.trainer.batchnorm import without_statistics
+
         with without_statistics():
             return self.net(_dummy_inputs(samples).contiguous(memory_format=self.memory_format))[:0]
 
@@ -198,8 +198,22 @@ class Task(LightningModule):
             net.fit(self.preprocess(datamodule.first_inputs(count)))
 
     def configure_optimizers(self) -> Any:
-        optimizer = make_optimizer(self.make_optimizer, self, self.param_groups, **self._without_fused())
+        optimizer = self._optimizer(**self._without_fused())
         return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._training_length())}
+
+    def _optimizer(self, **options: Any) -> Optimizer:
+        if not self.param_groups:
+            return self._checked(self.parameters(), **options)
+        from lockstep.models.param_groups import make_optimizer
+
+        return make_optimizer(self._checked, self, self.param_groups, **options)
+
+    def _checked(self, parameters: Iterable[Any], **options: Any) -> Optimizer:
+        made = self.make_optimizer(parameters, **options)
+        if not isinstance(made, Optimizer):
+            accepted = "is what model.optimizer._target_ returns; accepted is one of torch's optimizers, or a subclass of theirs"
+            raise config_error("model.optimizer", f"a {type(made).__name__}", accepted)
+        return made
 
     def _without_fused(self) -> dict[str, bool]:
         """fused=False where the optimizer is configured with a fused kernel, and torch has none for these parameters or Lightning

@@ -1,16 +1,13 @@
 """Views of an image at evaluation, over which a classifier's outputs are averaged."""
 
 from collections.abc import Iterator
-from typing import Literal
 
 from torch import Tensor
 
 from lockstep.datamodules.augment import reflected_cut
 
-Views = Literal["none", "mirror", "mirror_translate"]
 
-
-def views(images: Tensor, tta: Views) -> Iterator[tuple[float, Tensor]]:
+def views(images: Tensor, tta: str) -> Iterator[tuple[float, Tensor]]:
     """Weights that add up to one, and images (n, channels, height, width) of the shape and type of those given.
 
     `mirror`: as they are, and mirrored. `mirror_translate`: these two count one half; moved by a pixel, up and left or down and

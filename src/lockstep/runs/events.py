@@ -17,7 +17,7 @@ from lockstep.atomic_files import Stamp, read_stamp
 from lockstep.config.construct import construct
 from lockstep.config.overrides import override_key, split_flags, unquote
 from lockstep.config.plan import Plan
-from lockstep.config.read import get_trust
+from lockstep.config.trust import get_trust
 from lockstep.errors import config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import register_resolvers

@@ -21,12 +21,9 @@ from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import SWEPT_KEYS, launcher, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
-from lockstep.launchers.inherited_config import inherited_config
 from lockstep.launchers.outcome import Outcome, classify_error, no_shared_memory, original_error
-from lockstep.launchers.process_title import set_title
 from lockstep.launchers.rank import end_workers, leave_process_group, report_to_parent
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
-from lockstep.launchers.supervisor import supervise
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.events import Subscribers
@@ -71,6 +68,8 @@ class Run:
         if self.is_owner:
             OWN_DIRECTORY.take(self.directory, "run_dir")  # a run that Hydra has composed has it already
         if (title := self._title()) is not None:
+            from lockstep.launchers.process_title import set_title
+
             set_title(title)
         try:
             self._watch()
@@ -154,6 +153,9 @@ class Run:
     def supervise(self, command: list[str]) -> None:
         """Runs `command` once per rank, in the parent, then takes rank zero's record as the result. Starts the ranks again,
         to continue, when one of them has died, max_restarts times."""
+        from lockstep.launchers.inherited_config import inherited_config
+        from lockstep.launchers.supervisor import supervise
+
         fresh = OmegaConf.select(self.cfg, "fresh_processes")  # None in a config saved before there was such a key
         log_file, deadline = self.directory / "train.log", _deadline(self.cfg, "guards.preemption.deadline")
         attempt, allowed = 0, self.cfg.max_restarts

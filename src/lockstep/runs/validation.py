@@ -13,12 +13,10 @@ from omegaconf.errors import OmegaConfBaseException
 from lockstep import console
 from lockstep.config.checks import check
 from lockstep.config.class_checks import check_classes
-from lockstep.config.hydra_errors import explain
 from lockstep.config.plan import Plan, TargetNodes
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
-from lockstep.launchers.inherited_config import read_inherited_plan
 from lockstep.runs.directory import OWN_DIRECTORY, take_run_directory
 from lockstep.runs.events import Subscribers
 
@@ -41,7 +39,11 @@ class Prepared:
         for subscriber in subscribers:
             subscriber.fill_in(config)
         command, rank = CommandLine.of(config), this_rank()
-        plan = read_inherited_plan(sys.argv) if rank is not None and rank.started_by == "parent" else None
+        plan: Plan | None = None
+        if rank is not None and rank.started_by == "parent":
+            from lockstep.launchers.inherited_config import read_inherited_plan
+
+            plan = read_inherited_plan(sys.argv)
         if plan is None:
             _, plan = validated(config)
         cls._by_hydra = cls(plan, command, take_run_directory(config, command, plan.global_batch_size))
@@ -98,6 +100,8 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except (ConfigError, OmegaConfBaseException) as error:
+        from lockstep.config.hydra_errors import explain
+
         console.say(explain(error) or str(error))
         OWN_DIRECTORY.give_back()
         raise SystemExit(ExitCode.REFUSED) from None

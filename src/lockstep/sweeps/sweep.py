@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep import console
 from lockstep.config.overrides import config_flags, constants, override_key, quote
 from lockstep.config.plan import Plan
-from lockstep.config.read import ALLOW, Given, targets_in
+from lockstep.config.read import Given
+from lockstep.config.trust import ALLOW, targets_in
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted

@@ -1,4 +1,4 @@
-"""Says before the first step that a metric, by which a run is compared, stopped or saved, is none that the module logs."""
+"""Says before the first step that a module has no data, or does not log a metric by which its run is compared."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from lockstep.runs.events import RunEvents
 
 
 @buildable
-class CheckMetrics(RunEvents):
-    """A Task says in the config what it logs; another module shows it in a batch of validation."""
+class CheckPlainLightning(RunEvents):
+    """A Task has its data from a datamodule, and says in the config what it logs; another module may have loaders of its own, and
+    shows what it logs in a batch of validation."""
 
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         from lockstep.models.task import Task  # torch
@@ -20,7 +21,9 @@ class CheckMetrics(RunEvents):
         if isinstance(model, Task):
             return
         from lockstep.extras.plain_lightning.monitored import MonitoredMetrics
+        from lockstep.extras.plain_lightning.training_data import check_training_data
 
+        check_training_data(model, cfg.datamodule is not None)
         if cfg.trainer.num_sanity_val_steps is None:
             trainer.num_sanity_val_steps = 1
         trainer.callbacks.append(MonitoredMetrics(dict(monitored(cfg))))

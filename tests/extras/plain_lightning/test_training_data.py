@@ -4,11 +4,11 @@ from contextlib import nullcontext
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
-from lightning_modules import Classifier, OwnLoaders, Vectors
+from lightning_modules import Classifier, OwnLoaders
 from omegaconf import OmegaConf
 
 from lockstep.errors import ConfigError
-from lockstep.models.data_checks import check_training_data
+from lockstep.extras.plain_lightning.training_data import check_training_data
 from lockstep.places import CONF
 
 
@@ -27,8 +27,8 @@ def test_data_given_by_default_alone_is_refused(
     runtime = {"choices": {"datamodule": option}, "config_sources": [{"path": ""}, {"path": str(CONF)}]}
     hydra = {"overrides": {"task": overrides}, "runtime": runtime, "job": {"config_name": "train"}}
     monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
-    check_training_data(Classifier(), Vectors())
-    check_training_data(OwnLoaders(), None)
+    check_training_data(Classifier(), has_datamodule=True)
+    check_training_data(OwnLoaders(), has_datamodule=False)
     refusal = f"^datamodule={option}: is the default, and OwnLoaders has loaders of its own; accepted"
     with pytest.raises(ConfigError, match=refusal) if is_refused else nullcontext():
-        check_training_data(OwnLoaders(), Vectors())
+        check_training_data(OwnLoaders(), has_datamodule=True)

@@ -1,10 +1,10 @@
-"""Checks that there is data for each stage of a run, in a datamodule or in a LightningModule of the user's own."""
+"""Whose data a LightningModule is trained on that may have loaders of its own."""
 
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from lightning import LightningDataModule, LightningModule
+from lightning import LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 
@@ -12,12 +12,12 @@ from lockstep.config.overrides import override_key
 from lockstep.errors import config_error
 
 
-def check_training_data(model: LightningModule, datamodule: LightningDataModule | None) -> None:
+def check_training_data(model: LightningModule, has_datamodule: bool) -> None:
     """Raises ConfigError where nobody has training data, or where the module's own would be passed over for a default."""
     has_own, name = is_overridden("train_dataloader", model), type(model).__name__
-    if datamodule is None and not has_own:
+    if not has_datamodule and not has_own:
         raise config_error("datamodule", "null", f"{name} has no train_dataloader of its own; accepted is a datamodule")
-    if datamodule is None or not has_own or not HydraConfig.initialized():
+    if not has_datamodule or not has_own or not HydraConfig.initialized():
         return
     hydra = HydraConfig.get()
     option, given = hydra.runtime.choices["datamodule"], set(map(override_key, hydra.overrides.task))
@@ -32,12 +32,3 @@ def _default_datamodule(hydra: Any) -> str | None:
     config: Any = next((OmegaConf.load(path) for path in paths if path.is_file()), OmegaConf.create())
     entries = [entry for entry in config.get("defaults", ()) if isinstance(entry, DictConfig)]
     return next((entry["datamodule"] for entry in entries if "datamodule" in entry), None)
-
-
-def check_test_data(model: LightningModule, datamodule: LightningDataModule | None) -> None:
-    """Raises ConfigError where there is nothing to test, or no test: before training, which would end with that."""
-    if not getattr(datamodule, "has_test", True):
-        raise config_error("test", "true", "this data has no test split; accepted is test=false")
-    for part, hook in ((model, "test_step"), (datamodule or model, "test_dataloader")):
-        if not is_overridden(hook, part):
-            raise config_error("test", "true", f"{type(part).__name__} has no {hook}; accepted is test=false")
