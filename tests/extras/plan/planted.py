@@ -18,7 +18,7 @@ DOUBLE = 2.5129  # times the noise scale
 
 
 class Quadratic:
-    def __init__(self, noise: float, smallest: int, samples: int, seed: int, size: int = 400, points: int = 8) -> None:
+    def __init__(self, noise: float, smallest: int, samples: int, seed: int, size: int = 400, points: int = 4) -> None:
         """smallest: the batch whose multiples are tried; samples: of a branch."""
         self.noise, self.smallest, self.points, self.size = noise, smallest, points, size
         self.steps = samples // smallest

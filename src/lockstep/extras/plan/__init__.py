@@ -1,9 +1,19 @@
 """How many devices, which batch and which learning rate: an answer from one short training and branches of it.
 
-branches.py   which branches to try, and what their losses say of the batch
-answer.py     goodput, the choice, and the sentence that says it
+sweep.py           which jobs a plan is made of (`python train.py -m sweep=plan`)
+training.py        the overrides that make them
+callback.py        the losses of a branch at given numbers of samples
+branches.py        which branches to try, and what their losses say of the batch
+answer.py          goodput, the choice, and the sentence that says it
+record.py          plan.json; report_section.py makes a page of it
 """
 
-FILES: list[str] = []
-NEEDS = ["report"]
+FILES = [
+    "docs/plan.md",
+    "conf/sweep/plan.yaml",
+    "conf/hydra/sweeper/plan.yaml",
+    "scripts/plan.py",
+    "src/hydra_plugins/lockstep_plan.py",
+]
+NEEDS = ["fork", "noise_scale", "report"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -87,7 +87,7 @@ def make_plan(known: Branches, fit: Fit | None, counts: Sequence[int], batch: in
 
 def rate_at(known: Branches, multiple: int) -> float:
     """The geometric mean of the best rates at the checkpoints."""
-    rates = [best_rate(known.at(start, multiple))[0] for start in known.starts if multiple in known.multiples(start)]
+    rates = [best_rate(known.worths(start).at(multiple))[0] for start in known.starts if multiple in known.multiples(start)]
     return math.exp(sum(map(math.log, rates)) / len(rates))
 
 
@@ -96,8 +96,9 @@ def _criticals(known: Branches, seed: int) -> numpy.ndarray | None:
     usable = [start for start in known.starts if math.isfinite(critical_batch(known, start))]
     if not usable:
         return None
-    generator = numpy.random.default_rng(seed)
-    draws = [critical_batch(known.perturbed(generator, known.spread), int(generator.choice(usable))) for _ in range(_DRAWS)]
+    generator, spread = numpy.random.default_rng(seed), known.spread
+    chosen = [int(start) for start in generator.choice(usable, _DRAWS)]
+    draws = [critical_batch(known.perturbed(generator, spread, start), start) for start in chosen]
     return numpy.array([critical_batch(known, usable[-1]), *(draw for draw in draws if math.isfinite(draw))])
 
 
@@ -149,7 +150,7 @@ def critical_batches(known: Branches, batch: int) -> list[dict[str, Any]]:
     rows = []
     for start in known.starts:
         multiples = known.multiples(start)
-        rates = {multiple * batch: best_rate(known.at(start, multiple))[0] for multiple in multiples}
+        rates = {multiple * batch: best_rate(known.worths(start).at(multiple))[0] for multiple in multiples}
         critical = critical_batch(known, start)
         rows.append(
             {

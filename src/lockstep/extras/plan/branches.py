@@ -1,7 +1,8 @@
-"""Branches of one training at other batches and rates, and how much of the samples' worth a larger batch keeps.
+"""Branches of one training at other batches and rates, and what of its samples' worth a larger batch keeps.
 
 All branches of a checkpoint begin with the same weights and see the same samples in the same order: what differs between them is
-the batch and the rate alone (as in Merrill et al. 2025, arXiv:2505.23971, who measure the critical batch so).
+the batch and the rate alone (as in Merrill et al. 2025, arXiv:2505.23971, who measure the critical batch so). What the samples
+just seen do to all losses alike is taken out before they are compared.
 """
 
 import math
@@ -9,14 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy
+from numpy.typing import NDArray
 
 Curve = Sequence[float]  # losses at the branch's beginning and at equal distances of samples up to its end; inf: diverged
-Measure = Callable[[Sequence["Branch"]], Sequence[Curve | None]]  # None: the budget is spent
+Array = NDArray[numpy.float64]
 _SIDE = math.sqrt(2)  # the factor from a rate to the one beside it
 _MOST_RATES = 5  # of one batch at one checkpoint
-_CLEAR = 2.0  # standard errors of a difference of two losses: a batch within them loses nothing
+_CLEAR = 2.0  # standard errors: a batch within them loses nothing
 _ENOUGH = 0.6  # a batch that keeps less of its samples' worth is the last one that is tried
-_SHOWS_PROGRESS = 4.0  # of a branch: times the spread, else its losses say nothing
+_LARGEST_ERROR = 0.25  # of a worth; above it losses say nothing
+_WORTHS = numpy.linspace(0, 2, 401)  # that are tried
 
 
 @dataclass(frozen=True)
@@ -28,68 +31,120 @@ class Branch:
     rate: float
 
 
+Measure = Callable[[Sequence[Branch]], Sequence[Curve | None]]  # None: the budget is spent
+
+
+@dataclass(frozen=True)
+class Worths:
+    """What the samples of each branch of a checkpoint are worth: the part of them after which the reference, a branch with the
+    smallest batch, has the same loss. error: the standard error of one; NaN where nothing was repeated."""
+
+    by_branch: Mapping[Branch, float]
+    error: float
+
+    def at(self, multiple: int) -> dict[float, float]:
+        return dict(sorted((one.rate, worth) for one, worth in self.by_branch.items() if one.multiple == multiple))
+
+    @property
+    def is_sure(self) -> bool:
+        return self.error <= _LARGEST_ERROR
+
+    def keeps_up(self, multiple: int) -> bool:
+        """Whether a batch is as good as the smallest at equal samples, as far as the branches' own spread shows."""
+        (_, own), (_, base) = best_rate(self.at(multiple)), best_rate(self.at(1))
+        return own >= base - _CLEAR * math.sqrt(2) * (0 if math.isnan(self.error) else self.error)
+
+
 @dataclass
 class Branches:
     """What was measured."""
 
     curves: dict[Branch, list[float]] = field(default_factory=dict)
 
-    def at(self, start: int, multiple: int) -> dict[float, float]:
-        """The last losses by rate."""
-        own = {one.rate: curve[-1] for one, curve in self.curves.items() if (one.start, one.multiple) == (start, multiple)}
-        return dict(sorted(own.items()))
-
-    def multiples(self, start: int) -> list[int]:
-        return sorted({one.multiple for one in self.curves if one.start == start and math.isfinite(self.curves[one][-1])})
-
     @property
     def starts(self) -> list[int]:
         return sorted({one.start for one in self.curves})
 
+    def multiples(self, start: int) -> list[int]:
+        return sorted({one.multiple for one in self.curves if one.start == start and math.isfinite(sum(self.curves[one]))})
+
+    def logs(self, start: int) -> dict[Branch, Array]:
+        """The logarithms of the losses of the branches that have not diverged."""
+        own = {one: curve for one, curve in self.curves.items() if one.start == start}
+        return {one: numpy.log(curve) for one, curve in own.items() if math.isfinite(sum(curve)) and min(curve) > 0}
+
     @property
     def spread(self) -> float:
-        """The standard deviation of a loss: what is left of the curves' logarithms beside a parabola, over all branches."""
-        points = max(map(len, self.curves.values()), default=0)
-        whole = [curve for curve in self.curves.values() if len(curve) == points and min(curve) > 0 and math.isfinite(sum(curve))]
-        if points < 4 or not whole:
-            return math.nan
-        logs = numpy.log(whole).T
-        parabolas = numpy.vander(numpy.arange(points), 3)
-        rest = logs - parabolas @ numpy.linalg.lstsq(parabolas, logs, rcond=None)[0]
-        return math.sqrt(float(numpy.sum(rest**2)) / (len(whole) * (points - 3)))
+        """The standard deviation of the logarithm of a loss: what is left of the curves beside a parabola each, and beside what
+        all branches of a checkpoint have in common. NaN for too few of them."""
+        squares, free = 0.0, 0
+        for start in self.starts:
+            rows = _rest(numpy.array([*self.logs(start).values()]))
+            squares += float(numpy.sum((rows - rows.mean(axis=0)) ** 2)) if len(rows) > 1 else 0.0
+            free += max(0, len(rows) - 1) * max(0, rows.shape[-1] - 3)
+        return math.sqrt(squares / free) if free else math.nan
 
-    def perturbed(self, generator: numpy.random.Generator, spread: float) -> "Branches":
-        """The same with losses that another draw of the noise might have given."""
+    def worths(self, start: int) -> Worths:
+        logs = self.logs(start)
+        bases = [one for one in logs if one.multiple == 1]
+        if not bases:
+            return Worths({}, math.nan)
+        points = len(logs[bases[0]])
+        reference = logs[min(bases, key=lambda one: float(numpy.mean(logs[one][points // 2 :])))]
+        common = _rest(numpy.array([logs[one] for one in bases])).mean(axis=0)
+        expected = _warped(reference - common)
+        own = numpy.array([*logs.values()]) - common
+        misfits = numpy.sum(expected**2, axis=1)[:, None] - 2 * expected @ own[:, 1:].T  # but for what is the same for all worths
+        by_branch = dict(zip(logs, _WORTHS[misfits.argmin(axis=0)].tolist(), strict=True))
+        slopes = (expected[201] - expected[199]) / (_WORTHS[201] - _WORTHS[199])  # around a worth of one
+        steepness = math.sqrt(float(slopes @ slopes))
+        return Worths(by_branch, self.spread / steepness if steepness else math.inf)
+
+    def perturbed(self, generator: numpy.random.Generator, spread: float, start: int) -> "Branches":
+        """Those of one checkpoint, with losses that another draw of the noise might have given."""
+        own = {one: curve for one, curve in self.curves.items() if one.start == start}
+        noise = generator.normal(scale=0 if math.isnan(spread) else spread, size=(len(own), max(map(len, own.values()))))
+        noise[:, 0] = 0
         return Branches(
-            {
-                one: [curve[0], *(loss * math.exp(spread * generator.normal()) for loss in curve[1:])]
-                for one, curve in self.curves.items()
-            }
+            {one: [*(curve * numpy.exp(row[: len(curve)]))] for (one, curve), row in zip(own.items(), noise, strict=True)}
         )
 
 
-def best_rate(losses: Mapping[float, float]) -> tuple[float, float]:
-    """The rate of least loss by a parabola in the logarithms through the best and its neighbours, and the least loss that was
-    measured. Never a rate beyond the measured ones: there it is the outermost itself."""
-    finite = [(rate, loss) for rate, loss in sorted(losses.items()) if math.isfinite(loss)]
-    if not finite:
-        return math.nan, math.inf
-    best = min(range(len(finite)), key=lambda number: finite[number][1])
-    if not 0 < best < len(finite) - 1:
-        return finite[best]
-    rates, losses_there = numpy.log(finite[best - 1 : best + 2]).T
-    a, b, _ = numpy.polyfit(rates - rates[1], losses_there, 2)
-    if a <= 0:
-        return finite[best]
-    at = float(numpy.clip(-b / (2 * a), rates[0] - rates[1], rates[2] - rates[1]))
-    return math.exp(rates[1] + at), finite[best][1]
+def _parabola(logs: Array) -> Array:
+    """By least squares, of curves along the last axis."""
+    basis = numpy.vander(numpy.arange(logs.shape[-1]), 3)
+    return (basis @ numpy.linalg.lstsq(basis, logs.T, rcond=None)[0]).T
 
 
-def is_at_the_edge(losses: Mapping[float, float]) -> int:
-    """-1 where the lowest rate that was measured is the best, 1 where the highest is, else 0."""
-    rates = sorted(losses)
-    best = min(rates, key=lambda rate: losses[rate])
-    return -1 if best == rates[0] else 1 if best == rates[-1] else 0
+def _rest(rows: Array) -> Array:
+    return rows - _parabola(rows) if rows.size else rows
+
+
+def _warped(reference: Array) -> Array:
+    """For each worth the curve of a branch that has it, without its beginning: a smooth curve that falls, and goes on beyond its
+    end as it falls at its end."""
+    fine = numpy.linspace(0, len(reference) - 1, 201)
+    coefficients = numpy.polyfit(numpy.arange(len(reference)), reference, 2)
+    curve = numpy.minimum.accumulate(numpy.polyval(coefficients, fine))
+    at = numpy.outer(_WORTHS, numpy.arange(1, len(reference)))
+    slope = (curve[-1] - curve[-21]) / (fine[-1] - fine[-21])
+    return numpy.interp(at, fine, curve) + slope * numpy.maximum(0, at - fine[-1])
+
+
+def best_rate(worths: Mapping[float, float]) -> tuple[float, float]:
+    """The rate of the largest worth, by a parabola in the rate's logarithm through the best and its neighbours, and the largest
+    worth that was measured. Never a rate beyond the measured ones: there it is the outermost itself."""
+    known = sorted(worths.items())
+    if not known:
+        return math.nan, 0.0
+    best = max(range(len(known)), key=lambda number: known[number][1])
+    if not 0 < best < len(known) - 1:
+        return known[best]
+    rates, values = numpy.array(known[best - 1 : best + 2]).T
+    rates = numpy.log(rates / rates[1])
+    a, b, _ = numpy.polyfit(rates, values, 2)
+    at = float(numpy.clip(-b / (2 * a), rates[0], rates[2])) if a < 0 else 0.0
+    return known[best][0] * math.exp(at), known[best][1]
 
 
 def explore(measure: Measure, starts: Iterable[int], rate: float, largest: int, step: Callable[[int], float]) -> Branches:
@@ -99,17 +154,17 @@ def explore(measure: Measure, starts: Iterable[int], rate: float, largest: int, 
     the rule's rate is tried first, from the best one of the batch before; the rates beside it only where that one is worse.
     """
     known = Branches()
-    open_starts = dict.fromkeys(starts, rate)
+    centres = dict.fromkeys(starts, rate)  # of the checkpoints where there is more to try
     multiple = 1
-    while open_starts and multiple <= largest:
-        for start, centre in [*open_starts.items()]:
+    while centres and multiple <= largest:
+        for start, centre in [*centres.items()]:
             if not _try_rates(known, measure, start, multiple, centre):
                 return known
-            best, _ = best_rate(known.at(start, multiple))
-            if math.isnan(best) or efficiencies(known, start).get(multiple, 0) < _ENOUGH:
-                del open_starts[start]
-            else:
-                open_starts[start] = best * step(2 * multiple) / step(multiple)
+            kept = efficiencies(known, start).get(multiple, 0)
+            best, _ = best_rate(known.worths(start).at(multiple))
+            centres[start] = best * step(2 * multiple) / step(multiple)
+            if kept < _ENOUGH:
+                del centres[start]
         multiple *= 2
     return known
 
@@ -117,64 +172,43 @@ def explore(measure: Measure, starts: Iterable[int], rate: float, largest: int, 
 def _try_rates(known: Branches, measure: Measure, start: int, multiple: int, centre: float) -> bool:
     """Measures the rates of one batch until the verdict is clear. False: the budget is spent."""
     wanted = [centre / _SIDE, centre, centre * _SIDE] if multiple == 1 else [centre]
+    tried: list[float] = []
     while wanted:
         branches = [Branch(start, multiple, rate) for rate in wanted]
         for branch, curve in zip(branches, measure(branches), strict=True):
             if curve is None:
                 return False
             known.curves[branch] = [loss if math.isfinite(loss) else math.inf for loss in curve]
-        wanted = _further_rates(known, start, multiple, centre)
+        tried += wanted
+        wanted = _further_rates(known.worths(start), multiple, tried)
     return True
 
 
-def _further_rates(known: Branches, start: int, multiple: int, centre: float) -> list[float]:
-    losses = known.at(start, multiple)
-    if multiple > 1 and keeps_up(known, start, multiple):
+def _further_rates(worths: Worths, multiple: int, tried: Sequence[float]) -> list[float]:
+    if multiple > 1 and worths.keeps_up(multiple):
         return []
-    if len(losses) == 1:
-        return [centre / _SIDE, centre * _SIDE]
-    side = is_at_the_edge(losses)
-    if not side or len(losses) >= _MOST_RATES:
+    if len(tried) == 1:
+        return [tried[0] / _SIDE, tried[0] * _SIDE]
+    best, _ = max(worths.at(multiple).items(), key=lambda pair: pair[1], default=(min(tried), 0.0))
+    if len(tried) >= _MOST_RATES or min(tried) < best < max(tried):
         return []
-    return [min(losses) / _SIDE if side < 0 else max(losses) * _SIDE]
+    return [min(tried) / _SIDE if best == min(tried) else max(tried) * _SIDE]
 
 
-def keeps_up(known: Branches, start: int, multiple: int) -> bool:
-    """Whether a batch is as good as the smallest one at equal samples, as far as the branches' own spread shows."""
-    (_, loss), (_, base) = best_rate(known.at(start, multiple)), best_rate(known.at(start, 1))
-    spread = known.spread
-    return math.isfinite(loss) and loss <= base * math.exp(_CLEAR * math.sqrt(2) * (0 if math.isnan(spread) else spread))
+def efficiencies(known: Branches, start: int) -> dict[int, float]:
+    """By multiple: the samples that the smallest batch needs for the same loss, over those that this one has taken. Empty where
+    the losses of the smallest batch do not fall clearly."""
+    worths = known.worths(start)
+    _, base = best_rate(worths.at(1))
+    if not worths.is_sure or base <= 0:
+        return {}
+    return {multiple: best_rate(worths.at(multiple))[1] / base for multiple in known.multiples(start)}
 
 
 def direct_critical(known: Branches, start: int) -> int:
     """The largest multiple of the smallest batch, of those tried, that keeps up."""
-    return max((multiple for multiple in known.multiples(start) if keeps_up(known, start, multiple)), default=1)
-
-
-def efficiencies(known: Branches, start: int) -> dict[int, float]:
-    """By multiple: how many samples the smallest batch needs for the same loss, over how many this one has taken. Empty where
-    the losses of the smallest batch do not fall clearly."""
-    base = [curve for one, curve in known.curves.items() if (one.start, one.multiple) == (start, 1)]
-    finite = [curve for curve in base if math.isfinite(curve[-1]) and min(curve) > 0]
-    if not finite:
-        return {}
-    curve = min(finite, key=lambda one: one[-1])
-    logs = numpy.minimum.accumulate(numpy.log(curve))
-    if not logs[0] - logs[-1] > _SHOWS_PROGRESS * known.spread:
-        return {}
-    losses = {multiple: best_rate(known.at(start, multiple))[1] for multiple in known.multiples(start)}
-    samples = {multiple: _samples_to(math.log(loss), logs) for multiple, loss in losses.items() if loss > 0}
-    return {multiple: max(0.0, own / samples[1]) for multiple, own in samples.items()} if samples.get(1, 0) > 0 else {}
-
-
-def _samples_to(loss: float, logs: numpy.ndarray) -> float:
-    """Where the curve reaches a loss, in its own distances of samples; beyond its end along its last stretch."""
-    at = numpy.arange(len(logs), dtype=float)
-    if loss < logs[-1]:
-        slope = logs[-2] - logs[-1]
-        return float(at[-1] + (min(1.0, (logs[-1] - loss) / slope) if slope > 0 else 0.0))
-    falling = numpy.concatenate([[True], numpy.diff(logs) < 0])
-    return float(numpy.interp(-loss, -logs[falling], at[falling]))
+    worths = known.worths(start)
+    return max((multiple for multiple in known.multiples(start) if worths.keeps_up(multiple)), default=1)
 
 
 def critical_batch(known: Branches, start: int) -> float:

@@ -1,0 +1,42 @@
+"""plan.json, in the sweep's directory: the answer, and all that it follows from."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lockstep.extras.plan.answer import Candidate, Plan, critical_batches
+from lockstep.extras.plan.branches import Branches
+from lockstep.extras.plan.report_section import PLAN as PLAN
+from lockstep.extras.report.step_model import Fit
+
+
+def content(
+    answer: str, overrides: Sequence[str], plan: Plan, known: Branches, fitted: Fit | None, facts: dict[str, Any]
+) -> dict[str, Any]:
+    batch = facts["batch"]
+    return {
+        "answer": answer,
+        "overrides": [*overrides],
+        "chosen": None if plan.chosen is None else _row(plan.chosen, batch) | {"lr": plan.rate},
+        "candidates": [_row(one, batch) | {"is_on_front": one in plan.front} for one in plan.candidates],
+        "critical_batches": critical_batches(known, batch),
+        "spread": known.spread,
+        "throughput": None if fitted is None else asdict(fitted.model) | {"noise": fitted.noise},
+        "branches": [
+            {"samples": one.start, "batch": one.multiple * batch, "lr": one.rate, "losses": [*curve]}
+            for one, curve in known.curves.items()
+        ],
+        **facts,
+    }
+
+
+def _row(one: Candidate, batch: int) -> dict[str, Any]:
+    return {
+        "devices": one.devices,
+        "global_batch": one.multiple * batch,
+        "speedup": [one.speedup.mean, *one.speedup.bounds],
+        "cost": [one.cost.mean, *one.cost.bounds],
+        "limit": one.limit,
+        "is_measured": one.is_measured,
+        "is_sure": one.is_sure,
+    }

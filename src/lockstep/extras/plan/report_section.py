@@ -1,0 +1,109 @@
+"""The page of a plan: the choice, what it was chosen from, and the critical batches. Imports nothing heavy until there is one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lockstep.atomic_files import read_json
+
+PLAN = "plan.json"  # in the sweep's directory
+
+
+def plan_page(sweep_dir: Path) -> dict[str, Any] | None:
+    """Returns the page, or None if the sweep is no plan or has not come to its end."""
+    plan = read_json(sweep_dir / PLAN)
+    if plan is None:
+        return None
+    return {"title": f"Plan in {sweep_dir.name}", "answer": plan["answer"], "blocks": [*_blocks(plan)]}
+
+
+def _blocks(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if plan["overrides"]:
+        yield {"text": f"Follow it: `{' '.join(plan['overrides'])}`"}
+    if plan["candidates"]:
+        yield from _choices(plan)
+    yield {"heading": "The critical batch"}
+    yield {"picture": "critical", "alt": "Critical batches and noise scales by checkpoint", "draw": lambda: draw_critical(plan)}
+    columns = ["samples before", "twice the samples at batch", "largest that keeps up", "noise scale", "best rates by batch"]
+    yield {"columns": columns, "table": [_critical_row(row, plan["noise_scale"]) for row in plan["critical_batches"]]}
+    yield {
+        "text": "Branches see the same samples in the same order. A batch keeps up where its loss after a branch is that of the "
+        f"smallest one, but for what losses scatter ({plan['spread']:.1%} each). Best rates are given for the batches that were "
+        "measured, and for no others."
+    }
+
+
+def _choices(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {"heading": "What it was chosen from"}
+    yield {"picture": "front", "alt": "Speed-up over cost, with the Pareto front", "draw": lambda: draw_front(plan)}
+    columns = ["devices", "global batch", "speed-up", "device-hours", "limited by", "throughput"]
+    rows = [one for one in plan["candidates"] if one["is_on_front"] or _is_chosen(one, plan)]
+    yield {"columns": columns, "table": [_row(one) for one in rows]}
+    yield {
+        "text": "These are the Pareto front and the choice. Speed-ups are of the time to the same loss, over a device with batch "
+        f"{plan['batch']}: throughput times what the samples are worth. Throughput was timed on {plan['timed_devices']} devices; "
+        "for others it is predicted by the fitted model of a step, which knows this machine's links only."
+    }
+
+
+def _is_chosen(one: dict[str, Any], plan: dict[str, Any]) -> bool:
+    chosen = plan["chosen"] or {}
+    return all(one[name] == chosen.get(name) for name in ("devices", "global_batch"))
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    speedup, cost = (f"{mean:.2f}x [{low:.2f} to {high:.2f}]" for mean, low, high in (one["speedup"], one["cost"]))
+    return [
+        str(one["devices"]),
+        str(one["global_batch"]),
+        speedup,
+        cost,
+        one["limit"],
+        "timed" if one["is_measured"] else "predicted",
+    ]
+
+
+def _critical_row(row: dict[str, Any], noise_scales: dict[str, float | None]) -> list[str]:
+    noise = noise_scales.get(str(row["samples"]))
+    rates = ", ".join(f"{batch}: {rate:.2g}" for batch, rate in row["best_rate"].items() if rate is not None)
+    critical = "can't be said" if row["critical_batch"] is None else f"{row['critical_batch']:.0f}"
+    largest = str(row["largest_that_keeps_up"])
+    return [str(row["samples"]), critical, largest, "" if noise is None else f"{noise:.0f}", rates]
+
+
+def draw_front(plan: dict[str, Any]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4))
+    axes = figure.subplots()
+    for one in plan["candidates"]:
+        (mean, low, high), cost = one["speedup"], one["cost"][0]
+        style = {"marker": "o" if one["is_measured"] else "s", "alpha": 1.0 if one["is_sure"] else 0.3}
+        axes.errorbar(
+            mean, cost, xerr=[[mean - low], [high - mean]], color="#0072b2" if one["is_on_front"] else "#6b6b6b", **style
+        )
+        if one["is_on_front"] or _is_chosen(one, plan):
+            axes.annotate(f"{one['devices']} x {one['global_batch']}", (mean, cost), textcoords="offset points", xytext=(4, 4))
+    for one in (one for one in plan["candidates"] if _is_chosen(one, plan)):
+        axes.plot(one["speedup"][0], one["cost"][0], "*", color="#d55e00", markersize=16, label="chosen")
+        axes.legend()
+    axes.set(xscale="log", xlabel="speed-up to the same loss (squares: predicted; pale: not sure)", ylabel="device-hours")
+    return figure
+
+
+def draw_critical(plan: dict[str, Any]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4))
+    axes = figure.subplots()
+    rows = plan["critical_batches"]
+    measured = [(row["samples"], row["critical_batch"]) for row in rows if row["critical_batch"]]
+    noise = [(int(samples), value) for samples, value in plan["noise_scale"].items() if value]
+    axes.plot(
+        [row["samples"] for row in rows], [row["largest_that_keeps_up"] for row in rows], "v", label="largest that keeps up"
+    )
+    for points, mark, label in ((measured, "o", "critical batch by branches"), (noise, "x", "noise scale")):
+        axes.plot([at for at, _ in points], [value for _, value in points], mark, label=label)
+    axes.set(yscale="log", xlabel="samples before the branches", ylabel="samples")
+    axes.legend()
+    return figure

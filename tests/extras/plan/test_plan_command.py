@@ -1,0 +1,107 @@
+"""`python train.py -m sweep=plan`: of a stand-in program whose answer is known, and of a small training."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import ROOT, python, started, train
+from planted import Quadratic
+from planted_program import NOISE, SMALLEST
+from waiting import wait_for
+
+from lockstep.extras.plan.branches import explore
+
+LARGEST, JOBS_BEFORE_BRANCHES = 2, 7
+JOBS = 17  # or a few more
+PROGRAM = Path(__file__).with_name("planted_program.py")
+PLANTED = (
+    "-m",
+    "sweep=plan",
+    "trainer=cpu",
+    "model=mlp",
+    "model/optimizer=sgd",
+    "model.optimizer.lr=0.2",
+    f"plan.largest={LARGEST}",
+)
+PLANTED += ("datamodule.batch_size=16", "trainer.max_epochs=10", "plan.points=4", "plan.repeats=1", "hydra.sweep.dir=plan")
+KILLS = int(os.environ.get("KILLS", "2"))
+
+
+def planned(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "plan" / "plan.json").read_text())
+
+
+def finished(folder: Path) -> int:
+    return len([*folder.glob("plan/*/metrics.json")])
+
+
+@pytest.mark.slow
+def test_a_plan_killed_at_several_moments_says_what_an_undisturbed_one_would(tmp_path: Path) -> None:
+    for kill in range(KILLS):
+        with started(PROGRAM, *PLANTED, cwd=tmp_path) as process:
+            wait_for(lambda kill=kill: finished(tmp_path) > JOBS * (kill + 0.5) / KILLS - 1)
+            process.send_signal(signal.SIGKILL)
+    done = python(PROGRAM, *PLANTED, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    plan = planned(tmp_path)
+    assert plan["answer"].startswith("Take ")
+    assert f"Follow it: {' '.join(plan['overrides'])}" in done.stdout
+    assert {one["is_measured"] for one in plan["candidates"] if one["devices"] == 8} == {False}
+    assert plan["samples"]["measured"] <= 0.2 * plan["samples"]["training"]
+    assert (tmp_path / "plan" / "report" / "front.png").is_file()
+
+    starts, length = [row["samples"] for row in plan["critical_batches"]], plan["samples"]["of_a_branch"]
+    planted = Quadratic(noise=NOISE, smallest=SMALLEST, samples=length, seed=0)
+    undisturbed = explore(planted.measure, starts, 0.2, LARGEST, float)
+    measured = {(one["samples"], one["batch"]): [] for one in plan["branches"]}
+    for one in plan["branches"]:
+        measured[one["samples"], one["batch"]].append((pytest.approx(one["lr"]), pytest.approx(one["losses"], rel=1e-3)))
+    assert finished(tmp_path) == JOBS_BEFORE_BRANCHES + len(undisturbed.curves)
+    for branch, curve in undisturbed.curves.items():
+        assert (branch.rate, curve) in measured[branch.start, branch.multiple * SMALLEST]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("model.optimizer.lr=0.1,0.2",), "model.optimizer.lr=0.1,0.2: a plan finds the batch and the rate itself"),
+        (("trainer.devices=2,4",), "trainer.devices=2,4: accepted is 1 and others"),
+        (("trainer.devices=1",), "trainer.devices=1: two of them must be timed here"),
+        (("trainer.max_steps=100",), "trainer.max_steps=100: a batch of another size has other steps"),
+        (("plan.largest=3",), "plan.largest=3: accepted is a power of two"),
+        (("plan.bugdet=0.1",), "plan.bugdet"),
+    ],
+)
+def test_what_can_not_be_planned_is_refused_in_one_line(overrides: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    done = python(ROOT / "train.py", "-m", "sweep=plan", "trainer=cpu", *overrides, "hydra.sweep.dir=plan", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in done.stderr
+    assert not (tmp_path / "plan").exists()
+
+
+def test_a_dry_run_prints_the_first_jobs(tmp_path: Path) -> None:
+    sweep = ("-m", "sweep=plan", "trainer=cpu", "trainer.devices=1,2", "hydra.launcher.dry_run=true")
+    done = python(ROOT / "train.py", *sweep, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("trainer.max_steps=24") == 2
+
+
+@pytest.mark.slow
+def test_a_plan_from_the_checkpoints_of_a_run(tmp_path: Path) -> None:
+    """The run had two epochs; planned are twenty."""
+    small = ("model=mlp", "model.net.hidden=[8]", "datamodule.batch_size=16", "trainer.max_epochs=2", "test=false")
+    assert train(*small, "hydra.run.dir=run", cwd=tmp_path).returncode == 0
+    sweep = ("trainer.max_epochs=20", "trainer.devices=1,2", "plan.budget=0.8", "plan.largest=2", "plan.repeats=1")
+    done = python(ROOT / "scripts" / "plan.py", "run", *sweep, "hydra.sweep.dir=plan", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    plan = planned(tmp_path)
+    assert plan["answer"] in done.stdout
+    assert plan["batch"] == 16
+    assert [row["samples"] for row in plan["critical_batches"]] == [1280, 2560]  # epochs of whole batches
+    assert all(len(branch["losses"]) >= 5 for branch in plan["branches"])
+    done = python(ROOT / "scripts" / "plan.py", "nowhere", *sweep, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nowhere: has no run.json" in done.stderr
