@@ -39,15 +39,15 @@ def test_a_failing_rank_ends_the_run(tmp_path: Path, how: str, rank: int, reason
     assert not (tmp_path / "run" / "metrics.json").exists()
 
 
-def test_the_end_comes_within_ten_seconds_of_the_fault(tmp_path: Path) -> None:
+def test_the_end_comes_soon_after_the_fault(tmp_path: Path) -> None:
     """Rank 1 dies while rank 0 sleeps outside any collective, where no broken connection wakes it."""
     faults = "+callbacks.a={_target_:faults.Fault,rank:0,how:hang}", "+callbacks.b={_target_:faults.Fault,rank:1,how:kill}"
     with started(ROOT / "train.py", "trainer.accelerator=cpu", *TWO, *faults, cwd=tmp_path) as run:
         log = tmp_path / "run" / "train.log"
         wait_for(lambda: log.is_file() and "samples per epoch" in log.read_text())
         since = time.monotonic()
-        assert run.wait(timeout=30) == 1
-        assert time.monotonic() - since < 10
+        assert run.wait(timeout=60) == 1
+        assert time.monotonic() - since < 30  # of the ten minutes that the other one would sleep
     assert status(tmp_path)["reason"] == "rank 1 was killed by SIGKILL"
 
 
@@ -59,7 +59,7 @@ def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         wait_for(lambda: len(processes_marked(mark)) == 4, pause=0.2)  # with the server that the ranks are forked from
         run.kill()
         run.wait()
-        wait_for(lambda: not processes_marked(mark), seconds=10)
+        wait_for(lambda: not processes_marked(mark), seconds=30, pause=0.2)
 
 
 def test_a_request_to_the_whole_group_spares_the_data_workers(tmp_path: Path) -> None:

@@ -74,12 +74,22 @@ def ask(folder: Path, whom: tuple[str, ...], number: int) -> tuple[str, float]:
     return output.strip(), time.monotonic() - since
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-@pytest.mark.parametrize("whom", [("parent",), ("0",), ("1",), ("parent", "0", "1")])
+ALL = ("parent", "0", "1")
+
+
+@pytest.mark.parametrize(
+    ("whom", "number"),
+    [
+        *(((one,), signal.SIGTERM) for one in ALL),
+        *((ALL, number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)),
+        (("parent",), signal.SIGINT),
+        (("0",), signal.SIGUSR1),
+    ],
+)
 def test_whoever_is_asked_all_end_preempted(whom: tuple[str, ...], number: signal.Signals, tmp_path: Path) -> None:
     said, seconds = ask(tmp_path, whom, number)
     assert said == f"75 preempted by {number.name} {int(number)}"
-    assert seconds < 8
+    assert seconds < 30
 
 
 # Two processes of train.py, disturbed in several ways: they end as the undisturbed ones

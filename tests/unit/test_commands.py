@@ -37,7 +37,7 @@ def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, more: dict[str, st
     with pytest.raises(AssertionError, match="left running"):
         python(tmp_path / "command.py", cwd=tmp_path, **more)
     assert (tmp_path / "began").exists()
-    wait_for(lambda: not warm.served_in(tmp_path), seconds=10)
+    wait_for(lambda: not warm.served_in(tmp_path), seconds=30)
 
 
 def test_what_does_not_end_in_time_is_ended_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_a_server_that_still_imports_ends_too(folder: Path, temporary: Path) -> 
     with subprocess.Popen([sys.executable, "-c", CLIENT, "60"], env=env) as client:
         wait_for((folder / "importing").exists)
         client.kill()
-        wait_for(lambda: not processes_marked(mark), seconds=10)
+        wait_for(lambda: not processes_marked(mark), seconds=30)
     assert not list(temporary.iterdir())
 
 
@@ -152,5 +152,5 @@ def test_a_stopped_server_ends_with_its_parent(temporary: Path) -> None:
             if b"server" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGSTOP)
         client.kill()
-        wait_for(lambda: not processes_marked(mark), seconds=20)
+        wait_for(lambda: not processes_marked(mark), seconds=30)
     assert not list(temporary.iterdir())
