@@ -25,7 +25,7 @@ Compose = Callable[..., DictConfig]
         (("trainer.exact=4", "trainer.strategy=null"), "trainer.strategy"),
         (("trainer.exact=4", "datamodule.global_batch_size=30"), "datamodule.global_batch_size=30: accepted is a multiple of"),
         (("trainer.exact=4", "datamodule.batch_size=auto"), "datamodule.batch_size=auto: "),
-        (("trainer.exact=4", "datamodule=none"), "datamodule"),
+        (("trainer.exact=4", "datamodule=none", "lr_scaling=linear"), "lr_scaling=linear: "),
         (("trainer.exact=4", "guards.randomness=null"), "guards.randomness=null: "),
     ],
 )

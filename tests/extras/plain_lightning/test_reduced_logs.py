@@ -45,6 +45,6 @@ def test_a_mean_over_no_sample_is_no_number() -> None:
     ],
 )
 def test_a_name_that_can_not_be_the_same_is_said(parts: list[Logged], line: str | None) -> None:
-    lines = explain_difference(parts, 2)
+    lines = explain_difference(parts, len(parts), 2)
     assert len(lines) == (line is not None)
     assert all(said.startswith(str(line)) for said in lines)

@@ -3,7 +3,10 @@
 events.py    what `trainer.exact` means for a run's config
 strategy.py  a step of V virtual workers, of which each process is some in turn; their gradients are summed in one tree
 tree.py      that tree, within a process and between processes
-means.py     the epoch's means, summed worker by worker
+step.py      what the workers leave of a step, and what is made of its sum
+metrics.py   the states of torchmetrics, worker by worker
+plain.py     LightningModules and data that know nothing of this package; loaders.py: theirs
+lightning_internals.py  the private names of Lightning that this needs
 """
 
 FILES = [
@@ -17,5 +20,5 @@ FILES = [
     "benchmarks/exact_state.py",
     "benchmarks/exact_process.py",
 ]
-NEEDS: list[str] = []
+NEEDS: list[str] = ["plain_lightning"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -35,15 +35,25 @@ class VirtualWorkers(RunEvents):
 
     def _settings(self, config: DictConfig, workers: int) -> dict[str, Any]:
         kept = {name: config.trainer.strategy[name] for name in ("timeout", "process_group_backend")}
-        strategy = {"_target_": f"{_PACKAGE}.strategy.Exact", "workers": workers, "threads": self.threads}
+        strategy: dict[str, Any] = {"_target_": f"{_PACKAGE}.strategy.Exact", "workers": workers, "threads": self.threads}
         return {
             "trainer.strategy": strategy | kept,
             "trainer.sync_batchnorm": False,  # each worker has its own statistics
             "trainer.deterministic": config.trainer.get("deterministic") or True,
-            "datamodule.global_batch_size": config.datamodule.get("global_batch_size") or config.datamodule.batch_size * workers,
-            "guards.exact": {"_target_": f"{_PACKAGE}.means.WorkerMeans", "workers": workers},
+            "guards.exact": {"_target_": f"{_PACKAGE}.metrics.WorkerMetrics", "workers": workers},
             "guards.equivalence": None,  # it looks for what keeps DDP from giving the result of one process
-        } | ({"parity.tolerance": 0, "parity.precision": "run"} if _takes_default_tolerance(config) else {})
+            **({} if _has_plain_data(config) else {"datamodule.global_batch_size": _global_batch_size(config, workers)}),
+            **({"parity.tolerance": 0, "parity.precision": "run"} if _takes_default_tolerance(config) else {}),
+        }
+
+
+def _has_plain_data(config: DictConfig) -> bool:
+    """Are there loaders of the module's own, or a LightningDataModule that knows nothing of this package?"""
+    return config.datamodule is None or "global_batch_size" not in config.datamodule
+
+
+def _global_batch_size(config: DictConfig, workers: int) -> int:
+    return config.datamodule.global_batch_size or config.datamodule.batch_size * workers
 
 
 def _takes_default_tolerance(config: DictConfig) -> bool:
@@ -70,6 +80,11 @@ def _check(config: DictConfig, workers: Any) -> None:
             )
     if OmegaConf.select(config, "guards.randomness") is None:
         raise config_error("guards.randomness", "null", "counts what trainer.exact draws by worker; accepted is the guard")
+    if _has_plain_data(config):
+        if config.get("lr_scaling", "none") != "none":
+            why = f"with trainer.exact={workers} the loaders of plain Lightning code alone know the global batch"
+            raise config_error("lr_scaling", config.lr_scaling, f"{why}; accepted is none")
+        return
     batch_size, total = (OmegaConf.select(config, f"datamodule.{name}") for name in ("batch_size", "global_batch_size"))
     if total is None and not isinstance(batch_size, int):
         needs = f"is of each of the {workers} virtual workers of trainer.exact; accepted is a number of samples"

@@ -16,6 +16,7 @@ class Step:
 
     Attributes:
         loss: the mean over all workers, from `take` on; float64 ().
+        had_loss, has_logged: had any worker a loss, and has any logged what is to be put together?
     """
 
     def __init__(self, model: LightningModule, workers: int) -> None:
@@ -37,13 +38,14 @@ class Step:
             parameter.grad = None
 
     @torch.no_grad()
-    def leaf(self, loss: Tensor | None, is_first: bool) -> Vectors:
-        """Returns copies of what a worker has left in the model: zeros for one that had no sample, and so no loss."""
+    def leaf(self, loss: Tensor | None, is_first: bool, has_logged: bool = False) -> Vectors:
+        """Returns copies of what a worker has left in the model: zeros for one that had no sample, or left it out, and so has no
+        loss."""
         self._take_replaced_buffers()
         gradients = [_zeros(p) if p.grad is None else p.grad for p in self._trained]
         real = self._real if loss is not None else [_zeros(tensor) for tensor in self._real]
         others = self._others if is_first else [_zeros(tensor) for tensor in self._others]
-        facts = [loss is not None, *(p.grad is not None for p in self._trained)]
+        facts = [loss is not None, has_logged, *(p.grad is not None for p in self._trained)]
         mean = self.loss if loss is None else loss.detach().double()
         return _joined([*gradients, *real, *others, mean, torch.tensor(facts, dtype=mean.dtype, device=mean.device)])
 
@@ -61,13 +63,17 @@ class Step:
     @torch.no_grad()
     def take(self, total: Vectors) -> None:
         """Takes the sum over all workers."""
-        like = [*self._trained, *self._real, *self._others, self.loss, self.loss.new_empty(1 + len(self._trained))]
+        like = [*self._trained, *self._real, *self._others, self.loss, self.loss.new_empty(2 + len(self._trained))]
         *tensors, loss, counts = _parted(total, like)
-        had_samples, *had_gradient = counts.tolist()
+        had_loss, has_logged, *had_gradient = counts.tolist()
+        self.had_loss, self.has_logged = had_loss > 0, has_logged > 0
         gradients, state = tensors[: len(self._trained)], tensors[len(self._trained) :]
         self._gradients = [g.div_(self._workers) if n else None for g, n in zip(gradients, had_gradient, strict=True)]
+        if not self.had_loss:
+            self.begin()
+            return
         for tensor, summed in zip([*self._real, *self._others], state, strict=True):
-            tensor.copy_(summed / had_samples if tensor.is_floating_point() or tensor.is_complex() else summed)
+            tensor.copy_(summed / had_loss if tensor.is_floating_point() or tensor.is_complex() else summed)
         self.loss = loss / self._workers
 
     def write_gradients(self) -> None:

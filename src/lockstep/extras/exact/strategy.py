@@ -8,14 +8,16 @@ TBIK's (arXiv 2511.17826).
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
@@ -23,12 +25,16 @@ from lockstep.callbacks import CounterBasedRandomness
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import Batch, samples_in
 from lockstep.errors import config_error
-from lockstep.extras.exact.means import WorkerMeans
+from lockstep.extras.exact.loaders import Share, shares_of_workers
+from lockstep.extras.exact.metrics import WorkerMetrics
 from lockstep.extras.exact.step import Step
 from lockstep.extras.exact.tree import Vectors, local_sum, sum_over_processes
+from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.models.task import Task
 from lockstep.trainer.lightning_internals import log_batch_as
 from lockstep.trainer.strategies import PlannedWorldSize
+
+_TRANSFER, _EVALUATION = 1 << 40, 1 << 41  # streams of random numbers, apart from those of training steps
 
 
 class Exact(PlannedWorldSize, DDPStrategy):
@@ -38,6 +44,9 @@ class Exact(PlannedWorldSize, DDPStrategy):
     Args:
         workers: a power of two, which the number of processes divides.
         threads: of each process. On a CPU another number of threads makes sums in another order.
+
+    Attributes:
+        shares: what each of this process's workers has of the batch, where the loaders have divided it.
     """
 
     serves_one_process = has_same_bits = True
@@ -45,7 +54,10 @@ class Exact(PlannedWorldSize, DDPStrategy):
     def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, workers: int, threads: int) -> None:
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend)
         self.planned_world_size, self.workers, self.threads = world_size, workers, threads
-        self._worker: int | None = None  # within its training step
+        self.shares: list[Share] | None = None
+        self.evaluated = 0  # batches, since the evaluation has begun
+        self._worker: int | None = None  # for which random numbers are drawn
+        self._is_within_step = False  # of a worker
         self._step: Step | None = None  # whose backward pass is next
 
     @property
@@ -55,24 +67,41 @@ class Exact(PlannedWorldSize, DDPStrategy):
             return super().distributed_sampler_kwargs
         return {"num_replicas": self.workers, "rank": self._worker}
 
+    @staticmethod
+    def plain_lightning(seed: int) -> Any:
+        """Returns the callback for a module and data that know nothing of this package."""
+        from lockstep.extras.exact.plain import PlainWorkers
+
+        return PlainWorkers(seed)
+
     def setup_environment(self) -> None:
         super().setup_environment()
         torch.set_num_threads(self.threads)
 
     def setup(self, trainer: Trainer) -> None:
         """Raises ConfigError for a model or data that can't be divided among virtual workers."""
-        model: Any = self.lightning_module
-        if not model.automatic_optimization:
-            needs = f"{type(model).__name__} optimizes by itself; accepted is a model with automatic optimization, or null"
-            raise config_error("trainer.exact", self.workers, needs)
-        datamodule = getattr(trainer, "datamodule", None)
-        if not isinstance(datamodule, DataModule):
-            needs = "divides the batches of a lockstep.datamodules.DataModule; accepted is one, or null"
-            raise config_error("trainer.exact", self.workers, needs)
         callbacks: list[Any] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+        for why in self._objections(trainer, callbacks):
+            raise config_error("trainer.exact", self.workers, why)
         self._randomness = next(one for one in callbacks if isinstance(one, CounterBasedRandomness))
-        self._means = next(one for one in callbacks if isinstance(one, WorkerMeans))
+        self._metrics = next(one for one in callbacks if isinstance(one, WorkerMetrics))
         super().setup(trainer)
+
+    def _objections(self, trainer: Any, callbacks: list[Any]) -> Iterator[str]:
+        model: Any = self.lightning_module
+        name = type(model).__name__
+        if not model.automatic_optimization:
+            yield (
+                f"{name} has automatic_optimization=False, and steps its optimizers before the gradients of the other virtual "
+                "workers are there; accepted is a model with automatic optimization, or null"
+            )
+        if is_param_in_hook_signature(model.training_step, "dataloader_iter"):
+            yield f"{name}.training_step takes a dataloader_iter, which can't be divided; accepted is a batch, or null"
+        if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
+            yield "GradientAccumulationScheduler accumulates batches; accepted is a larger batch, or null"
+        is_plain = any(isinstance(callback, PlainLightning) for callback in callbacks)
+        if not is_plain and not (isinstance(model, Task) and isinstance(trainer.datamodule, DataModule)):
+            yield f"{name} or its data are plain Lightning, and guards.plain_lightning is null; accepted is the guard, or null"
 
     @torch.no_grad()
     def configure_ddp(self) -> None:
@@ -81,9 +110,23 @@ class Exact(PlannedWorldSize, DDPStrategy):
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor, src=0)
 
+    def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
+        """Returns the first worker's batch where the loaders have divided it, for the hooks around a step."""
+        shares = shares_of_workers(batch, self._own_workers)
+        if shares is None:
+            self.shares = None
+            return super().batch_to_device(batch, device, dataloader_idx)
+        self.shares = []
+        for index, share in enumerate(shares):
+            self._count_draws(self._number(index), _TRANSFER)
+            moved = None if share.batch is None else super().batch_to_device(share.batch, device, dataloader_idx)
+            self.shares.append(share._replace(batch=moved))
+        return self.shares[0].batch
+
     def training_step(self, batch: Any, *rest: Any) -> Any:
         """Does the forward and the backward pass of each of this process's workers. Returns what the first worker's training_step
-        returns, with the loss of all workers in the place of its own."""
+        returns, with the loss of all workers in the place of its own. A worker that returns None has left its batch out; where
+        all have, there are no gradients, and the optimizer changes nothing."""
         model: Any = self.lightning_module
         step = Step(model, self.workers)
         output: Any = None
@@ -91,27 +134,35 @@ class Exact(PlannedWorldSize, DDPStrategy):
         def leaf(index: int) -> Vectors:
             nonlocal output
             step.begin()
-            share, loss = self._training_share(batch, index), None
-            if samples_in(share):
-                with self._as_worker(index, share):
-                    output, loss = self._train(share, batch, rest)
-            return step.leaf(loss, is_first=self._number(index) == 0)
+            share, loss = self._share(batch, index), None
+            if share.samples:
+                with self._as_worker(index, share), self._numbered(index):
+                    self._randomness.on_train_batch_start(model.trainer, model, share.batch, model.trainer.fit_loop.batch_idx)
+                    self._call("on_worker_start", self._worker, share.batch)
+                    output, loss = self._train(share, rest)
+            return step.leaf(loss, is_first=self._number(index) == 0, has_logged=self._has_logged)
 
+        self._metrics.begin_step()
         step.take(sum_over_processes(local_sum(self._own_workers, leaf)))
-        self._randomness.on_train_batch_start(model.trainer, model, batch, self._batch_idx)
+        self._metrics.end_step()
+        if step.has_logged:
+            self._trainer._logger_connector.sync_step()
+        self._count_draws(self.workers)  # what hooks and the optimizer draw is the same in all processes
         self._step, loss = step, step.loss.to(torch.get_default_dtype())
         return output | {"loss": loss} if isinstance(output, dict) else loss
 
-    def _train(self, share: Any, batch: Any, rest: Any) -> tuple[Any, Tensor]:
+    def _train(self, share: Share, rest: Any) -> tuple[Any, Tensor | None]:
         model: Any = self.lightning_module
         with self.precision_plugin.train_step_context():
-            output = model.training_step(share, *rest)
+            output = model.training_step(share.batch, *rest)
         self._call("on_worker_output", output)
         loss = output["loss"] if isinstance(output, dict) else output
         if loss is None:
-            raise RuntimeError("training_step has returned None: with trainer.exact a batch can't be left out")
-        if isinstance(batch, Batch) and not isinstance(model, Task):  # a Task weights its samples by batch.loss_weight
-            loss = loss * (samples_in(share) * share.loss_weight)
+            return output, None
+        if self.shares is not None:
+            loss = loss * (share.samples * self.workers / share.whole)
+        elif isinstance(share.batch, Batch) and not isinstance(model, Task):  # a Task weights its samples by batch.loss_weight
+            loss = loss * (share.samples * share.batch.loss_weight)
         scaler: Any = getattr(self.precision_plugin, "scaler", None)
         self.precision_plugin.backward(loss if scaler is None else scaler.scale(loss), model, None)
         return output, loss
@@ -134,15 +185,19 @@ class Exact(PlannedWorldSize, DDPStrategy):
         """Returns what the model returns, in the order of the batch's samples where that is a tensor with a row for each."""
         model: Any = self.lightning_module
         context: Callable[[], Any] = getattr(self.precision_plugin, name.replace("validation", "val") + "_context")
-        outputs: list[Any] = []
-        for index in range(self._own_workers):
+        outputs: dict[int, Any] = {}
+        self._metrics.begin_step()
+        for index in reversed(range(self._own_workers)):
             share = self._share(batch, index)
-            if samples_in(share):
-                self._call("on_worker_start", self._number(index), share)
-                with self._means.of(index, name), self._logged_as(share), context():
-                    outputs.append(getattr(model, name)(share, *rest))
-                self._call("on_worker_output", outputs[-1])
-        return self._in_order(outputs, samples_in(batch))
+            if share.samples:
+                with self._as_worker(index, share), context():
+                    self._count_draws(self._number(index), _EVALUATION)
+                    self._call("on_worker_start", self._number(index), share.batch)
+                    outputs[index] = getattr(model, name)(share.batch, *rest)
+                self._call("on_worker_output", outputs[index])
+        self._metrics.end_step()
+        self.evaluated += 1
+        return self._in_order([outputs[index] for index in sorted(outputs)], samples_in(batch))
 
     def _in_order(self, outputs: list[Any], samples: int | None) -> Any:
         if not outputs or not all(isinstance(output, Tensor) and output.ndim for output in outputs):
@@ -154,6 +209,19 @@ class Exact(PlannedWorldSize, DDPStrategy):
             whole[index :: self._own_workers] = output
         return whole
 
+    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """Within a worker's step there is nothing to reduce yet: what it logs with sync_dist is put together after it."""
+        return tensor if self._is_within_step else super().reduce(tensor, *args, **kwargs)
+
+    def all_gather(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Raises ConfigError within a worker's step."""
+        if not self._is_within_step:
+            return super().all_gather(tensor, *args, **kwargs)
+        why = f"{type(self.lightning_module).__name__} calls self.all_gather within a step, when not all virtual workers have"
+        raise config_error(
+            "trainer.exact", self.workers, f"{why} computed what it would gather; accepted is a step without, or null"
+        )
+
     @property
     def _own_workers(self) -> int:
         return self.workers // self.world_size
@@ -163,47 +231,59 @@ class Exact(PlannedWorldSize, DDPStrategy):
         N-th."""
         return self.global_rank + index * self.world_size
 
-    def _share(self, batch: Any, index: int) -> Any:
+    def _share(self, batch: Any, index: int) -> Share:
         """What a worker has of this process's batch, as new tensors: their place in memory then is that of any other number of
-        processes, too."""
+        processes, too. Its samples weigh as many times as much in the mean over workers as in that over processes."""
+        if self.shares is not None:
+            return self.shares[index]
         samples, own = samples_in(batch), self._own_workers
 
         def cut(tensor: Tensor) -> Tensor:
             return tensor[index::own].clone(memory_format=torch.contiguous_format) if tensor.shape[:1] == (samples,) else tensor
 
-        return apply_to_collection(batch, Tensor, cut)
-
-    def _training_share(self, batch: Any, index: int) -> Any:
-        """Its samples weigh as many times as much in the mean over workers as in that over processes."""
-        share = self._share(batch, index)
-        return share._replace(loss_weight=share.loss_weight * self._own_workers) if isinstance(share, Batch) else share
+        share = apply_to_collection(batch, Tensor, cut)
+        if isinstance(share, Batch):
+            share = share._replace(loss_weight=share.loss_weight * own)
+        return Share(share, samples_in(share) or 0, samples or 0)
 
     @property
-    def _batch_idx(self) -> int:
-        trainer: Any = self.lightning_module.trainer  # pyright: ignore[reportOptionalMemberAccess]
-        return trainer.fit_loop.batch_idx
+    def _trainer(self) -> Any:
+        return self.lightning_module.trainer  # pyright: ignore[reportOptionalMemberAccess]
+
+    @property
+    def _has_logged(self) -> bool:
+        return getattr(self._trainer._logger_connector, "has_synced", False)
 
     @contextmanager
-    def _as_worker(self, index: int, share: Any) -> Iterator[None]:
-        model: Any = self.lightning_module
+    def _as_worker(self, index: int, share: Share) -> Iterator[None]:
+        """Within, what is logged counts as of the worker's samples in an epoch's mean, and metrics are its own."""
+        self._is_within_step = True
+        try:
+            with self._metrics.worker(index):
+                log_batch_as(self._trainer, share.samples)
+                yield
+        finally:
+            self._is_within_step = False
+        if hasattr(logs := self._trainer._logger_connector, "take"):
+            logs.take()
+            log_batch_as(self._trainer, share.whole)
+
+    @contextmanager
+    def _numbered(self, index: int) -> Iterator[None]:
         self._worker = self._number(index)
-        self._randomness.on_train_batch_start(model.trainer, model, share, self._batch_idx)
-        with ExitStack() as stack:
-            stack.callback(setattr, self, "_worker", None)
-            stack.enter_context(self._means.of(index, "training_step"))
-            stack.enter_context(self._logged_as(share))
-            self._call("on_worker_start", self._worker, share)
+        try:
             yield
+        finally:
+            self._worker = None
+
+    def _count_draws(self, worker: int, stream: int = 0) -> None:
+        """Seeds the generators for this worker's part of the batch."""
+        trainer, self._worker = self._trainer, worker
+        batch = trainer.fit_loop.batch_idx if trainer.training else self.evaluated
+        self._randomness.count(trainer, batch + stream, self.root_device.type == "cuda")
+        self._worker = None
 
     def _call(self, hook: str, *arguments: Any) -> None:
         """Calls a hook that Lightning does not know, on the callbacks that have it."""
-        trainer: Any = self.lightning_module.trainer  # pyright: ignore[reportOptionalMemberAccess]
-        for callback in trainer.callbacks:
+        for callback in self._trainer.callbacks:
             getattr(callback, hook, lambda *_: None)(*arguments)
-
-    @contextmanager
-    def _logged_as(self, share: Any) -> Iterator[None]:
-        """What is logged in a step counts as of the worker's samples in an epoch's mean."""
-        trainer: Any = self.lightning_module.trainer  # pyright: ignore[reportOptionalMemberAccess]
-        log_batch_as(trainer, samples_in(share) or 0)
-        yield

@@ -100,8 +100,7 @@ class Comparison:
         if quantity == "learning rate" or (quantity.endswith("samples") and self.sides.is_same_precision):
             tolerance = tolerances.ONE_STEP[64]  # no step has rounded these
         elif self.sides.tolerance is not None:
-            is_rounded = self.sides.has_micro_batches and quantity.endswith("metrics") and not self.facts["task"]
-            tolerance = max(self.sides.tolerance, tolerances.HELD[32] if is_rounded else 0.0)
+            tolerance = self.sides.tolerance
         elif quantity == "weights":
             tolerance = self._drift
         elif quantity in AT_THE_END:

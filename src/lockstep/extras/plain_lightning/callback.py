@@ -84,10 +84,14 @@ class PlainLightning(Callback):
             for name in LOADERS:
                 if is_overridden(name, source):
                     setattr(source, name, self._sharing(trainer, getattr(source, name), name))
-        if trainer.world_size > 1 and not isinstance(pl_module, Task):
+        if not isinstance(pl_module, Task):
+            self._combine_processes(trainer, pl_module)
+
+    def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
+        if trainer.world_size > 1:
             reduce_logs(trainer, self._warn)
-            if "all_gather" not in vars(pl_module):
-                gather_unequal_lengths(pl_module, self._gathers_unequally, self._warn)
+            if "all_gather" not in vars(model):
+                gather_unequal_lengths(model, self._gathers_unequally, self._warn)
 
     def _gathers_unequally(self) -> bool:
         if self._is_even is False:

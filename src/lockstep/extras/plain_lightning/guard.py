@@ -18,10 +18,11 @@ class PlainLightningGuard(Callback):
         self.attach(trainer, pl_module, getattr(trainer, "datamodule", None))
 
     def attach(self, trainer: Any, model: LightningModule, datamodule: Any) -> None:
-        """Does so once, for whoever needs to see the callback before the trainer sets up."""
+        """Does so once, for whoever needs to see the callback before the trainer sets up. A strategy may have one of its own."""
         if isinstance(model, Task) and isinstance(datamodule, DataModule):
             return
         from lockstep.extras.plain_lightning.callback import PlainLightning
 
         if not any(isinstance(callback, PlainLightning) for callback in trainer.callbacks):
-            trainer.callbacks.append(PlainLightning(self.seed))
+            make = getattr(trainer.strategy, "plain_lightning", PlainLightning)
+            trainer.callbacks.append(make(self.seed))

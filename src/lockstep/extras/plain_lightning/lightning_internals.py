@@ -73,15 +73,20 @@ class ReducedLogs(_LoggerConnector):
     def _reduce(self) -> None:
         results: Any = self.trainer._results
         pending = {key: metric for key, metric in results.valid_items() if self._is_pending(key, metric)}
-        ranks: list[dict[str, Logged]] = [{} for _ in range(dist.get_world_size())]
-        dist.all_gather_object(ranks, {key: _logged(results, metric) for key, metric in pending.items()})
+        ranks: list[dict[str, list[Logged]]] = [{} for _ in range(dist.get_world_size())]
+        dist.all_gather_object(ranks, {key: self._collected(key, logged(results, metric)) for key, metric in pending.items()})
         shares = ranks[:: len(ranks) // dp_rank_and_size(self.trainer)[1]]  # others have the same samples
         for key in dict.fromkeys(key for rank in shares for key in rank):
-            parts = [rank[key] for rank in shares if key in rank]
-            for line in explain_difference(parts, len(shares)):
+            each = [rank[key] for rank in shares if key in rank]
+            parts = [part for rank in each for part in rank]
+            for line in explain_difference(parts, len(each), len(shares)):
                 self._warn(line)
             if (value := combine(parts)) is not None:
                 self._keep(key, value, pending.get(key), parts[0].names)
+
+    def _collected(self, key: str, value: Logged) -> list[Logged]:
+        """What this process has collected under a key: a subclass may have it in parts."""
+        return [value]
 
     def _is_pending(self, key: str, metric: Any) -> bool:
         sync = metric.meta.sync
@@ -96,7 +101,7 @@ class ReducedLogs(_LoggerConnector):
         metric._computed = self._reduced[key] = torch.tensor(value, dtype=metric.value.dtype, device=metric.value.device)
 
 
-def _logged(results: Any, metric: Any) -> Logged:
+def logged(results: Any, metric: Any) -> Logged:
     meta = metric.meta
     kinds = {
         "mean": meta.is_mean_reduction,

@@ -49,6 +49,12 @@ class SharedSampler(DistributedSampler[int]):
             return self.batch_size, self.global_batch_size
         return len(range(self.rank, self.tail, self.num_replicas)), self.tail
 
+    def check_length(self, shares: int) -> None:
+        """Raises ConfigError for data that has fewer samples than there are shares."""
+        if 0 < self.length < shares:
+            accepted = f"accepted is at least {shares}, one for each process or worker, or fewer of them"
+            raise config_error("datamodule", f"{self.length} sample(s)", accepted)
+
     def __len__(self) -> int:
         return len(range(self.rank, self.kept, self.num_replicas)) + self._has_dummy
 
@@ -78,19 +84,17 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
 
     Raises ConfigError for data that has fewer samples than there are shares.
     """
-    sampler = _own_sampler(loader)
+    sampler = own_sampler(loader)
     if sampler is None:
         return None
     batch_size = getattr(loader.batch_sampler, "batch_size", 1)
     drop_last = getattr(loader.batch_sampler, "drop_last", False)
     shared = SharedSampler(sampler, batch_size, share, seed, drop_last, training)
-    if 0 < shared.length < share[1]:
-        accepted = f"accepted is at least {share[1]}, one for each process, or fewer processes"
-        raise config_error("datamodule", f"{shared.length} sample(s)", accepted)
+    shared.check_length(share[1])
     loading = loading_arguments(loader)
     if loader.batch_sampler is None:
         return DataLoader(loader.dataset, batch_size=None, sampler=shared, **loading)
-    size = batch_size if training else _evaluated_at_once(shared)
+    size = batch_size if training else batches_of_equal_number(shared.kept, batch_size, share[1])
     return DataLoader(loader.dataset, batch_size=size, sampler=shared, drop_last=drop_last, **loading)
 
 
@@ -98,10 +102,9 @@ def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
     return {name: value for name in _LOADING if (value := getattr(loader, name, None)) is not None}
 
 
-def _own_sampler(loader: DataLoader[Any]) -> Any | None:
+def own_sampler(loader: DataLoader[Any]) -> Any | None:
     """What draws single samples for torch's own loader; None where batches are drawn otherwise, or nobody knows how many."""
-    batches = loader.batch_sampler
-    if type(loader) is not DataLoader or not (batches is None or type(batches) is BatchSampler):
+    if type(loader) is not DataLoader or type(batches := loader.batch_sampler) not in (type(None), BatchSampler):
         return None
     sampler = loader.sampler if batches is None else batches.sampler
     if type(sampler) is DistributedSampler:
@@ -110,11 +113,10 @@ def _own_sampler(loader: DataLoader[Any]) -> Any | None:
     return sampler if hasattr(sampler, "__len__") else None
 
 
-def _evaluated_at_once(shared: SharedSampler) -> int:
-    """The batch size with which all ranks have as many batches, so that collectives of a validation step meet: more than asked
-    for where the samples of some ranks would fill their batches, and the others have one sample left."""
-    each, left = divmod(shared.kept, shared.num_replicas)
-    size = shared.batch_size
-    while left and each % size == 0:
-        size += 1
-    return size
+def batches_of_equal_number(samples: int, batch_size: int, shares: int) -> int:
+    """Returns the batch size with which all shares have as many batches, so that collectives of a validation step meet: more than
+    asked for where the samples of some shares would fill their batches, and the others have one sample left."""
+    each, left = divmod(samples, shares)
+    while each and left and each % batch_size == 0:
+        batch_size += 1
+    return batch_size

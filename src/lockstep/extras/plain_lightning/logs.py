@@ -34,11 +34,11 @@ def combine(parts: list[Logged]) -> float | None:
     return None if reduce is None else reduce()
 
 
-def explain_difference(parts: list[Logged], shares: int) -> list[str]:
-    """Why a name can't be what it is on one process; nothing where it can."""
+def explain_difference(parts: list[Logged], logging: int, shares: int) -> list[str]:
+    """Why a name, which so many of the processes have logged, can't be what it is on one process; nothing where it can."""
     hook, name = parts[0].hook.partition(".")[0], parts[0].names[0]
-    if len(parts) < shares:
-        return [f"{name} is logged by {len(parts)} of {shares} processes alone"]
+    if logging < shares:
+        return [f"{name} is logged by {logging} of {shares} processes alone"]
     if len({part.value for part in parts}) == 1:
         return []
     if parts[0].reduction == "custom":

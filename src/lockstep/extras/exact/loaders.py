@@ -1,0 +1,116 @@
+"""Loaders that know nothing of this package: a process's share of a batch is what each of its virtual workers has of it.
+
+Worker v of V takes every V-th sample of the global batch, from the v-th on. The dataset and the collate function are called for
+each worker by itself, with generators that are seeded for its batch: what they draw, and how they pad, does not depend on the
+process.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from lightning.pytorch.utilities.seed import isolate_rng
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch.utils.data import DataLoader, Dataset
+
+from lockstep.counter_rng import derive_seed
+from lockstep.extras.plain_lightning.loaders import SharedSampler, batches_of_equal_number, loading_arguments, own_sampler
+
+
+class Drawn(NamedTuple):
+    """A sample of the batch of so many samples, `whole`; a dummy where this process has none of it."""
+
+    index: int
+    epoch: int
+    whole: int
+    is_dummy: bool
+
+
+class Share(NamedTuple):
+    """What a worker has of a batch: `samples` of `whole`. Without any, `batch` is a dummy's, or None."""
+
+    batch: Any
+    samples: int
+    whole: int
+
+
+class Shares(list[Share]):
+    """Those of a process's workers."""
+
+
+class WorkersSampler(SharedSampler):
+    """Yields what is Drawn; its batch size is that of all workers of the process."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for position, index in enumerate(super().__iter__()):
+            own, whole = self.samples_in(position // self.batch_size)
+            yield Drawn(index, self.epoch, whole, is_dummy=own == 0)
+
+
+class WorkerBatches(Dataset[Shares]):
+    """A loader's dataset and collate function, which make a process's Shares of what was drawn for it."""
+
+    def __init__(self, loader: DataLoader[Any], own: int, seed: int) -> None:
+        self.dataset, self.collate, self.is_batched = loader.dataset, loader.collate_fn, loader.batch_sampler is not None
+        self.own, self.seed = own, seed
+
+    def __getitems__(self, drawn: Sequence[Drawn]) -> Shares:
+        with isolate_rng(include_cuda=False):
+            return Shares(self._share(drawn[worker :: self.own], drawn[0].whole) for worker in range(self.own))
+
+    def _share(self, drawn: Sequence[Drawn], whole: int) -> Share:
+        if not drawn:
+            return Share(None, 0, whole)
+        seed_generators(derive_seed(self.seed, drawn[0].epoch, drawn[0].index))
+        ids, fetch = [one.index for one in drawn], getattr(self.dataset, "__getitems__", None)
+        samples = [self.dataset[index] for index in ids] if fetch is None else fetch(ids)
+        return Share(self.collate(samples if self.is_batched else samples[0]), 0 if drawn[0].is_dummy else len(ids), whole)
+
+
+def seed_generators(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+
+
+def workers_loader(
+    loader: DataLoader[Any], share: tuple[int, int], own: int, seed: int, training: bool
+) -> DataLoader[Any] | None:
+    """Returns the loader of a process, (number, of how many), that has `own` workers; None where `loader` draws batches in a way
+    of its own."""
+    order = own_sampler(loader)
+    if order is None:
+        return None
+    drop_last = getattr(loader.batch_sampler, "drop_last", False)
+    batch_size = getattr(loader.batch_sampler, "batch_size", 1)
+    workers = own * share[1]
+    if not training:
+        kept = len(order) - (len(order) % (batch_size * workers) if drop_last else 0)
+        batch_size = batches_of_equal_number(kept, batch_size, workers)
+    sampler = WorkersSampler(order, batch_size * own, share, seed, drop_last, training)
+    sampler.check_length(workers)
+    batches: Any = WorkerBatches(loader, own, seed)
+    loading = loading_arguments(loader) | {"collate_fn": _as_it_is}
+    return DataLoader(batches, sampler.batch_size, sampler=sampler, drop_last=drop_last, **loading)
+
+
+def _as_it_is(shares: Shares) -> Shares:
+    return shares
+
+
+def shares_of_workers(batch: Any, own: int) -> list[Share] | None:
+    """Returns what each of a process's workers has of a batch from such loaders, of one or of a collection of them; None for a
+    batch from elsewhere."""
+    parts: list[Shares] = []
+    apply_to_collection(batch, Shares, parts.append)
+    if not parts:
+        return None
+
+    def share(worker: int) -> Share:
+        whole = apply_to_collection(batch, Shares, lambda shares: shares[worker].batch)
+        smallest = min((part[worker] for part in parts), key=lambda one: one.samples)
+        return smallest._replace(batch=whole)
+
+    return [share(worker) for worker in range(own)]

@@ -1,0 +1,167 @@
+"""The states of torchmetrics, worker by worker."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning import Callback, LightningModule, Trainer
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
+from torchmetrics import Metric
+
+from lockstep.errors import config_error
+from lockstep.models.task import Task
+
+log = logging.getLogger(__name__)
+
+States = dict[str, Any]  # a metric's, by name: tensors, or lists of them
+_COUNT = "_update_count"  # of a metric; its public `update_count` can't be set
+
+
+class WorkerMetrics(Callback):
+    """Every torchmetrics.Metric of the model has states of its own for each virtual worker, as it has in each process of a world
+    of so many. When an epoch ends, or a validation loader, all processes have all of them, and reduce them as torchmetrics does.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._metrics: dict[str, Metric] = {}
+        self._own: list[dict[str, States]] = []  # of each of this process's workers: the metrics that it has updated
+        self._is_merged = False
+
+    def facts(self) -> dict[str, int]:
+        return {"exact": self.workers}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        each = self.workers // trainer.world_size
+        log.info(
+            f"{self.workers} virtual workers, {each} in each process: the same bits on any number of processes that divides them"
+        )
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._own = [{} for _ in range(self.workers // trainer.world_size)]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._find(pl_module)
+
+    def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._find(pl_module)
+        trainer.strategy.evaluated = 0
+
+    def on_test_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self.on_validation_start(trainer, pl_module)
+
+    def _find(self, model: LightningModule) -> None:
+        self._metrics = {name: module for name, module in model.named_modules() if isinstance(module, Metric)}
+        for metric in self._metrics.values():
+            metric.distributed_available_fn = _never  # processes are put together here
+
+    def begin_step(self) -> None:
+        """Forgets the states of metrics that were reset."""
+        self._is_merged = False
+        for name in [name for name, metric in self._metrics.items() if not metric.update_called]:
+            for states in self._own:
+                states.pop(name, None)
+
+    @contextmanager
+    def worker(self, index: int) -> Iterator[None]:
+        """Within, metrics have the states of this process's worker of that index."""
+        for name, metric in self._metrics.items():
+            _write(metric, self._own[index].get(name) or _defaults(metric))
+        yield
+        self._own[index] = {name: _read(metric) for name, metric in self._metrics.items() if metric.update_called}
+
+    def end_step(self) -> None:
+        """Metrics are left as the first worker has them, and with the number of updates of all: 0 is a metric that was reset."""
+        for name, metric in self._metrics.items():
+            _write(metric, self._own[0].get(name) or _defaults(metric))
+            setattr(metric, _COUNT, sum(states[name][_COUNT] for states in self._own if name in states))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.merge()
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.merge()
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.merge()
+
+    def merge(self) -> None:
+        """Gives every process what all workers have counted; a collective."""
+        if self._is_merged:
+            return
+        self._is_merged = True
+        everyone = self._everyone()
+        for name, metric in self._metrics.items():
+            if any(name in states for states in everyone):
+                _write(metric, _merged(metric, [states.get(name) or _defaults(metric) for states in everyone]))
+
+    def _everyone(self) -> list[dict[str, States]]:
+        """Those of all workers, in their order."""
+        own = apply_to_collection(self._own, Tensor, Tensor.cpu)
+        ranks: list[Any] = [own]
+        if dist.is_initialized():
+            ranks = [None] * dist.get_world_size()
+            dist.all_gather_object(ranks, own)
+        return [ranks[worker % len(ranks)][worker // len(ranks)] for worker in range(self.workers)]
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["exact"] = {"workers": self.workers}
+        if trainer.state.fn == "fit" and isinstance(pl_module, Task):
+            means = pl_module.train_means
+            rows = [states.get("train_means") or _defaults(means) for states in self._everyone()]
+            is_reset = not means.update_called
+            checkpoint["exact"] |= {
+                name: torch.stack([_defaults(means)[name].cpu() if is_reset else row[name] for row in rows])
+                for name in ("sums", "count")
+            }
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Raises ConfigError where a run that is resumed, not forked, had another number of workers."""
+        if trainer.state.fn != "fit":
+            return
+        saved = checkpoint.get("exact", {"workers": None})
+        is_same = saved["workers"] == self.workers
+        if not is_same and getattr(trainer.datamodule, "find_place", None) is None:
+            before = "null" if saved["workers"] is None else saved["workers"]
+            raise config_error("trainer.exact", self.workers, f"the checkpoint is of {before}; accepted is the same, or fork=")
+        if is_same and "sums" in saved and int(saved["count"].sum()):
+            own = range(trainer.global_rank, self.workers, trainer.world_size)
+            for states, worker in zip(self._own, own, strict=True):
+                states["train_means"] = {name: saved[name][worker].clone() for name in ("sums", "count")} | {_COUNT: 1}
+            setattr(pl_module.train_means, _COUNT, 1)
+
+
+def _never() -> bool:
+    return False
+
+
+def _defaults(metric: Metric) -> States:
+    values = metric._defaults.items()
+    return {name: value.clone() if isinstance(value, Tensor) else [] for name, value in values} | {_COUNT: 0}
+
+
+def _read(metric: Metric) -> States:
+    return {name: getattr(metric, name) for name in (*metric._defaults, _COUNT)}
+
+
+def _write(metric: Metric, states: States) -> None:
+    for name, value in apply_to_collection(states, Tensor, Tensor.to, metric.device).items():
+        setattr(metric, name, value)
+    metric._computed = None
+
+
+def _merged(metric: Metric, workers: list[States]) -> States:
+    """Returns one worker's states that are those of all."""
+    merged: States = {_COUNT: sum(states[_COUNT] for states in workers)}
+    for name, reduce in metric._reductions.items():
+        values = [states[name] for states in workers]
+        if isinstance(values[0], list):
+            every = [tensor for value in values for tensor in value]
+            merged[name] = [reduce(every)] if every and reduce is not None else every
+        else:
+            merged[name] = torch.stack(values) if reduce is None else reduce(torch.stack(values))
+    return merged
