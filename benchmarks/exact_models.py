@@ -2,7 +2,8 @@
 
     python benchmarks/exact_models.py [--only NAME ...] > benchmarks/exact_models.md
 
-The models of exact_same.py keep their bits, those of exact_state.py and exact_process.py do not. Each is trained on one process
+The models of exact_same.py keep their bits, those of exact_state.py and exact_process.py do not; some of these are refused in one
+line, before a step. Each is trained on one process
 and on two, without the check, and the weights and buffers of all processes are compared: that is the truth. The check's verdict
 is to agree with it, and to name the place that the model's file has for it. Exit code 1 where one does not.
 """
@@ -30,6 +31,7 @@ from omegaconf import DictConfig, open_dict
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
 from lockstep.extras.parity.processes import Processes
 from lockstep.extras.parity.verdict import parity
 from lockstep.runs.composition import compose
@@ -90,12 +92,16 @@ def hashes(names: Sequence[str], folder: Path) -> dict[str, set[str]]:
 
 
 def train(names: Sequence[str], size: int, folder: Path) -> dict[str, str]:
-    """Returns a hash of the weights and buffers that each model ends with, in this process."""
+    """Returns a hash of the weights and buffers that each model ends with, in this process; or the line that refuses it."""
     ends = {}
     for name in names:
         cfg = composed(name, size, [*QUIET, f"trainer.max_steps={STEPS}", f"run_dir={folder}/{size}/{name}"])
         datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
-        trainer.fit(model, datamodule)
+        try:
+            trainer.fit(model, datamodule)
+        except ConfigError as error:
+            ends[name] = str(error)
+            continue
         digest = hashlib.sha256()
         for tensor in model.state_dict().values():
             digest.update(tensor.numpy().tobytes())
@@ -111,6 +117,10 @@ def composed(name: str, size: int, more: list[str], config_name: str = "train") 
 
 
 def row(name: str, truth: set[str], processes: Processes) -> bool:
+    if hasattr(MODELS[name], "refused"):
+        right = is_refused(name, truth)
+        print(f"| {name} | none | refused | {'yes' if right else 'NO'} | {' '.join(truth)} |", flush=True)
+        return right
     equal, place = verdict(name, processes)
     right = is_right(name, len(truth) == 1, equal, place)
     words = ["identical" if same else "not identical" for same in (len(truth) == 1, equal)]
@@ -123,6 +133,13 @@ def verdict(name: str, processes: Processes) -> tuple[bool, str]:
     said: list[str] = []
     equal = parity(lambda more: composed(name, 2, [f"parity.steps={STEPS}", *more], "parity"), said.append, processes)
     return equal, " ".join(line for line in said[-1].splitlines() if line.startswith(("Where: ", "Why: ")))
+
+
+def is_refused(name: str, lines: set[str]) -> bool:
+    """Do all processes refuse it in the one line that it has?"""
+    model: Any = MODELS[name]
+    (line, *others) = lines
+    return not others and "\n" not in line and line.startswith(f"trainer.exact={WORKERS}: {name} {model.refused}")
 
 
 def is_right(name: str, truth: bool, equal: bool, place: str) -> bool:

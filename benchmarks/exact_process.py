@@ -112,7 +112,7 @@ class NoSeed(Model):
 
 
 class GatheredLoss(Model):
-    place, reads = "", PROCESS
+    refused = "calls self.all_gather within a step"
 
     def loss(self, batch: Any) -> Any:
         features = functional.normalize(self.net(self.numbers(batch)))
@@ -132,29 +132,6 @@ class ReducedByHand(Model):
 
     def middle(self) -> nn.Module:
         return self.Centre()
-
-
-class NoiseInOptimizer(Model):
-    place, reads = "the optimizer", PROCESS
-
-    class Langevin(torch.optim.SGD):
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-            loss = super().step(closure)
-            for parameter in self.param_groups[0]["params"]:
-                parameter.add_(torch.randn_like(parameter), alpha=1e-3)
-            return loss
-
-    def configure_optimizers(self) -> Any:
-        return self.Langevin(self.parameters(), lr=0.1)
-
-
-class NoiseInGradients(Model):
-    place, reads = "what changes gradients before", PROCESS
-
-    def on_after_backward(self) -> None:
-        for parameter in self.parameters():
-            parameter.grad = parameter.grad + 1e-3 * torch.randn_like(parameter)  # pyright: ignore[reportOptionalOperand]
 
 
 class BatchInHook(Model):

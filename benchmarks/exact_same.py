@@ -295,3 +295,73 @@ class WeightedValidation(Model):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         losses = functional.cross_entropy(self.net(self.numbers(batch)), batch.targets, reduction="none")
         self.log("val/loss", (losses * batch.loss_weight).mean(), sync_dist=True)
+
+
+class NoiseInOptimizer(Model):
+    class Langevin(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+            loss = super().step(closure)
+            for parameter in self.param_groups[0]["params"]:
+                parameter.add_(torch.randn_like(parameter), alpha=1e-3)
+            return loss
+
+    def configure_optimizers(self) -> Any:
+        return self.Langevin(self.parameters(), lr=0.1)
+
+
+class NoiseInGradients(Model):
+    def on_after_backward(self) -> None:
+        for parameter in self.parameters():
+            parameter.grad = parameter.grad + 1e-3 * torch.randn_like(parameter)  # pyright: ignore[reportOptionalOperand]
+
+
+class AveragesAfterBatch(Model):
+    """An average of the weights that is kept in a hook, and pulls them."""
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        weights = {name: parameter.detach().clone() for name, parameter in self.named_parameters()}
+        self.average = {name: torch.lerp(getattr(self, "average", weights)[name], weights[name], 0.1) for name in weights}
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                parameter.lerp_(self.average[name], 0.01)
+
+
+class ScaledByGradients(Model):
+    """The loss of a step depends on the gradients of the one before."""
+
+    scale = 1.0
+
+    def loss(self, batch: Any) -> Any:
+        return super().loss(batch) * self.scale
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        norms = [parameter.grad.norm() for parameter in self.parameters() if parameter.grad is not None]
+        self.scale = 1 / (0.5 + float(torch.stack(norms).norm()))
+        self.log("train/scale", self.scale, on_epoch=True)
+
+
+class LeavesBatchesOut(Model):
+    """A step that returns None for some batches, and for all of one."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        return None if batch_idx == 1 or batch.targets[0] == 0 else loss
+
+
+class Closure(Model):
+    """An optimizer that computes the step several times."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=3)
+
+
+class Compiled(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net.compile(backend="aot_eager")
+
+
+class ClippedByHook(Model):
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        self.clip_gradients(optimizer, gradient_clip_val=0.01 * (1 + self.current_epoch), gradient_clip_algorithm="norm")

@@ -240,3 +240,25 @@ class HelperObject(Model):
         inputs = super().numbers(batch)
         self.memory.mean = 0.9 * self.memory.mean + 0.1 * inputs.mean(dim=0)
         return inputs - self.memory.mean
+
+
+class ByHand(Model):
+    """Two optimizers in turn, as a GAN has them."""
+
+    refused = "has automatic_optimization=False"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizers: Any = self.optimizers()
+        for optimizer in optimizers:
+            self.toggle_optimizer(optimizer)
+            optimizer.zero_grad()
+            self.manual_backward(self.loss(batch))
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.net[layer].parameters(), lr=0.1) for layer in (0, 2)], []

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 from omegaconf import DictConfig
 
+from lockstep.build import build_trainer
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.runs.validation import validated
 
@@ -46,3 +48,13 @@ def test_the_batch_is_that_of_all_workers_at_any_number_of_processes(compose: Co
     validated(cfg)
     assert cfg.trainer.strategy._target_ == "lockstep.trainer.strategies.DDP"
     assert "exact" not in cfg.trainer
+
+
+def test_without_its_event_the_key_is_null(compose: Compose) -> None:
+    for exact, line in (("null", None), ("2", "trainer.exact=2: no such argument")):
+        cfg = compose("trainer=cpu", "~callbacks", "logger=csv", "events.exact=null", f"trainer.exact={exact}")
+        if line is None:
+            build_trainer(cfg, Plan.from_config(cfg))
+            continue
+        with pytest.raises(ConfigError, match=line):
+            build_trainer(cfg, Plan.from_config(cfg))

@@ -20,6 +20,7 @@ SOME = [
     "OwnGenerator",
     "RankInBackward",
     "NoiseInOptimizer",
+    "WorldSizeInRate",
     "CentreAfterBatch",
     "Alternates",
 ]

@@ -18,9 +18,16 @@ from lockstep.errors import ConfigError
 from lockstep.extras.exact.lightning_internals import exact_terms
 
 pytest.importorskip("lockstep.extras.plain_lightning")
-RUN = ("trainer.accelerator=cpu", "trainer.max_epochs=2", "trainer.exact=4", "test=false", "logger=csv", "max_processes_per_core=4")
+RUN = (
+    "trainer.accelerator=cpu",
+    "trainer.max_epochs=2",
+    "trainer.exact=4",
+    "test=false",
+    "logger=csv",
+    "max_processes_per_core=4",
+)
 RUN += ("trainer.enable_progress_bar=false", "guards.watchdog=null", "trainer.log_every_n_steps=1", "callbacks.progress=null")
-RUN += ("optimized_mode=min", "datamodule=none")
+RUN += ("optimized_mode=min", "datamodule=none", "max_processes_per_core=4")
 DATA = {"_target_": "plain_modules.Ragged"}
 CASES: dict[str, tuple[str, Any, str]] = {
     "ragged": ("Plain", DATA, "val/error"),
