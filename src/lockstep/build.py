@@ -1,6 +1,5 @@
 """From a composed config to the three objects of a run."""
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from lockstep.trainer.known_warnings import drop_commentary, ignore_warnings_abo
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
 from lockstep.trainer.loggers import CSVLogger
 
-_OF_TRAINER = inspect.signature(Trainer).parameters
 _WITHOUT_A_SPEC = (
     "has no `spec`, the shape of its inputs and the number of outputs, which a lockstep.models.Task needs; "
     "accepted is a lockstep.datamodules.DataModule, or model._target_ as a LightningModule of your own"
@@ -104,12 +102,10 @@ def _check_test_data(model: LightningModule, datamodule: LightningDataModule | N
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:
     """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of its own
     checkpoint, from which it goes on."""
-    settings = _plain(cfg, "trainer")
+    known = Trainer.__init__.__annotations__  # null elsewhere is the option of an entry of `events` that is null, too
+    settings = {name: value for name, value in _plain(cfg, "trainer").items() if name in known or value is not None}
     del settings["sync_batchnorm"]  # it is the model's; see build
-    for name in [name for name, value in settings.items() if value is None and name not in _OF_TRAINER]:
-        del settings[name]  # it is of an entry of `events` that is null
-    if settings.get("num_sanity_val_steps") is None:  # a Task says in the config what it logs
-        settings["num_sanity_val_steps"] = 0
+    settings["num_sanity_val_steps"] = settings.get("num_sanity_val_steps") or 0  # a Task says in the config what it logs
     io = construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))
     strategy = construct("trainer.strategy", settings.pop("strategy"), {"world_size": plan.world_size})
     settings |= {"accelerator": plan.accelerator, "devices": list(plan.device_ids) if plan.device_ids else plan.devices}

@@ -1,14 +1,9 @@
 """What `trainer.exact=V` means for the config of a run."""
 
-from typing import Any
-
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lockstep.config.targets import buildable
-from lockstep.errors import config_error
 from lockstep.runs.events import RunEvents
-
-_PACKAGE = __name__.rpartition(".")[0]
 
 
 @buildable
@@ -29,65 +24,7 @@ class VirtualWorkers(RunEvents):
         with read_write(config), open_dict(config):
             del config.trainer.exact
             if workers is not None:
-                _check(config, workers)
-                for key, value in self._settings(config, workers).items():
+                from lockstep.extras.exact.settings import settings
+
+                for key, value in settings(config, workers, self.threads).items():
                     OmegaConf.update(config, key, value, merge=False)
-
-    def _settings(self, config: DictConfig, workers: int) -> dict[str, Any]:
-        kept = {name: config.trainer.strategy[name] for name in ("timeout", "process_group_backend")}
-        strategy: dict[str, Any] = {"_target_": f"{_PACKAGE}.strategy.Exact", "workers": workers, "threads": self.threads}
-        return {
-            "trainer.strategy": strategy | kept,
-            "trainer.sync_batchnorm": False,  # each worker has its own statistics
-            "trainer.deterministic": config.trainer.get("deterministic") or True,
-            "guards.exact": {"_target_": f"{_PACKAGE}.metrics.WorkerMetrics", "workers": workers},
-            "guards.equivalence": None,  # it looks for what keeps DDP from giving the result of one process
-            **({} if _has_plain_data(config) else {"datamodule.global_batch_size": _global_batch_size(config, workers)}),
-            **({"parity.tolerance": 0, "parity.precision": "run"} if _takes_default_tolerance(config) else {}),
-        }
-
-
-def _has_plain_data(config: DictConfig) -> bool:
-    """Are there loaders of the module's own, or a LightningDataModule that knows nothing of this package?"""
-    return config.datamodule is None or "global_batch_size" not in config.datamodule
-
-
-def _global_batch_size(config: DictConfig, workers: int) -> int:
-    return config.datamodule.global_batch_size or config.datamodule.batch_size * workers
-
-
-def _takes_default_tolerance(config: DictConfig) -> bool:
-    """Is it scripts/parity.py's config, and is the tolerance that of a control? Here there are none: bits are compared."""
-    return "parity" in config and OmegaConf.select(config, "parity.tolerance") is None
-
-
-def _check(config: DictConfig, workers: Any) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1 or workers & (workers - 1):
-        raise config_error("trainer.exact", workers, "accepted is a power of two, the number of virtual workers, or null")
-    devices, nodes = (OmegaConf.select(config, f"trainer.{name}") for name in ("devices", "num_nodes"))
-    if isinstance(devices, int) and isinstance(nodes, int) and (workers % max(1, devices * nodes)):
-        why = f"trainer.exact={workers} is not divided by {devices * nodes} process(es)"
-        raise config_error("trainer.devices", devices, f"{why}; accepted is a divisor of {workers}")
-    accepted = {
-        "trainer.strategy._target_": "lockstep.trainer.strategies.DDP",
-        "trainer.strategy.communication": None,
-        "trainer.accumulate_grad_batches": 1,  # the virtual workers of a process are what it accumulates
-    }
-    for key, only in accepted.items():
-        if (value := OmegaConf.select(config, key)) != only:
-            raise config_error(
-                key, value, f"trainer.exact={workers} is given; accepted with it is {'null' if only is None else only}"
-            )
-    if OmegaConf.select(config, "guards.randomness") is None:
-        raise config_error("guards.randomness", "null", "counts what trainer.exact draws by worker; accepted is the guard")
-    if _has_plain_data(config):
-        if config.get("lr_scaling", "none") != "none":
-            why = f"with trainer.exact={workers} the loaders of plain Lightning code alone know the global batch"
-            raise config_error("lr_scaling", config.lr_scaling, f"{why}; accepted is none")
-        return
-    batch_size, total = (OmegaConf.select(config, f"datamodule.{name}") for name in ("batch_size", "global_batch_size"))
-    if total is None and not isinstance(batch_size, int):
-        needs = f"is of each of the {workers} virtual workers of trainer.exact; accepted is a number of samples"
-        raise config_error("datamodule.batch_size", batch_size, needs)
-    if isinstance(total, int) and total % workers:
-        raise config_error("datamodule.global_batch_size", total, f"accepted is a multiple of trainer.exact={workers}")
