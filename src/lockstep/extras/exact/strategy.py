@@ -233,7 +233,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     def _share(self, batch: Any, index: int) -> Share:
         """What a worker has of this process's batch, as new tensors: their place in memory then is that of any other number of
-        processes, too. Its samples weigh as many times as much in the mean over workers as in that over processes."""
+        processes, too. In training its samples weigh as many times as much in the mean over workers as in that over processes."""
         if self.shares is not None:
             return self.shares[index]
         samples, own = samples_in(batch), self._own_workers
@@ -242,7 +242,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
             return tensor[index::own].clone(memory_format=torch.contiguous_format) if tensor.shape[:1] == (samples,) else tensor
 
         share = apply_to_collection(batch, Tensor, cut)
-        if isinstance(share, Batch):
+        if isinstance(share, Batch) and self._trainer.training:
             share = share._replace(loss_weight=share.loss_weight * own)
         return Share(share, samples_in(share) or 0, samples or 0)
 
