@@ -1,7 +1,12 @@
 """What the arguments of the callback accept."""
 
-from lockstep.config.rules import integer, number
+from lockstep.config.rules import integer, number, one_of
 
 RULES = {
-    "NoiseScale": {"every_n_steps": integer(1), "every_n_steps_alone": integer(1), "decay": number(0, 0.9999)},
+    "NoiseScale": {
+        "every_n_steps": integer(1),
+        "every_n_steps_alone": integer(1),
+        "decay": number(0, 0.9999),
+        "geometry": one_of("euclidean", "optimizer"),
+    },
 }

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,11 +57,19 @@ class NoiseScale(Monitor, Callback):
     unbiased estimates of |G|^2 and tr(Sigma); each is smoothed, then they are divided. Gradients are only looked at: training is
     the same to the bit. Halves take another backward pass, and for its time the memory of another set of gradients.
 
+    geometry: with `optimizer`, gradients of Adam and AdamW are measured as these scale them: |g|^2 is the sum of
+    g_i^2 / (sqrt(v_i) + eps), v the optimizer's second moment before the step, so that it is tr(P Sigma) / G P G. Those of other
+    optimizers are measured as with `euclidean`. The first step, which has no second moment yet, is not sampled then.
+
     Where BatchNorm couples samples there is no gradient of a single one; what a part then adds to the step's gradient counts.
     """
 
-    def __init__(self, every_n_steps: int = 40, every_n_steps_alone: int = 100, decay: float = 0.95) -> None:
+    def __init__(
+        self, every_n_steps: int = 40, every_n_steps_alone: int = 100, decay: float = 0.95, geometry: str = "euclidean"
+    ) -> None:
         self.every_n_steps, self.every_n_steps_alone, self.decay = every_n_steps, every_n_steps_alone, decay
+        self.geometry = geometry
+        self._metric: dict[Tensor, Tensor] = {}  # of a parameter: what its gradient is multiplied by before its norm
         self.smoothed = Smoothed()
         self._every = 0  # steps; 0: none is sampled
         self._has_halves = False
@@ -101,13 +110,15 @@ class NoiseScale(Monitor, Callback):
         self._every = 0 if reason else self.every_n_steps_alone if self._has_halves else self.every_n_steps
 
     def _is_sampled(self, trainer: Trainer) -> bool:
-        return self._every > 0 and trainer.global_step % self._every == 0
+        first = 1 if self.geometry == "optimizer" else 0
+        return self._every > 0 and trainer.global_step >= first and trainer.global_step % self._every == 0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if not self._is_sampled(trainer):
             return
         if begins_step(trainer, batch_idx):
             self._parts.clear()
+            self._metric = _metric(trainer.optimizers) if self.geometry == "optimizer" else {}
         self._batch = batch
         if self._has_halves:
             self._handles.append(pl_module.register_forward_hook(lambda _, __, outputs: self._outputs.append(outputs)))
@@ -120,11 +131,15 @@ class NoiseScale(Monitor, Callback):
             self._remove_hooks()
             self._first_half = self._of_first_half(loss, parameters)
         else:  # a leaf's hook is called with what this backward adds to its gradient, before DDP has it
-            self._handles += [parameter.register_hook(self._keep_norm) for parameter in parameters]
+            self._handles += [parameter.register_hook(partial(self._keep_norm, parameter)) for parameter in parameters]
 
     @watched
-    def _keep_norm(self, gradient: Tensor) -> None:
-        self._norms.append(_norm(gradient))
+    def _keep_norm(self, parameter: Tensor, gradient: Tensor) -> None:
+        self._norms.append(self._norm(parameter, gradient))
+
+    def _norm(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        factor = self._metric.get(parameter)
+        return _norm(gradient if factor is None else gradient * factor)
 
     def _of_first_half(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """What the first half of the samples adds to each parameter's gradient, through the outputs that the loss is of; nothing
@@ -151,10 +166,10 @@ class NoiseScale(Monitor, Callback):
         self._norms, self._first_half = [], []
 
     def _halves(self) -> Iterator[tuple[list[Tensor], int]]:
-        pairs = [(parameter.grad, half) for parameter, half in self._first_half if parameter.grad is not None]
+        pairs = [(parameter, half) for parameter, half in self._first_half if parameter.grad is not None]
         samples = len(self._batch.ids)
-        yield [_norm(half) for _, half in pairs], samples // 2
-        yield [_norm(whole - half) for whole, half in pairs], samples - samples // 2
+        yield [self._norm(parameter, half) for parameter, half in pairs], samples // 2
+        yield [self._norm(parameter, parameter.grad - half) for parameter, half in pairs], samples - samples // 2
 
     def release(self) -> None:
         self._remove_hooks()
@@ -192,7 +207,7 @@ class NoiseScale(Monitor, Callback):
     def _own_sums(self, trainer: Trainer, model: LightningModule) -> Tensor:
         """Samples * |mean gradient|^2, 1, samples: summed over this process's parts of the step. A sample counts in a part's
         gradient with loss_weight / accumulation, and in its mean with 1 / samples."""
-        norms = [_norm(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+        norms = [self._norm(parameter, parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
         self._whole = float(_squared(norms)) if norms else None  # the step is left out: its gradients were not finite
         accumulate = trainer.accumulate_grad_batches
         rows = [(float(square) * (accumulate / weight) ** 2 / samples, 1, samples) for square, samples, weight in self._parts]
@@ -211,6 +226,18 @@ def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | No
     if has_halves and any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
         return "a compiled net can't be passed backward twice; accepted is trainer.accumulate_grad_batches=2 or more processes"
     return None
+
+
+def _metric(optimizers: Sequence[Optimizer]) -> dict[Tensor, Tensor]:
+    """The square root of what an Adam divides by, of each parameter that one has stepped."""
+    groups = [(optimizer.state, group) for optimizer in optimizers for group in optimizer.param_groups if "betas" in group]
+    states = [
+        (state[one], group, one) for state, group in groups for one in group["params"] if "exp_avg_sq" in state.get(one, {})
+    ]
+    return {
+        one: ((state["exp_avg_sq"] / (1 - group["betas"][1] ** state["step"])).sqrt() + group["eps"]).rsqrt()
+        for state, group, one in states
+    }
 
 
 def _norm(gradient: Tensor) -> Tensor:
