@@ -45,7 +45,7 @@ def save(folder: Path) -> None:
 def losses(cfg: DictConfig, plan: Plan) -> dict[str, float]:
     """Of a branch: the last point of the smallest batch's is as many samples after its first one, but for one, as it is long."""
     at = list(cfg.callbacks.plan.at)
-    if cfg.fork is None or len(at) < 2:
+    if len(at) < 2:
         return dict.fromkeys(map(str, at), 1.0)
     is_smallest = plan.global_batch_size == SMALLEST
     distance = at[-1] - at[-2]
