@@ -9,6 +9,8 @@ is to agree with it, and to name the place that the model's file has for it. Exi
 """
 
 import argparse
+import copy
+import functools
 import hashlib
 import inspect
 import json
@@ -95,7 +97,8 @@ def train(names: Sequence[str], size: int, folder: Path) -> dict[str, str]:
     """Returns a hash of the weights and buffers that each model ends with, in this process; or the line that refuses it."""
     ends = {}
     for name in names:
-        cfg = composed(name, size, [*QUIET, f"trainer.max_steps={STEPS}", f"run_dir={folder}/{size}/{name}"])
+        cfg = composed(name, size, [*QUIET, f"trainer.max_steps={STEPS}"])
+        cfg.run_dir = f"{folder}/{size}/{name}"
         datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
         try:
             trainer.fit(model, datamodule)
@@ -110,10 +113,16 @@ def train(names: Sequence[str], size: int, folder: Path) -> dict[str, str]:
 
 
 def composed(name: str, size: int, more: list[str], config_name: str = "train") -> DictConfig:
-    cfg = compose(*RUN, f"trainer.devices={size}", *more, config_name=config_name)
+    cfg = copy.deepcopy(_composed(config_name, *RUN, f"trainer.devices={size}", *more))
     with open_dict(cfg):
         cfg.model = {"_target_": f"{MODELS[name].__module__}.{name}"}
     return cfg
+
+
+@functools.cache
+def _composed(config_name: str, *overrides: str) -> DictConfig:
+    """Once for all models, which are put into it: it takes as long as their training."""
+    return compose(*overrides, config_name=config_name)
 
 
 def row(name: str, truth: set[str], processes: Processes) -> bool:

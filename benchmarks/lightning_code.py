@@ -7,6 +7,8 @@ weights at the end and the logged metrics of every epoch are compared with those
 difference only what it can't know, scripts/parity.py is asked for the cause.
 """
 
+import copy
+import functools
 import logging
 import os
 import platform
@@ -96,12 +98,18 @@ def trained(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[st
 
 def _composed(kind: str, world_size: int, more: Sequence[str] = (), **how: Any) -> Any:
     module, data = KINDS[kind]
-    cfg: Any = compose(*OVERRIDES, f"trainer.devices={world_size}", "optimized_metric=val_loss", *more, **how)
+    cfg: Any = copy.deepcopy(_options(world_size, *more, **how))
     size = {"batch_size": BATCH // world_size}
     with open_dict(cfg):
         cfg.model = {"_target_": f"lightning_modules.{module.__name__}"} | (size if data is None else {})
         cfg.datamodule = None if data is None else {"_target_": f"lightning_modules.{data.__name__}"} | size
     return cfg
+
+
+@functools.cache
+def _options(world_size: int, *more: str, **how: Any) -> Any:
+    """Composed once for all kinds, which are put into it: it takes as long as their training."""
+    return compose(*OVERRIDES, f"trainer.devices={world_size}", "optimized_metric=val_loss", *more, **how)
 
 
 def trained_by_stock(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[str]]:
