@@ -68,7 +68,7 @@ class Recorder(Callback):
         if not self._in_step:
             self._in_step, self._observed, self._losses, self._samples = True, {}, [], []
             self.begins(trainer, pl_module, "step")
-        self._samples.append(fingerprints(batch))
+        self._samples += [fingerprints(part) for part in _parts(trainer, batch)]
         self.facts["tokens"] |= any(ignored for _, ignored in count_tokens(batch).values())
         self._generators = states(pl_module.device)
 
@@ -134,7 +134,7 @@ class Recorder(Callback):
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        self._samples.append(fingerprints(batch, f"loader {dataloader_idx}"))
+        self._samples += [fingerprints(part, f"loader {dataloader_idx}") for part in _parts(trainer, batch)]
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         stage, metrics = _stage(trainer), self._logged(trainer, pl_module)
@@ -184,6 +184,12 @@ def divide(model: LightningModule, state: Mapping[str, Any]) -> tuple[dict[str, 
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     parameters = {name: value for name, value in state.items() if name in names}
     return parameters, {name: value for name, value in state.items() if name not in names}
+
+
+def _parts(trainer: Any, batch: Any) -> list[Any]:
+    """Returns what a process has of a batch: a strategy of virtual workers may hold it in `shares`."""
+    shares = getattr(trainer.strategy, "shares", None)
+    return [batch] if shares is None else [share.batch for share in shares if share.samples]
 
 
 def _stage(trainer: Trainer) -> str:

@@ -93,7 +93,7 @@ class Sides:
             raise config_error("trainer.devices", cfg.trainer.devices, "one process is the reference; accepted is 2 or more")
         reference = made(cfg) if made is not None else compose(against.split())
         reference_plan = Plan.from_config(reference)
-        if plan.global_batch_size != reference_plan.global_batch_size:
+        if plan.global_batch_size != reference_plan.global_batch_size and not _has_batches_of_workers(cfg):
             sizes = f"{plan.global_batch_size} and {reference_plan.global_batch_size}"
             raise config_error("parity.against", against, f"the sides take {sizes} samples a step; set global_batch_size")
         # where precisions are what is compared, each side keeps its own
@@ -136,13 +136,21 @@ class Sides:
         return 2 * Plan.from_config(self.reference).world_size + Plan.from_config(self.other).world_size
 
 
+def _has_batches_of_workers(cfg: DictConfig) -> bool:
+    """Do loaders of plain Lightning code make the batches of virtual workers?"""
+    has_workers = OmegaConf.select(cfg, "trainer.strategy.workers") is not None
+    return has_workers and OmegaConf.select(cfg, "datamodule.global_batch_size") is None
+
+
 def as_one_process(cfg: DictConfig, parts: int | None = None) -> DictConfig:
     """The same training on one process: the same global batches, accumulated in so many parts, or in as many as they are."""
     plan, one = Plan.from_config(cfg), deepcopy(cfg)
     parts = parts or plan.accumulate_grad_batches
     one.trainer.accumulate_grad_batches = parts
     one.trainer.devices, one.trainer.num_nodes = list(plan.device_ids[:1]) if plan.device_ids else 1, 1
-    if plan.global_batch_size is None:
+    if _has_batches_of_workers(cfg):
+        pass  # they are the same on any number of processes
+    elif plan.global_batch_size is None:
         OmegaConf.update(one, "interventions", {"larger_batches": plan.data_parallel_size}, force_add=True)
     elif "global_batch_size" in one.datamodule:
         one.datamodule.global_batch_size = plan.global_batch_size

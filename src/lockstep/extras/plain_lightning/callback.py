@@ -57,6 +57,8 @@ class PlainLightning(Callback):
         results, samples_trained, train_time, train_cpu_time: as of a Task.
     """
 
+    same, not_known = _SAME, NOT_KNOWN
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.causes: list[str] = []
@@ -142,7 +144,7 @@ class PlainLightning(Callback):
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None and not isinstance(part, Task | DataModule)]
         names = " and ".join(type(part).__name__ for part in parts)
-        several = f" {_SAME} Not known: {NOT_KNOWN}; scripts/parity.py finds them." if trainer.world_size > 1 else ""
+        several = f" {self.same} Not known: {self.not_known}; scripts/parity.py finds them." if trainer.world_size > 1 else ""
         log.info(f"{names}: plain Lightning.{several} {_WITHIN}")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
