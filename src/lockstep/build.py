@@ -16,8 +16,7 @@ from lockstep.callbacks import LastCheckpoint, Ranks, SteppedRate
 from lockstep.callbacks.first_validation import FirstValidation
 from lockstep.config.construct import Factory, construct
 from lockstep.config.plan import Plan
-from lockstep.config.targets import Trust
-from lockstep.config.trust import check_targets, get_trust
+from lockstep.config.targets import ALLOW, Trust
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
@@ -43,8 +42,11 @@ def build(
 
     `checkpoint` is what the trainer will be fitted from: the run's own, or another one's that it begins from."""
     drop_commentary()
-    trust = get_trust(cfg)
-    if trust is not None:
+    trust: Trust | None = None
+    if OmegaConf.select(cfg, ALLOW) is not None:  # it was read from a directory
+        from lockstep.config.trust import check_targets, get_trust
+
+        trust = get_trust(cfg)
         check_targets(cfg, trust)
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)

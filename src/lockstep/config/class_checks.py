@@ -20,8 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
 from lockstep.config.rules import Rule
-from lockstep.config.targets import is_project_module
-from lockstep.config.trust import source_directory, targets_in
+from lockstep.config.targets import is_project_module, source_directory, targets_in
 
 Check = Callable[[DictConfig, str, Plan], None]
 _PACKAGE = __name__.partition(".")[0]

@@ -24,13 +24,6 @@ def rate_key(model: Mapping[str, Any]) -> str | None:
     return next((name for name in ("lr", "learning_rate") if isinstance(model.get(name), int | float)), None)
 
 
-@dataclass(frozen=True)
-class TargetNodes:
-    """The nodes that a run is planned for, where they are not this machine. gpus: of each node."""
-
-    gpus: int
-
-
 def visible_gpus() -> int:
     """Returns how many GPUs CUDA_VISIBLE_DEVICES leaves, without creating a CUDA context."""
     if not any(Path(file).exists() for file in CUDA_DRIVERS):
@@ -58,17 +51,16 @@ class Plan:
     scaled: Mapping[str, Any] = field(default_factory=dict)  # options of the optimizer, besides lr, that follow from the batch
 
     @classmethod
-    def from_config(
-        cls, cfg: DictConfig, started: tuple[int, int] | None = None, target_nodes: TargetNodes | None = None
-    ) -> "Plan":
+    def from_config(cls, cfg: DictConfig, started: tuple[int, int] | None = None, node_gpus: int | None = None) -> "Plan":
         """`started` are the processes of each node, and the nodes, where torchrun or srun has started them: what is auto takes
-        these. Raises ConfigError where the config asks for devices that are not there or batches that do not divide."""
-        accelerator, devices, device_ids = _devices(cfg.trainer, started, target_nodes)
+        these. `node_gpus` are those of each node that the run is planned for, None for this machine. Raises ConfigError where the
+        config asks for devices that are not there or batches that do not divide."""
+        accelerator, devices, device_ids = _devices(cfg.trainer, started, node_gpus)
         num_nodes = (started[1] if started else 1) if cfg.trainer.num_nodes == AUTO else cfg.trainer.num_nodes
         world_size = devices * num_nodes
-        if target_nodes is None:
+        if node_gpus is None:
             _check_cores("datamodule.num_workers", OmegaConf.select(cfg, "datamodule.num_workers") or 0, cfg)
-        if accelerator == "cpu" and target_nodes is None:
+        if accelerator == "cpu" and node_gpus is None:
             _check_cores("trainer.devices", devices, cfg)
         tensor_parallel_size = _tensor_parallel_size(cfg, world_size)
         accumulate = cfg.trainer.accumulate_grad_batches
@@ -133,12 +125,12 @@ def _check_cores(key: str, processes: int, cfg: DictConfig) -> None:
 
 
 def _devices(
-    trainer: DictConfig, started: tuple[int, int] | None, target_nodes: TargetNodes | None
+    trainer: DictConfig, started: tuple[int, int] | None, node_gpus: int | None
 ) -> tuple[str, int, tuple[int, ...] | None]:
     gpus = 0
     if trainer.accelerator in ("auto", "gpu", "cuda"):
-        gpus = visible_gpus() if target_nodes is None else target_nodes.gpus
-    where = "this machine shows" if target_nodes is None else "a node has"
+        gpus = visible_gpus() if node_gpus is None else node_gpus
+    where = "this machine shows" if node_gpus is None else "a node has"
     if trainer.accelerator in ("gpu", "cuda") and gpus == 0:
         raise config_error("trainer.accelerator", trainer.accelerator, f"{where} no GPU; accepted is cpu or auto")
     if trainer.accelerator == "mps" and sys.platform != "darwin":

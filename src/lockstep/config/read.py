@@ -10,8 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from lockstep.config.overrides import override_key, quote, sets_hydra, split_flags
-from lockstep.config.targets import is_project_path
-from lockstep.config.trust import ALLOW
+from lockstep.config.targets import ALLOW, is_project_path
 from lockstep.errors import config_error
 from lockstep.places import CONF, project
 

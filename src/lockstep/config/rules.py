@@ -24,17 +24,17 @@ class Rule:
         return Rule(f"{self.words}, or auto", lambda value: value == "auto" or self.test(value))
 
 
-def _is_int(value: object) -> bool:
+def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:
-    return _is_int(value) or isinstance(value, float)
+    return is_int(value) or isinstance(value, float)
 
 
 def integer(least: int, most: float = float("inf")) -> Rule:
     bounds = f"of at least {least}" if most == float("inf") else f"between {least} and {most}"
-    return Rule(f"accepted is an integer {bounds}", lambda v: _is_int(v) and least <= v <= most)
+    return Rule(f"accepted is an integer {bounds}", lambda v: is_int(v) and least <= v <= most)
 
 
 def number(least: float, most: float = float("inf")) -> Rule:

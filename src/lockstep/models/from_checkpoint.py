@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config.targets import Trust
 from lockstep.errors import ConfigError, config_error
 from lockstep.models.from_config import build_model
 
@@ -26,12 +25,14 @@ def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
     A checkpoint says what it is built of. It can name classes that this package, torch, torchvision, torchmetrics and the project
     have for that, and what is defined in the modules of `allow`: whatever else it names is refused, not run.
     """
+    from lockstep.config.trust import TrustedTargets
+
     path = Path(checkpoint)
     model_config = read_checkpoint("checkpoint", path).get("hyper_parameters")
     if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
         raise config_error("checkpoint", path, _NO_CONFIG)
     try:
-        model = build_model(model_config, trust=Trust.for_checkpoint(path, allow))
+        model = build_model(model_config, trust=TrustedTargets.for_checkpoint(path, allow))
     except ConfigError as error:
         raise config_error("checkpoint", path, str(error)) from error
     except Exception as error:  # whatever a constructor says to nonsense

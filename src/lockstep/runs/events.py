@@ -17,7 +17,7 @@ from lockstep.atomic_files import Stamp, read_stamp
 from lockstep.config.construct import construct
 from lockstep.config.overrides import override_key, split_flags, unquote
 from lockstep.config.plan import Plan
-from lockstep.config.trust import get_trust
+from lockstep.config.targets import ALLOW, Trust
 from lockstep.errors import config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import register_resolvers
@@ -117,7 +117,11 @@ class Subscribers:
         for name, node in nodes.items():
             if not isinstance(node, DictConfig | None):
                 raise config_error(f"events.{name}", node, "accepted is a group with a _target_, or null")
-        trust = get_trust(cfg)
+        trust: Trust | None = None
+        if OmegaConf.select(cfg, ALLOW) is not None:  # it was read from a directory
+            from lockstep.config.trust import get_trust
+
+            trust = get_trust(cfg)
         plain: dict[str, Any] = {name: OmegaConf.to_container(nodes[name]) for name in nodes if nodes[name] is not None}
         return cls({name: construct(f"events.{name}", node, trust=trust) for name, node in plain.items()})
 

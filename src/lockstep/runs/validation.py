@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lockstep import console
 from lockstep.config.checks import check
 from lockstep.config.class_checks import check_classes
-from lockstep.config.plan import Plan, TargetNodes
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
@@ -55,11 +55,11 @@ class Prepared:
         return cls._by_hydra
 
 
-def validated(config: DictConfig, unfilled: bool = False, target_nodes: TargetNodes | None = None) -> tuple[DictConfig, Plan]:
+def validated(config: DictConfig, unfilled: bool = False, node_gpus: int | None = None) -> tuple[DictConfig, Plan]:
     """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
 
     `unfilled`: there may be values that a subscriber replaces when the run begins; the plan is made with others until then.
-    `target_nodes`: where it is to run, and will be started, if that is not here.
+    `node_gpus`: of each node that it is to run on, and will be started on, if that is not here.
     """
     if "hydra" in config and not OmegaConf.is_interpolation(config, "run_dir"):
         raise config_error("run_dir", config.run_dir, f"is for scripts; accepted is hydra.run.dir={config.run_dir}")
@@ -71,9 +71,9 @@ def validated(config: DictConfig, unfilled: bool = False, target_nodes: TargetNo
         OmegaConf.update(planned, key, value)
     check(planned, OmegaConf.select(config, "hydra.runtime.choices") or ())
     rank = this_rank()
-    plan = Plan.from_config(planned, None if rank is None else rank.started, target_nodes)
+    plan = Plan.from_config(planned, None if rank is None else rank.started, node_gpus)
     check_classes(planned, plan)
-    if target_nodes is None:
+    if node_gpus is None:
         _check_launch(plan)
     for subscriber in subscribers:
         subscriber.check(cfg, plan)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from hydra.utils import get_object
 from omegaconf import DictConfig
 
-from lockstep.config.plan import Plan, TargetNodes
+from lockstep.config.plan import Plan
 from lockstep.launchers.settings import read_settings
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
@@ -44,8 +44,8 @@ class Executor(Protocol):
 
     ends_with_sweep: bool
 
-    def target_nodes(self, config: DictConfig) -> TargetNodes | None:
-        """The nodes that a job of this composed config is planned for; None for this machine. Raises ConfigError."""
+    def node_gpus(self, config: DictConfig) -> int | None:
+        """The GPUs of each node that a job of this composed config is planned for; None for this machine. Raises ConfigError."""
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         """What a job takes, for the executor itself and for a person. Raises ConfigError where that is not to be had."""

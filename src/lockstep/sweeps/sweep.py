@@ -17,7 +17,7 @@ from lockstep import console
 from lockstep.config.overrides import config_flags, constants, override_key, quote
 from lockstep.config.plan import Plan
 from lockstep.config.read import Given
-from lockstep.config.trust import ALLOW, targets_in
+from lockstep.config.targets import ALLOW, targets_in
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
@@ -170,7 +170,7 @@ class Sweep:
         full: Any = self.loader.load_sweep_config(self.config, overrides)
         HydraConfig.instance().set_config(full)
         try:
-            cfg, plan = validated(full, unfilled=True, target_nodes=self.executor.target_nodes(full))
+            cfg, plan = validated(full, unfilled=True, node_gpus=self.executor.node_gpus(full))
         finally:
             HydraConfig.instance().set_config(self.config)
         if (origin := Subscribers.compose(cfg).origin(cfg)) is not None:

@@ -6,18 +6,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import YES_NO, Rule, integer, number, one_of
+from lockstep.config.rules import YES_NO, Rule, integer, is_int, number, one_of
 from lockstep.errors import config_error
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_devices(value: Any) -> bool:
     if OmegaConf.is_list(value):
-        return len(value) > 0 and all(_is_int(i) and i >= 0 for i in value) and len(set(value)) == len(value)
-    return value in ("auto", -1) or (_is_int(value) and value >= 1)
+        return len(value) > 0 and all(is_int(i) and i >= 0 for i in value) and len(set(value)) == len(value)
+    return value in ("auto", -1) or (is_int(value) and value >= 1)
 
 
 def _is_duration(value: object) -> bool:
@@ -28,14 +24,14 @@ def _is_duration(value: object) -> bool:
         return False
 
 
-UNENDING = Rule("accepted is an integer of at least 1, or -1 for no limit", lambda v: _is_int(v) and (v >= 1 or v == -1))
+UNENDING = Rule("accepted is an integer of at least 1, or -1 for no limit", lambda v: is_int(v) and (v >= 1 or v == -1))
 AMOUNT = Rule(
     "accepted is a number of batches of at least 1, or a fraction above 0.0 and up to 1.0",
-    lambda v: (_is_int(v) and v >= 1) or (isinstance(v, float) and 0 < v <= 1),
+    lambda v: (is_int(v) and v >= 1) or (isinstance(v, float) and 0 < v <= 1),
 )
 LIMIT = Rule(
     "accepted is a number of batches, or a fraction between 0.0 and 1.0",
-    lambda v: (_is_int(v) and v >= 0) or (isinstance(v, float) and 0 <= v <= 1),
+    lambda v: (is_int(v) and v >= 0) or (isinstance(v, float) and 0 <= v <= 1),
 )
 PRECISIONS = ("32-true", "32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true", "64", 16, 32, 64)
 GRADIENT_SCALER = (16, "16-mixed")  # the precisions in which gradients are scaled

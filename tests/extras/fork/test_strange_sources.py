@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from crafted import COMMAND_LINES, command_line
 
-from lockstep.config.trust import source_directory
+from lockstep.config.targets import source_directory
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
 from lockstep.runs.events import command_to_begin

@@ -8,7 +8,7 @@ import fake_slurm
 import pytest
 from omegaconf import OmegaConf
 
-from lockstep.config.plan import Plan, TargetNodes
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.slurm.launcher import SlurmExecutor
 from lockstep.extras.slurm.settings import SlurmSettings
@@ -30,7 +30,7 @@ from lockstep.runs.composition import compose
     ],
 )
 def test_a_job_asks_for_what_its_processes_need(overrides: list[str], gpus: int, flags: list[str]) -> None:
-    plan = Plan.from_config(compose(*overrides), target_nodes=TargetNodes(gpus))
+    plan = Plan.from_config(compose(*overrides), node_gpus=gpus)
     assert SlurmSettings().flags(plan) == (*flags, "--requeue", "--signal=USR1@120")
     given = SlurmSettings(partition="long", time="1-00:00:00", mem="9G", gres="gpu:a100", warning=60, sbatch=["--no-requeue"])
     more = [flag.replace("gpu:", "gpu:a100:") for flag in flags] + ["--partition=long", "--time=1-00:00:00", "--mem=9G"]
@@ -59,9 +59,9 @@ def test_the_gpus_of_a_node_must_be_given_unless_they_are_not_needed(tmp_path: P
     executor = SlurmExecutor(tmp_path, SlurmSettings())
     config = OmegaConf.create({"trainer": {"accelerator": "auto"}, "hydra": {"launcher": {"gpus_per_node": None}}})
     with pytest.raises(ConfigError, match=r"^hydra.launcher.gpus_per_node=null: accepted is the number of GPUs"):
-        executor.target_nodes(config)
+        executor.node_gpus(config)
     config.trainer.accelerator = "cpu"
-    assert executor.target_nodes(config) == TargetNodes(0)
+    assert executor.node_gpus(config) == 0
 
 
 def test_what_no_node_can_give_is_refused_by_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

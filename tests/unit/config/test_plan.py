@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lockstep.config.plan import Plan, TargetNodes
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 
 
@@ -102,11 +102,11 @@ def test_auto_is_what_has_been_started(accelerator: str, shipped: DictConfig) ->
 
 def test_a_run_elsewhere_has_the_gpus_and_the_cores_of_there(shipped: DictConfig) -> None:
     shipped.trainer.devices = 4
-    assert Plan.from_config(shipped, target_nodes=TargetNodes(gpus=4)).accelerator == "gpu"
+    assert Plan.from_config(shipped, node_gpus=4).accelerator == "gpu"
     shipped.trainer.devices, shipped.max_processes_per_core = 1000, 1
-    assert Plan.from_config(shipped, target_nodes=TargetNodes(gpus=0)).world_size == 1000
+    assert Plan.from_config(shipped, node_gpus=0).world_size == 1000
     with pytest.raises(ConfigError, match=r"trainer.devices=1000: a node has 4 GPU\(s\); accepted is 1 to 4, or trainer=cpu"):
-        Plan.from_config(shipped, target_nodes=TargetNodes(gpus=4))
+        Plan.from_config(shipped, node_gpus=4)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.config.targets import Trust, resolve
+from lockstep.config.targets import resolve
+from lockstep.config.trust import TrustedTargets
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
 from lockstep.models.from_config import build_model
@@ -80,7 +81,7 @@ def test_a_module_of_one_s_own_is_allowed_by_name(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_what_models_are_made_of_is_allowed_in_a_checkpoint(path: str) -> None:
-    assert callable(resolve("model.net", path, Trust.for_checkpoint(Path("a.ckpt"))))
+    assert callable(resolve("model.net", path, TrustedTargets.for_checkpoint(Path("a.ckpt"))))
 
 
 @pytest.mark.parametrize(
@@ -120,4 +121,4 @@ def test_a_checkpoint_of_another_optimizer_or_of_a_later_epoch_is_refused(shippe
 @pytest.mark.parametrize("path", ["torchmetrics.MetricCollection", "torchmetrics.image", "torchmetrics.utilities"])
 def test_what_torchmetrics_has_from_elsewhere_is_not(path: str) -> None:
     with pytest.raises(ConfigError, match=rf"^model.net._target_={path}: "):
-        resolve("model.net", path, Trust.for_checkpoint(Path("a.ckpt")))
+        resolve("model.net", path, TrustedTargets.for_checkpoint(Path("a.ckpt")))

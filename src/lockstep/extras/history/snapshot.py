@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import override_key, quote, split_flags
-from lockstep.config.trust import ALLOW
+from lockstep.config.targets import ALLOW
 from lockstep.errors import ConfigError, config_error
 from lockstep.extras.history.code import FILE, MAX_KIB, GitError, check_out, decode, describe_code, encode, git
 from lockstep.runs.directory import read_folder

@@ -19,7 +19,7 @@ from optuna.trial import Trial, TrialState
 from lockstep.config.construct import Factory, construct
 from lockstep.config.metrics import check_metric
 from lockstep.config.rules import Rule, integer, one_of
-from lockstep.config.trust import ALLOW
+from lockstep.config.targets import ALLOW
 from lockstep.errors import config_error
 from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.space import Space

@@ -13,7 +13,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.config.construct import construct
-from lockstep.config.targets import Trust, buildable
+from lockstep.config.targets import buildable
+from lockstep.config.trust import TrustedTargets
 from lockstep.errors import config_error
 from lockstep.extras.search.files import SEARCH
 from lockstep.sweeps.job_directory import read_metadata
@@ -70,12 +71,12 @@ def load_study(directory: Path) -> optuna.Study:
     )
 
 
-def trusted_parts(directory: Path, allow: Sequence[str] = ()) -> Trust:
+def trusted_parts(directory: Path, allow: Sequence[str] = ()) -> TrustedTargets:
     """What a search that was read from a directory may name."""
     for module, names in _PARTS.items():
         for name in names.split():
             buildable(getattr(module, name))
-    return Trust(("optuna.pruners", "optuna.samplers"), directory, allow)
+    return TrustedTargets(("optuna.pruners", "optuna.samplers"), directory, allow)
 
 
 def summarize(trials: Sequence[FrozenTrial]) -> str:

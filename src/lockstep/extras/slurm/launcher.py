@@ -14,7 +14,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import replace_text, write_json
-from lockstep.config.plan import Plan, TargetNodes
+from lockstep.config.plan import Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, config_error
 from lockstep.extras.slurm import commands
@@ -59,10 +59,10 @@ class SlurmExecutor(Executor):
         self.settings, self.queue = settings, Queue(sweep_dir, settings.poll, withdraws=True)
         self._adopted: dict[str, QueuedAttempt] = {}
 
-    def target_nodes(self, config: DictConfig) -> TargetNodes:
+    def node_gpus(self, config: DictConfig) -> int:
         if OmegaConf.select(config, "trainer.accelerator") == "cpu":
-            return TargetNodes(gpus=0)
-        return TargetNodes(SlurmSettings.from_config(config.hydra.launcher).gpus())
+            return 0
+        return SlurmSettings.from_config(config.hydra.launcher).gpus()
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         return SlurmSettings.from_config(config.hydra.launcher).flags(plan)
