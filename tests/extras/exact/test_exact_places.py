@@ -10,7 +10,7 @@ from fits import become_rank
 from ranks import in_ranks
 
 models = pytest.importorskip("exact_models")
-places = pytest.importorskip("lockstep.extras.parity.places")
+places = pytest.importorskip("lockstep.extras.bit_parity.places")
 processes_of = pytest.importorskip("lockstep.extras.parity.processes")
 sides = pytest.importorskip("lockstep.extras.parity.sides")
 

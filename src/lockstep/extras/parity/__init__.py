@@ -10,10 +10,9 @@
     larger_batches.py  one process takes the batches of several, where loaders alone know their size
     comparison.py      both are trained, and what came of it: the table; tolerances.py
     causes.py          what may make two sides differ; diagnosis.py: confirmed by switching it off
-    tracer.py          hashes of what every module computes, with trainer.exact; places.py: where those of two trainings part
     verdict.py         what is said to a person
 
-`scripts/parity.py` is the command. Nothing else knows this package.
+`scripts/parity.py` is the command. What conf/parity.yaml names in `parity.place` is asked where the bits of two trainings part.
 """
 
 FILES = [

@@ -13,7 +13,7 @@ from lockstep.config.rules import Rule, integer, number, one_of
 from lockstep.errors import config_error
 from lockstep.trainer.checks import PRECISIONS
 
-Role = Literal["lead", "follow", "finish", "alone", "trace"]
+Role = Literal["lead", "follow", "finish", "alone"] | str  # or the path of a Recorder
 AT_THE_END = ("weights", "buffers at the end")  # quantities of trainings that run freely
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.utils import get_class
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, DeviceStatsMonitor, EarlyStopping, LearningRateMonitor, ProgressBar
 from omegaconf import OmegaConf
@@ -26,7 +27,6 @@ from lockstep.extras.parity.larger_batches import take_larger_batches
 from lockstep.extras.parity.recorder import BatchRecorder, Observed, Recorder, divide, state
 from lockstep.extras.parity.records import Records
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Training
-from lockstep.extras.parity.tracer import Tracer
 from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.guard import PlainLightningGuard
 from lockstep.models.task import Task
@@ -42,11 +42,12 @@ _UNWANTED = (
 
 def train(training: Training, patience: float) -> Findings:
     """`lead` and `follow` run at the same time; `finish` trains freely, afterwards, and compares the state it ends with; `alone`
-    and `trace` compare nothing."""
+    compares nothing. Another extra's role is the path of its own Recorder."""
     cfg: Any = OmegaConf.create(training.config)
     plan = Plan(**training.plan)
     datamodule, model, trainer = build(cfg, plan)
-    kind = {"lead": Leader, "follow": Follower, "finish": Finisher, "alone": BatchRecorder, "trace": Tracer}[training.role]
+    kinds = {"lead": Leader, "follow": Follower, "finish": Finisher, "alone": BatchRecorder}
+    kind: Any = kinds.get(training.role) or get_class(training.role)
     PlainLightningGuard(cfg.seed).attach(trainer, model, datamodule)
     recorder = kind(cfg.interventions, Records(Path(training.folder), training.subfolder))
     wanted: list[Any] = [callback for callback in trainer.callbacks if not isinstance(callback, _UNWANTED)]  # pyright: ignore
@@ -57,7 +58,7 @@ def train(training: Training, patience: float) -> Findings:
     with applied(cfg.interventions, model, plan.world_size):
         with calls:
             trainer.fit(model, datamodule)
-        if training.role in ("lead", "follow", "trace") and cfg.test:
+        if training.role not in ("finish", "alone") and cfg.test:
             trainer.test(model, datamodule, verbose=False)
     recorder.close(trainer)
     facts = {

@@ -6,13 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from omegaconf import DictConfig
+from hydra.utils import get_method
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
 from lockstep.console import first_of
 from lockstep.extras.parity.comparison import Comparison, compare, in_larger_batches
 from lockstep.extras.parity.diagnosis import Explanation, explain
-from lockstep.extras.parity.places import find_place
 from lockstep.extras.parity.processes import Processes, SideFailed
 from lockstep.extras.parity.sides import AT_THE_END, Sides
 from lockstep.runs.validation import validated
@@ -60,8 +60,10 @@ def parity(
             say(f"Equal {_extent(comparison)}.")
             return True
         if comparison.sides.has_micro_batches and comparison.failure is None:
-            place = find_place(comparison, processes) or _NOWHERE
-            say(f"Not equal, first {_where(comparison)}.\n{place}\nCompared {_extent(comparison)}.")
+            lines = [f"Not equal, first {_where(comparison)}."]
+            if finder := OmegaConf.select(cfg, "parity.place"):
+                lines.append(str(get_method(finder)(comparison, processes) or _NOWHERE))
+            say("\n".join([*lines, f"Compared {_extent(comparison)}."]))
             return False
         explanations = explain(comparison, processes)
     if comparison.failure is not None and not explanations:

@@ -16,6 +16,7 @@ from lockstep.extras.parity.sides import Findings
 Span = dict[str, Any]  # see tracer.py
 Event = list[str]  # kind, name, hash
 _STEP = "training_step"
+_TRACER = "lockstep.extras.bit_parity.tracer.Tracer"  # a string, since it imports torch
 _OUTSIDE = {
     "state": ("what happens between two steps", "weights and buffers were the same after the last one, and {name} no longer is"),
     "summed": (
@@ -65,7 +66,7 @@ class Place:
 def find_place(comparison: Comparison, processes: Processes) -> Place | None:
     """Trains both sides once more, freely, and one process a second time, with a record of what each module computes."""
     sides = replace(comparison.sides, steps=comparison.steps_needed)
-    roles: Roles = {name: ("trace", {}) for name in ("reference", "other", "control")}
+    roles: Roles = {name: (_TRACER, {}) for name in ("reference", "other", "control")}
     processes.end()  # they have trained before, not all of them as often
     with TemporaryDirectory(prefix="trace-", dir=processes.folder) as folder:
         traced = train_sides(sides, processes, Path(folder), roles)
