@@ -4,12 +4,10 @@ inputs. It compares what tracer.py has written. Imports no torch."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from lockstep.console import first_of
-from lockstep.extras.parity.comparison import Comparison, Roles, train_sides
+from lockstep.extras.parity.comparison import Comparison, Roles, train_once
 from lockstep.extras.parity.processes import Processes
 from lockstep.extras.parity.sides import Findings
 
@@ -68,8 +66,7 @@ def find_place(comparison: Comparison, processes: Processes) -> Place | None:
     sides = replace(comparison.sides, steps=comparison.steps_needed)
     roles: Roles = {name: (_TRACER, {}) for name in ("reference", "other", "control")}
     processes.end()  # they have trained before, not all of them as often
-    with TemporaryDirectory(prefix="trace-", dir=processes.folder) as folder:
-        traced = train_sides(sides, processes, Path(folder), roles)
+    traced = train_once(sides, processes, roles)
     return place_among(traced["reference"], traced["other"], again=traced["control"])
 
 

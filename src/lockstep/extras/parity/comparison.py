@@ -266,8 +266,7 @@ def _to_the_end(result: Comparison, train: Train) -> Comparison:
 
 def repeats(sides: Sides, processes: Processes) -> bool:
     """Does the reference, trained twice, come to the same bits?"""
-    with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
-        findings = train_sides(sides, processes, Path(folder), {"reference": ("lead", {}), "control": ("follow", {})})
+    findings = train_once(sides, processes, {"reference": ("lead", {}), "control": ("follow", {})})
     return all(difference.value == 0 for difference in findings["control"].differences)
 
 
@@ -277,10 +276,15 @@ def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
     one = Plan.from_config(sides.reference)
     if one.accumulate_grad_batches == 1 or one.world_size > 1 or one.global_batch_size is None:
         return sides
-    facts = train_sides(replace(sides, steps=1), processes, processes.folder, {"control": ("alone", {})})["control"].facts
+    facts = train_once(replace(sides, steps=1), processes, {"control": ("alone", {})})["control"].facts
     if facts["batchnorm"] or facts["changes with each batch"]:
         return sides
     return replace(sides, reference=as_one_process(sides.reference, parts=1))
+
+
+def train_once(sides: Sides, processes: Processes, roles: Roles) -> dict[str, Findings]:
+    with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
+        return train_sides(sides, processes, Path(folder), roles)
 
 
 def train_sides(sides: Sides, processes: Processes, folder: Path, roles: Roles) -> dict[str, Findings]:

@@ -1,36 +1,18 @@
 """One process takes the batches of several, whose size the loaders of a LightningModule or a LightningDataModule alone know."""
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import BatchSampler, DataLoader
 
 from lockstep.errors import config_error
-from lockstep.extras.plain_lightning.callback import LOADERS
-from lockstep.extras.plain_lightning.loaders import loading_arguments
+from lockstep.extras.plain_lightning.loaders import LOADERS, change_loaders, loading_arguments
 from lockstep.extras.plain_lightning.streams import is_stream
 
 
 def take_larger_batches(source: Any, times: int) -> None:
     """Lets the loaders that `source` makes take batches that are so many times as large. Raises ConfigError when one for training
     is made that can't."""
-    for name in LOADERS:
-        if is_overridden(name, source):
-            setattr(source, name, _with_larger_batches(getattr(source, name), name, times))
-
-
-def _with_larger_batches(make: Callable[..., Any], name: str, times: int) -> Callable[..., Any]:
-    @wraps(make)
-    def larger(*arguments: Any) -> Any:
-        made = make(*arguments)
-        loaders = made if isinstance(made, CombinedLoader) else CombinedLoader(made)
-        loaders.flattened = [_larger(loader, name, times) for loader in loaders.flattened]
-        return made if isinstance(made, CombinedLoader) else loaders.iterables
-
-    return larger
+    change_loaders(source, lambda name, loaders: [_larger(loader, name, times) for loader in loaders])
 
 
 def _larger(loader: Any, name: str, times: int) -> Any:

@@ -35,7 +35,7 @@ class SideFailed(RuntimeError):
         self.side, self.traceback = side, traceback
 
 
-class Processes:
+class Processes(contextlib.AbstractContextManager["Processes"]):
     """A context: the processes of each side, alive from their first training on.
 
     `total`: how many train at the same time, and share the cores. `patience`: seconds in which a process makes no step, until it
@@ -49,9 +49,6 @@ class Processes:
         deterministic = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # for kernels that may be asked for later; it is read once
         self._environment = deterministic | os.environ | {"OMP_NUM_THREADS": str(threads)}
         self._started: dict[tuple[str, int], _Side] = {}
-
-    def __enter__(self) -> "Processes":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
@@ -73,22 +70,19 @@ class Processes:
             sides = {name: self._side(name, training.plan["world_size"]) for name, training in trainings.items()}
             for name, side in sides.items():
                 side.begin(trainings[name], self.patience)
-            return self._findings(sides)
+            while not all(side.findings.exists() for side in sides.values()):
+                for side in sides.values():
+                    side.check()
+                time.sleep(_POLL)
         except BaseException:
             self.end()
             raise
+        return {name: Findings.from_plain(json.loads(side.findings.read_text())) for name, side in sides.items()}
 
     def _side(self, name: str, size: int) -> "_Side":
         if (name, size) not in self._started:
             self._started[name, size] = _Side(name, size, self.folder, self._environment, self._fresh)
         return self._started[name, size]
-
-    def _findings(self, sides: "dict[str, _Side]") -> dict[str, Findings]:
-        while not all(side.findings.exists() for side in sides.values()):
-            for side in sides.values():
-                side.check()
-            time.sleep(_POLL)
-        return {name: Findings.from_plain(json.loads(side.findings.read_text())) for name, side in sides.items()}
 
 
 class _Side:

@@ -38,7 +38,7 @@ class Recorder(Callback):
         self.differences = Differences()
         self.facts: dict[str, Any] = {"draws": set(), "unused": False, "steps": 0, "logged per step": set(), "not tensors": set()}
         self.facts |= {"ran": set(), "trained": set(), "no loss": False, "tokens": False, "epoch": 0}
-        self.facts["changes with each batch"] = False
+        self.facts |= {"changes with each batch": False, "rates": [], "repeated": set(), "samples left out": set(), "length": {}}
         self.end: Tensors = {}  # the model's state at the end of training
         self.number = 0  # of the step; the trainer's own counts each optimizer's
         self._in_step = False

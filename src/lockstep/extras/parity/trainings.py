@@ -35,8 +35,7 @@ from lockstep.trainer.monitor import Monitor
 
 # What leaves something, ends a training, or only watches it.
 _UNWANTED = (
-    *(Checkpoint, ProgressBar, EarlyStopping, Preemption, NonFinite, Watchdog, LearningRateMonitor, DeviceStatsMonitor),
-    Monitor,
+    *(Checkpoint, ProgressBar, EarlyStopping, Preemption, NonFinite, Watchdog, LearningRateMonitor, DeviceStatsMonitor, Monitor),
 )
 
 
@@ -110,10 +109,6 @@ class Follower(Recorder):
 
     _leader: dict[str, Any] | None = None
     _is_lost = False  # the leader is in a step where this side validates, or the other way round
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.facts |= {"rates": [], "repeated": set(), "samples left out": set(), "length": {}}
 
     def begins(self, trainer: Trainer, model: LightningModule, what: str) -> None:
         if self._is_lost:

@@ -4,14 +4,12 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import wraps
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import OmegaConf
 from torch import Tensor
 from torchmetrics import Metric
@@ -21,7 +19,7 @@ from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, reduce_logs
-from lockstep.extras.plain_lightning.loaders import SharedSampler, shared_loader
+from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, shared_loader
 from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths
 from lockstep.extras.plain_lightning.streams import Positioned, is_stateful, is_stream, share_stream
 from lockstep.models.task import Task
@@ -32,7 +30,6 @@ from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
 
-LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
 _SAME = "Each sample is taken once, gradients are those of the whole batch, and what is logged over an epoch is of all processes."
 NOT_KNOWN = (
     "losses and metrics that are no means over a batch (in-batch negatives, a maximum), state between batches that is no buffer, "
@@ -83,9 +80,7 @@ class PlainLightning(Callback):
         source = trainer.datamodule or pl_module
         if not isinstance(source, DataModule) and source not in self._shared:
             self._shared.append(source)
-            for name in LOADERS:
-                if is_overridden(name, source):
-                    setattr(source, name, self._sharing(trainer, getattr(source, name), name))
+            change_loaders(source, partial(self._share_all, trainer))
         if not isinstance(pl_module, Task):
             self._combine_processes(trainer, pl_module)
 
@@ -100,21 +95,14 @@ class PlainLightning(Callback):
             self._warn(GATHERED)
         return self._has_uneven_data and not self._is_even
 
-    def _sharing(self, trainer: Any, make: Any, name: str) -> Any:
-        """The method of a datamodule, or of the module, that makes loaders, with those of this rank's share."""
+    def _share_all(self, trainer: Any, name: str, loaders: list[Any]) -> list[Any]:
+        """Returns loaders with this rank's share of what each of these draws."""
         training = name == LOADERS[0]
-
-        @wraps(make)
-        def shared_out(*arguments: Any) -> Any:
-            made = make(*arguments)
-            loaders = made if isinstance(made, CombinedLoader) else CombinedLoader(made)
-            loaders.flattened = [self._share(trainer, loader, name, training) for loader in loaders.flattened]
-            if training:
-                self._samplers = [getattr(loader, "sampler", None) for loader in loaders.flattened]
-                self._positioned = [loader for loader in loaders.flattened if isinstance(loader, Positioned)]
-            return made if isinstance(made, CombinedLoader) else loaders.iterables
-
-        return shared_out
+        shared = [self._share(trainer, loader, name, training) for loader in loaders]
+        if training:
+            self._samplers = [getattr(loader, "sampler", None) for loader in shared]
+            self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
+        return shared
 
     def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
         share = dp_rank_and_size(trainer)

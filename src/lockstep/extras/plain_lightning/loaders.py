@@ -6,20 +6,43 @@ taken once. Lightning's own sampler repeats samples until ranks have equal numbe
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from typing import Any
 
 import numpy
 import torch
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from lockstep.counter_rng import derive_seed
 from lockstep.errors import config_error
 
+LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
 # The arguments of a DataLoader that say how its batches are loaded, not which ones.
 _LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
 _LOADING += ("prefetch_factor", "persistent_workers", "in_order")
+
+
+def change_loaders(source: Any, change: Callable[[str, list[Any]], list[Any]]) -> None:
+    """Puts what `change` returns, given the name of a method and the loaders that it has made, in the place of these loaders, for
+    each method of a datamodule or a module that makes some."""
+    for name in LOADERS:
+        if is_overridden(name, source):
+            setattr(source, name, _with_change(getattr(source, name), partial(change, name)))
+
+
+def _with_change(make: Callable[..., Any], change: Callable[[list[Any]], list[Any]]) -> Callable[..., Any]:
+    @wraps(make)
+    def changed(*arguments: Any) -> Any:
+        made = make(*arguments)
+        loaders = made if isinstance(made, CombinedLoader) else CombinedLoader(made)
+        loaders.flattened = change(loaders.flattened)
+        return made if isinstance(made, CombinedLoader) else loaders.iterables
+
+    return changed
 
 
 class SharedSampler(DistributedSampler[int]):
