@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 from house import sizes
 
-CEILINGS = {"the core": 10_729, "imported by a default run": 9_391, "all of src/": 26_941}  # lines; these only ever go down
+CEILINGS = {
+    "the core": 10_729,
+    "imported by a default run": 9_391,
+    "all of src/": 26_938,
+    "the largest room": 2_203,
+}  # lines; these only ever go down
 
 
 @pytest.mark.slow
