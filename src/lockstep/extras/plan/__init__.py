@@ -14,6 +14,8 @@ FILES = [
     "conf/hydra/sweeper/plan.yaml",
     "scripts/plan.py",
     "src/hydra_plugins/lockstep_plan.py",
+    "benchmarks/plan.py",
+    "benchmarks/plan.md",
 ]
 NEEDS = ["fork", "noise_scale", "report"]
 OPTIONAL_DEPENDENCIES: list[str] = []

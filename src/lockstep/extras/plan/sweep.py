@@ -26,6 +26,7 @@ from lockstep.extras.plan.branches import Branch, Curve, explore
 from lockstep.extras.plan.checkpoints import checkpoints_in
 from lockstep.extras.plan.record import PLAN, content
 from lockstep.extras.plan.training import DEVICES, Training
+from lockstep.extras.report.analysis import gradient_bytes, measured_apart, read_all_reduce
 from lockstep.extras.report.step_model import Timing, fit
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs.validation import validated
@@ -58,6 +59,7 @@ class Settings(Keys):
     repeats: Annotated[int, integer(1)] = 2
     micro_batch: Annotated[Any, integer(1).or_null()] = None
     monitor: Annotated[str, TEXT] = "val/loss"
+    all_reduce: Annotated[Any, TEXT.or_null()] = None
 
 
 class PlanSweep:
@@ -92,7 +94,7 @@ class PlanSweep:
 
     def _make(self) -> None:
         training = self.training
-        fitted = fit(self._throughput())
+        fitted = fit(self._throughput(), self._given())
         known = explore(self._measure, self._starts(), training.lr, self.largest, training.factor)
         plan = make_plan(known, fitted, self.counts, training.batch)
         answer = sentence(plan, training.batch, self.spent / self.total)
@@ -120,6 +122,8 @@ class PlanSweep:
 
     def _check(self) -> None:
         self.training.check()
+        if self.settings.all_reduce is not None:
+            read_all_reduce(Path(self.settings.all_reduce))
         given = ",".join(map(str, self.counts))
         if self.counts[0] != 1:
             raise config_error(DEVICES, given, "accepted is 1 and others, 1,2,4 say")
@@ -148,6 +152,11 @@ class PlanSweep:
                     timings.append(Timing(count, multiple * training.batch / count, seconds))
         self._say("the throughput is measured")
         return timings
+
+    def _given(self) -> dict[str, float]:
+        """What scripts/allreduce.py has measured of the link: two counts of devices alone do not tell latency from bandwidth."""
+        file = self.settings.all_reduce
+        return {} if file is None else measured_apart(read_all_reduce(Path(file)), gradient_bytes(self.records[0]))
 
     def _starts(self) -> list[int]:
         """Makes the checkpoints which branches begin from; returns the samples that they were trained on."""
