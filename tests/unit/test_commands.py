@@ -1,10 +1,11 @@
 """What tests start is watched: whatever a command leaves running is ended, and is a failure."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import warm
-from commands import python
+from commands import ROOT, python
 from waiting import wait_for
 
 COMMAND = """
@@ -47,3 +48,9 @@ def test_what_does_not_end_in_time_is_ended_with_what_it_has_started(tmp_path: P
     (tmp_path / "command.py").write_text("import os, time\nprint('said', flush=True)\nos.fork()\ntime.sleep(100)")
     with pytest.raises(AssertionError, match="no end within 1 s"):
         python(tmp_path / "command.py", cwd=tmp_path, timeout=1)
+
+
+def test_modules_of_tests_have_different_names() -> None:
+    """They share one path, on which the first of a name would hide the others, in an order that a file system has."""
+    names = Counter(path.name for part in ("support", "extras") for path in (ROOT / "tests" / part).glob("*/*.py"))
+    assert [name for name, number in names.items() if number > 1 and name != "conftest.py"] == []

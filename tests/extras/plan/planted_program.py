@@ -5,7 +5,7 @@ from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig
-from planted import Quadratic
+from planted_answers import Quadratic
 
 from lockstep.atomic_files import write_json
 from lockstep.cli import start

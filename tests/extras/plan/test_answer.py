@@ -2,7 +2,7 @@
 
 import numpy
 import pytest
-from planted import Quadratic
+from planted_answers import Quadratic
 
 from lockstep.extras.plan.answer import STATISTICS, critical_batches, make_plan, sentence
 from lockstep.extras.plan.branches import Branches, explore

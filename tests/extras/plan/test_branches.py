@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy
 import pytest
-from planted import DOUBLE, Quadratic
+from planted_answers import DOUBLE, Quadratic
 
 from lockstep.extras.plan.branches import Branch, Branches, best_rate, critical_batch, direct_critical, efficiencies, explore
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from commands import ROOT, python, started, train
-from planted import Quadratic
+from planted_answers import Quadratic
 from planted_program import NOISE, SMALLEST
 from waiting import wait_for
 
