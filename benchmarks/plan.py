@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "extras" / "plan"))
-from planted import Quadratic
+from planted_answers import Quadratic  # pyright: ignore[reportMissingImports]
 
 from lockstep.extras.plan.answer import Plan, make_plan
 from lockstep.extras.plan.branches import explore

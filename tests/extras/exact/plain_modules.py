@@ -95,8 +95,9 @@ class Plain(LightningModule):
         outputs = self(batch) + 0.1 * torch.randn(len(batch["y"]), CLASSES)
         self.log("val/loss", functional.cross_entropy(outputs, batch["y"]), sync_dist=True)
         self.log("val/loss_alone", functional.cross_entropy(outputs, batch["y"]), add_dataloader_idx=True)
-        self.val_metrics[dataloader_idx].update(outputs, batch["y"])
-        self.log_dict(self.val_metrics[dataloader_idx], add_dataloader_idx=False)  # pyright: ignore[reportArgumentType]
+        metrics: Any = self.val_metrics[dataloader_idx]
+        metrics.update(outputs, batch["y"])
+        self.log_dict(metrics, add_dataloader_idx=False)
         self.error.update(outputs.softmax(1)[:, 0].contiguous(), batch["x"].mean(dim=(1, 2)))
         self.auroc.update(outputs, batch["y"])
 

@@ -33,12 +33,13 @@ class WorkerLogs(ReducedLogs):
 
     def take(self) -> None:
         """Takes what a worker has logged from Lightning's own sums, which the next one then begins with zero."""
-        for key, metric in self.trainer._results.valid_items():
+        results: Any = self.trainer._results
+        for key, metric in results.valid_items():
             if not metric.is_tensor:
                 continue
             if metric.meta.on_step and metric.meta.sync.should:
                 value = metric._forward_cache
-                self._in_step.setdefault(key, []).append(logged(self.trainer._results, metric)._replace(value=float(value)))
+                self._in_step.setdefault(key, []).append(logged(results, metric)._replace(value=float(value)))
             if metric.meta.on_epoch and (metric.meta.is_mean_reduction or metric.meta.is_sum_reduction):
                 self._add(key, float(metric.value), float(getattr(metric, "cumulated_batch_size", 1.0)))
                 metric.value = torch.zeros_like(metric.value)
@@ -61,7 +62,8 @@ class WorkerLogs(ReducedLogs):
         ranks: list[dict[str, list[Logged]]] = [{} for _ in range(dist.get_world_size())]
         dist.all_gather_object(ranks, self._in_step)
         self._in_step = {}
-        for key, metric in self.trainer._results.items():
+        results: Any = self.trainer._results
+        for key, metric in results.items():
             if parts := [part._replace(weight=1.0) for rank in ranks for part in rank.get(key, ())]:
                 metric._forward_cache = torch.tensor(combine(parts), dtype=metric.value.dtype, device=metric.value.device)
                 if not metric.meta.on_epoch:
@@ -69,7 +71,7 @@ class WorkerLogs(ReducedLogs):
 
     def epoch_end_reached(self) -> None:
         """At the end of each validation loader, too: what is computed next is of all workers."""
-        for callback in self.trainer.callbacks:
+        for callback in self.trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
             if isinstance(callback, WorkerMetrics):
                 callback.merge()
         super().epoch_end_reached()

@@ -22,7 +22,7 @@ from lockstep.extras.plain_lightning.loaders import SharedSampler, batches_of_eq
 class Drawn(NamedTuple):
     """A sample of the batch of so many samples, `whole`; a dummy where this process has none of it."""
 
-    index: int
+    number: int
     epoch: int
     whole: int
     is_dummy: bool
@@ -63,8 +63,8 @@ class WorkerBatches(Dataset[Shares]):
     def _share(self, drawn: Sequence[Drawn], whole: int) -> Share:
         if not drawn:
             return Share(None, 0, whole)
-        seed_generators(derive_seed(self.seed, drawn[0].epoch, drawn[0].index))
-        ids, fetch = [one.index for one in drawn], getattr(self.dataset, "__getitems__", None)
+        seed_generators(derive_seed(self.seed, drawn[0].epoch, drawn[0].number))
+        ids, fetch = [one.number for one in drawn], getattr(self.dataset, "__getitems__", None)
         samples = [self.dataset[index] for index in ids] if fetch is None else fetch(ids)
         return Share(self.collate(samples if self.is_batched else samples[0]), 0 if drawn[0].is_dummy else len(ids), whole)
 
@@ -92,7 +92,7 @@ def workers_loader(
     sampler = WorkersSampler(order, batch_size * own, share, seed, drop_last, training)
     sampler.check_length(workers)
     batches: Any = WorkerBatches(loader, own, seed)
-    loading = loading_arguments(loader) | {"collate_fn": _as_it_is}
+    loading: dict[str, Any] = loading_arguments(loader) | {"collate_fn": _as_it_is}
     return DataLoader(batches, sampler.batch_size, sampler=sampler, drop_last=drop_last, **loading)
 
 

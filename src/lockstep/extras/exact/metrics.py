@@ -157,7 +157,8 @@ def _write(metric: Metric, states: States) -> None:
 def _merged(metric: Metric, workers: list[States]) -> States:
     """Returns one worker's states that are those of all."""
     merged: States = {_COUNT: sum(states[_COUNT] for states in workers)}
-    for name, reduce in metric._reductions.items():
+    reductions: dict[str, Any] = metric._reductions
+    for name, reduce in reductions.items():
         values = [states[name] for states in workers]
         if isinstance(values[0], list):
             every = [tensor for value in values for tensor in value]

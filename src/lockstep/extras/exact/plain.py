@@ -46,13 +46,13 @@ class PlainWorkers(PlainLightning):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._count_whole_batch(trainer)
 
-    def on_validation_batch_start(self, trainer: Trainer, *_: Any) -> None:
+    def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         self._count_whole_batch(trainer)
 
-    def on_test_batch_start(self, trainer: Trainer, *_: Any) -> None:
+    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         self._count_whole_batch(trainer)
 
-    def on_validation_batch_end(self, *_: Any) -> None:
+    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
         """Draws are counted: there are none to look for."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -166,10 +166,10 @@ class NoiseScale(Monitor, Callback):
         self._norms, self._first_half = [], []
 
     def _halves(self) -> Iterator[tuple[list[Tensor], int]]:
-        pairs = [(parameter, half) for parameter, half in self._first_half if parameter.grad is not None]
+        pairs = [(parameter, parameter.grad, half) for parameter, half in self._first_half if parameter.grad is not None]
         samples = len(self._batch.ids)
-        yield [self._norm(parameter, half) for parameter, half in pairs], samples // 2
-        yield [self._norm(parameter, parameter.grad - half) for parameter, half in pairs], samples - samples // 2
+        yield [self._norm(parameter, half) for parameter, _, half in pairs], samples // 2
+        yield [self._norm(parameter, whole - half) for parameter, whole, half in pairs], samples - samples // 2
 
     def release(self) -> None:
         self._remove_hooks()

@@ -127,7 +127,8 @@ def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
 
 def own_sampler(loader: DataLoader[Any]) -> Any | None:
     """What draws single samples for torch's own loader; None where batches are drawn otherwise, or nobody knows how many."""
-    if type(loader) is not DataLoader or type(batches := loader.batch_sampler) not in (type(None), BatchSampler):
+    batches: Any = loader.batch_sampler
+    if type(loader) is not DataLoader or type(batches) not in (type(None), BatchSampler):
         return None
     sampler = loader.sampler if batches is None else batches.sampler
     if type(sampler) is DistributedSampler:

@@ -112,7 +112,7 @@ class Branches:
 
 def _parabola(logs: Array) -> Array:
     """By least squares, of curves along the last axis."""
-    basis = numpy.vander(numpy.arange(logs.shape[-1]), 3)
+    basis: Array = numpy.vander(numpy.arange(logs.shape[-1]), 3).astype(numpy.float64)
     return (basis @ numpy.linalg.lstsq(basis, logs.T, rcond=None)[0]).T
 
 
