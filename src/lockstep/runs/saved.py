@@ -1,7 +1,10 @@
 """A finished run, opened again: its config with changes, its checkpoints."""
 
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -9,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from lockstep.config.read import targets_in
 from lockstep.config.urls import refuse_url
 from lockstep.errors import ConfigError, config_error
 
@@ -18,6 +22,9 @@ def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ())
     besides the parts of a run, `allow` says: see lockstep.config.read."""
     path = run_dir / ".hydra" / "config.yaml"
     cfg = _read(path, run_dir)
+    for key, target in targets_in(OmegaConf.to_container(cfg)):
+        if (name := _present_names().get(str(target))) is not None:
+            OmegaConf.update(cfg, f"{key}._target_", name)
     cfg.run_dir, cfg.name = str(run_dir), run_dir.parent.name  # were asked of Hydra, which is not running now
     cfg.resume = cfg.begin_from = None
     cfg.allow = list(allow)
@@ -33,6 +40,14 @@ def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ())
             )
         OmegaConf.update(cfg, key, override.value(), force_add=True)
     return cfg
+
+
+@cache
+def _present_names() -> dict[str, str]:
+    """Returns where classes are that were elsewhere when a run began: what extras say of their own as FORMER_NAMES."""
+    folder = import_module(f"{__name__.partition('.')[0]}.extras")
+    modules = [import_module(f"{folder.__name__}.{module.name}") for module in iter_modules(folder.__path__)]
+    return {former: name for module in modules for former, name in getattr(module, "FORMER_NAMES", {}).items()}
 
 
 def _read(path: Path, run_dir: Path) -> Any:
