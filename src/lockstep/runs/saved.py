@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from lockstep.config.read import targets_in
+from lockstep.config.targets import targets_in
 from lockstep.config.urls import refuse_url
 from lockstep.errors import ConfigError, config_error
 

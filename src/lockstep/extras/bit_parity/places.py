@@ -7,8 +7,9 @@ from itertools import zip_longest
 from typing import Any
 
 from lockstep.console import first_of
-from lockstep.extras.parity.comparison import Comparison, Roles, train_once
+from lockstep.extras.parity.comparison import Comparison
 from lockstep.extras.parity.processes import Processes
+from lockstep.extras.parity.side_by_side import Roles, train_once
 from lockstep.extras.parity.sides import Findings
 
 Span = dict[str, Any]  # see tracer.py

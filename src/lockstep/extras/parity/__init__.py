@@ -2,11 +2,11 @@
 
     sides.py           the two trainings: their configs, and what has been done to them
     processes.py       the processes of both, which the core's launcher supervises; ranks.py: what these run
+    side_by_side.py    trains both at the same time
     trainings.py       inside the ranks: one training of one side, and how far its steps are from the other side's
     recorder.py        what each step did; records.py: the files in which one side reads what the other did
     differences.py     how far tensors lie apart, and which samples a step has had
     interventions.py   what is done to a training beyond its config; draws.py: to its random numbers
-    batchnorm.py       BatchNorm that is not synchronised
     larger_batches.py  one process takes the batches of several, where loaders alone know their size
     comparison.py      both are trained, and what came of it: the table; tolerances.py
     causes.py          what may make two sides differ; diagnosis.py: confirmed by switching it off

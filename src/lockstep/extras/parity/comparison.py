@@ -1,24 +1,21 @@
 """Two sides are trained and compared, and what came of it: the table, the tolerances, the verdict. Imports no torch."""
 
-import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-from omegaconf import OmegaConf
 
 from lockstep.config.plan import Plan
 from lockstep.console import aligned
 from lockstep.errors import NamedFailure
 from lockstep.extras.parity import tolerances
 from lockstep.extras.parity.processes import Processes, SideFailed
-from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Role, Sides, Training, as_one_process, for_steps
+from lockstep.extras.parity.side_by_side import Roles, train_once, train_sides
+from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Sides, as_one_process
 
-Roles = dict[str, tuple[Role, dict[str, Any]]]  # what each side does, and the interventions in its training alone
 Train = Callable[[Roles], dict[str, Findings]]
 
 QUANTITIES = (
@@ -280,23 +277,3 @@ def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
     if facts["batchnorm"] or facts["changes with each batch"]:
         return sides
     return replace(sides, reference=as_one_process(sides.reference, parts=1))
-
-
-def train_once(sides: Sides, processes: Processes, roles: Roles) -> dict[str, Findings]:
-    with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
-        return train_sides(sides, processes, Path(folder), roles)
-
-
-def train_sides(sides: Sides, processes: Processes, folder: Path, roles: Roles) -> dict[str, Findings]:
-    """Trains the sides in their roles, at the same time."""
-    trainings = {}
-    for name, (role, interventions) in roles.items():
-        if role == "follow":
-            (folder / name).mkdir()
-        cfg = for_steps(sides.other if name == "other" else sides.reference, sides.steps, folder)
-        cfg.interventions.update(interventions)
-        content: Any = OmegaConf.to_container(cfg)
-        if json.loads(json.dumps(content)) != content:  # JSON has no numbers for keys
-            content = OmegaConf.to_yaml(cfg)
-        trainings[name] = Training(content, asdict(Plan.from_config(cfg)), role, str(folder), name)
-    return processes.train(trainings)
