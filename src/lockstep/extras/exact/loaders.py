@@ -13,6 +13,7 @@ import numpy
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.counter_rng import derive_seed
@@ -114,3 +115,16 @@ def shares_of_workers(batch: Any, own: int) -> list[Share] | None:
         return smallest._replace(batch=whole)
 
     return [share(worker) for worker in range(own)]
+
+
+def in_order(outputs: list[Any], samples: int | None, workers: int) -> Any:
+    """Returns the rows of a process's workers in the order of its batch, where their outputs have a row for each sample; the
+    first worker's output otherwise."""
+    if not outputs or not all(isinstance(output, Tensor) and output.ndim for output in outputs):
+        return outputs[0] if outputs else None
+    if sum(map(len, outputs)) != samples:
+        return outputs[0]
+    whole = outputs[0].new_empty(samples, *outputs[0].shape[1:])
+    for index, output in enumerate(outputs):
+        whole[index::workers] = output
+    return whole

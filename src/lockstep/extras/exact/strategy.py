@@ -25,10 +25,11 @@ from lockstep.callbacks import CounterBasedRandomness
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import Batch, samples_in
 from lockstep.errors import config_error
-from lockstep.extras.exact.loaders import Share, shares_of_workers
+from lockstep.extras.exact.loaders import Share, in_order, shares_of_workers
 from lockstep.extras.exact.metrics import WorkerMetrics
+from lockstep.extras.exact.overlap import Exchange, Overlap
 from lockstep.extras.exact.step import Step
-from lockstep.extras.exact.tree import Vectors, local_sum, sum_over_processes
+from lockstep.extras.exact.tree import Vectors, sums_beside_first
 from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.models.task import Task
 from lockstep.trainer.lightning_internals import log_batch_as
@@ -59,6 +60,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         self._worker: int | None = None  # for which random numbers are drawn
         self._is_within_step = False  # of a worker
         self._step: Step | None = None  # whose backward pass is next
+        self._sends_early = True  # gradients, while others are computed
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -86,6 +88,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         self._randomness = next(one for one in callbacks if isinstance(one, CounterBasedRandomness))
         self._metrics = next(one for one in callbacks if isinstance(one, WorkerMetrics))
         super().setup(trainer)
+        self._exchange = Exchange(self.root_device)
 
     def _objections(self, trainer: Any, callbacks: list[Any]) -> Iterator[str]:
         model: Any = self.lightning_module
@@ -131,7 +134,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         step = Step(model, self.workers)
         output: Any = None
 
-        def leaf(index: int) -> Vectors:
+        def work(index: int) -> Tensor | None:
             nonlocal output
             step.begin()
             share, loss = self._share(batch, index), None
@@ -140,10 +143,17 @@ class Exact(PlannedWorldSize, DDPStrategy):
                     self._randomness.on_train_batch_start(model.trainer, model, share.batch, model.trainer.fit_loop.batch_idx)
                     self._call("on_worker_start", self._worker, share.batch)
                     output, loss = self._train(share, rest)
-            return step.leaf(loss, is_first=self._number(index) == 0, has_logged=self._has_logged)
+            return loss
+
+        def leaf(index: int) -> Vectors:
+            return step.leaf(work(index), is_first=False, has_logged=self._has_logged)
 
         self._metrics.begin_step()
-        step.take(sum_over_processes(local_sum(self._own_workers, leaf)))
+        own = sums_beside_first(self._own_workers, leaf)
+        with Overlap(step, own, self._exchange, self._sends_early) as overlap:
+            loss = work(0)
+        step.take(overlap.finish(step.rest(loss, is_first=self._number(0) == 0, has_logged=self._has_logged)))
+        self._sends_early &= not overlap.has_changed
         self._metrics.end_step()
         if step.has_logged:
             self._trainer._logger_connector.sync_step()
@@ -197,17 +207,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
                 self._call("on_worker_output", outputs[index])
         self._metrics.end_step()
         self.evaluated += 1
-        return self._in_order([outputs[index] for index in sorted(outputs)], samples_in(batch))
-
-    def _in_order(self, outputs: list[Any], samples: int | None) -> Any:
-        if not outputs or not all(isinstance(output, Tensor) and output.ndim for output in outputs):
-            return outputs[0] if outputs else None
-        if sum(map(len, outputs)) != samples:
-            return outputs[0]
-        whole = outputs[0].new_empty(samples, *outputs[0].shape[1:])
-        for index, output in enumerate(outputs):
-            whole[index :: self._own_workers] = output
-        return whole
+        return in_order([outputs[index] for index in sorted(outputs)], samples_in(batch), self._own_workers)
 
     def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """Within a worker's step there is nothing to reduce yet: what it logs with sync_dist is put together after it."""

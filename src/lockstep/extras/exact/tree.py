@@ -22,7 +22,13 @@ def local_sum(count: int, leaf: Callable[[int], Vectors], first: int = 0, step: 
     if step == count:
         return leaf(first)
     others = local_sum(count, leaf, first + step, 2 * step)
-    return _add(local_sum(count, leaf, first, 2 * step), others)
+    return add(local_sum(count, leaf, first, 2 * step), others)
+
+
+def sums_beside_first(count: int, leaf: Callable[[int], Vectors]) -> list[Vectors]:
+    """Returns what `local_sum` adds to leaf(0), in that order, without computing it: log2(count) sums."""
+    steps = [1 << level for level in range(count.bit_length() - 1)]
+    return [local_sum(count, leaf, step, 2 * step) for step in steps][::-1]
 
 
 def sum_over_processes(own: Vectors) -> Vectors:
@@ -38,11 +44,11 @@ def _sum_pairs(own: Vectors, distance: int) -> None:
         return
     partner = dist.get_rank() ^ distance
     if distance == 1:  # one exchange of all of it sends as much as two of its halves
-        _add(own, _exchanged(own, [torch.empty_like(vector) for vector in own], partner))
+        add(own, _exchanged(own, [torch.empty_like(vector) for vector in own], partner))
         return
     lower, upper = ([vector.tensor_split(2)[half] for vector in own] for half in (0, 1))
     kept, given = (upper, lower) if partner < dist.get_rank() else (lower, upper)
-    _add(kept, _exchanged(given, [torch.empty_like(vector) for vector in kept], partner))
+    add(kept, _exchanged(given, [torch.empty_like(vector) for vector in kept], partner))
     _sum_pairs(kept, distance // 2)
     _exchanged(kept, given, partner)
 
@@ -64,5 +70,5 @@ def sum_of_rows(rows: Tensor) -> Tensor:
     return rows[0]
 
 
-def _add(a: Vectors, b: Vectors) -> Vectors:
+def add(a: Vectors, b: Vectors) -> Vectors:
     return [x.add_(y) for x, y in zip(a, b, strict=True)]
