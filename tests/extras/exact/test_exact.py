@@ -16,6 +16,7 @@ from ranks import in_ranks
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 WORKERS = 4
@@ -52,6 +53,7 @@ NEEDS = {"vit": ("vit",), "gpt": ("language", "muon")}
 CASES |= {name: case for name, case in OF_EXTRAS.items() if all(map(is_there, NEEDS[name]))}
 ON_FOUR = ("mlp", "cnn")  # the others on one process and on two
 ALONE = {"loop": ("model=mlp", "model/optimizer=sgd", "datamodule.batch_size=96")}
+ALONE["tiny"] = ("model=resnet18", *TINY, "datamodule.batch_size=1")
 # What says where a run was, and on how many processes.
 _PLACES = ("dirpath", "best_model_path", "best_k_models", "kth_best_model_path", "last_model_path")
 _OTHER = {*_PLACES, "run_id", "world_size", "train_means"}
@@ -112,6 +114,20 @@ def test_checkpoints_are_the_same_to_the_bit(name: str, trained: dict[int, dict[
     assert one["global_step"] > 2
     found = {size: differences(one, checkpoints[name]) for size, checkpoints in trained.items() if name in checkpoints}
     assert found == {size: [] for size in ((1, 2, 4) if name in ON_FOUR else (1, 2))}
+
+
+def refusal(rank: int, world_size: int, folder: Path) -> str:
+    become_rank(rank, world_size)
+    with pytest.raises(ConfigError) as refused:
+        train(folder / "tiny", "tiny", world_size, [])
+    return str(refused.value)
+
+
+def test_a_worker_of_one_value_per_channel_is_told_in_one_line(tmp_path: Path) -> None:
+    line = in_ranks(1, partial(refusal, folder=tmp_path), tmp_path)[0]
+    assert line.startswith(
+        "trainer.exact=4: 1 of 4 samples are a virtual worker's, and BatchNorm needs more than 1 value a channel"
+    )
 
 
 def test_a_run_goes_on_with_another_number_of_processes_to_the_bit(trained: dict[int, dict[str, Any]], folder: Path) -> None:

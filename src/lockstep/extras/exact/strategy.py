@@ -262,6 +262,11 @@ class Exact(PlannedWorldSize, DDPStrategy):
             with self._metrics.worker(index):
                 log_batch_as(self._trainer, share.samples)
                 yield
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            why = f"{share.samples} of {share.whole} samples are a virtual worker's, too few for BatchNorm"
+            raise config_error("trainer.exact", self.workers, f"{why}; accepted is a larger batch, drop_last, or null") from error
         finally:
             self._is_within_step = False
         if hasattr(logs := self._trainer._logger_connector, "take"):
