@@ -73,16 +73,10 @@ MODELS: dict[str, tuple[str, ...]] = {
         "datamodule.length=86",
     ),
 }
-BATCH_128 = "datamodule.batch_size=128"
+BATCH_256 = "datamodule.batch_size=256"
 COSTLY = {  # large enough for their gradients to be a load
     "mlp": ("model=mlp", "model.net.hidden=[1024,1024]", *IMAGES, "datamodule.batch_size=8"),
-    "mlp, 128 samples": (
-        "model=mlp",
-        "model.net.hidden=[1024,1024]",
-        *IMAGES,
-        "datamodule.length=2048",
-        "datamodule.batch_size=128",
-    ),
+    "deep mlp": ("model=mlp", "model.net.hidden=[512,512,512,512,512,512]", *IMAGES, "datamodule.length=4096", BATCH_256),
     "cnn": ("model=cnn", *IMAGES, "datamodule.shape=[3,16,16]", "datamodule.batch_size=8"),
     "gpt": ("model=gpt_nano", *TEXT, "datamodule.context=64", "datamodule.batch_size=2"),
 }

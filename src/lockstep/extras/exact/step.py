@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lockstep.extras.exact.tree import Vectors
 
-BUCKET_BYTES = 1 << 22
+BUCKET_BYTES = 1 << 20
 
 
 class Step:
