@@ -66,7 +66,7 @@ datamodule.global_batch_size    datamodule.global_batch_size=49 trainer.devices=
 datamodule.batch_size           datamodule.batch_size=5000
 datamodule.batch_size           datamodule.batch_size=auto
 datamodule.batch_size           datamodule.batch_size=most
-datamodule.global_batch_size    datamodule.batch_size=auto datamodule.global_batch_size=64
+trainer.accumulate_grad_batches  datamodule.batch_size=auto datamodule.global_batch_size=64 trainer.accumulate_grad_batches=2
 datamodule.fold                 datamodule.folds=3 datamodule.fold=3
 datamodule._target_             datamodule._target_=lightning.LightningDataModule
 callbacks.best_checkpoint.mode  callbacks.best_checkpoint.mode=up

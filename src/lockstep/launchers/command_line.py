@@ -4,14 +4,14 @@ would compose."""
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, SCMode
 
-from lockstep.config.overrides import config_flags, is_for_each_run, quote
+from lockstep.config.overrides import config_flags, is_for_each_run, quote, with_values
 from lockstep.config.plan import Plan
 
 
@@ -62,6 +62,17 @@ class CommandLine:
         hydra["overrides"] = hydra["overrides"] | {"hydra": self._hydra_overrides_in(directory)}
         content = {"arguments": self.in_directory(directory)[1:], "config": {**self.composed, "hydra": hydra}}
         return json.dumps(content | {"plan": None if plan is None else asdict(plan)})
+
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """Returns the command line of the same run with these values of keys."""
+        overrides = with_values(self.overrides, values)
+        if not self.composed:
+            return replace(self, overrides=tuple(overrides))
+        config = OmegaConf.create(dict(self.composed))
+        for key, value in {**values, "hydra.overrides.task": overrides}.items():
+            OmegaConf.update(config, key, value)
+        composed: Any = OmegaConf.to_container(config)
+        return replace(self, overrides=tuple(overrides), composed=composed)
 
     def _hydra_overrides_in(self, directory: Path) -> list[str]:
         return [*self.hydra_overrides, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]

@@ -21,6 +21,7 @@ from lockstep.config.targets import ALLOW, Trust
 from lockstep.errors import config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import register_resolvers
+from lockstep.launchers.outcome import Outcome
 from lockstep.places import CONF
 from lockstep.runs.identity import Identity
 
@@ -35,6 +36,13 @@ class Origin(NamedTuple):
     path: Path
     step: int
     epoch: int
+
+
+class Remedy(NamedTuple):
+    """Values of the config, by key, with which ranks that have failed are started again, and why in one line."""
+
+    why: str
+    values: Mapping[str, Any]
 
 
 class RunEvents:
@@ -95,6 +103,14 @@ class RunEvents:
 
     def checkpoint_written(self) -> None:
         """Called in a thread of its own within about a second after files in checkpoints/ were written or replaced."""
+
+    def may_remedy(self, cfg: DictConfig) -> bool:
+        """Returns whether `remedy` may be asked: a run of one process, too, has a parent then that starts it again."""
+        return False
+
+    def remedy(self, cfg: DictConfig, plan: Plan, outcome: Outcome) -> Remedy | None:
+        """Called in the parent when ranks have failed. Returns with what they are started again, to go on from the last
+        checkpoint, which does not count among max_restarts; None where it knows nothing better."""
 
     def preempted(self, reason: str) -> None:
         """Called when status.json says that the run was preempted."""
@@ -179,6 +195,12 @@ class Subscribers:
         if self._subscribers:
             folder = directory / "checkpoints"
             threading.Thread(target=self._watch, args=(folder, _stamps(folder)), name="events", daemon=True).start()
+
+    def may_remedy(self, cfg: DictConfig) -> bool:
+        return any(one.may_remedy(cfg) for one in self)
+
+    def remedy(self, cfg: DictConfig, plan: Plan, outcome: Outcome) -> Remedy | None:
+        return _first(one.remedy(cfg, plan, outcome) for one in self)
 
     def preempted(self, reason: str) -> None:
         self._tell("preempted", reason)

@@ -17,6 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
+from lockstep.config.overrides import with_values
+from lockstep.config.plan import Plan
 from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import SWEPT_KEYS, launcher, rank_log, restarts, this_rank
@@ -26,7 +28,7 @@ from lockstep.launchers.rank import end_workers, leave_process_group, report_to_
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.events import Subscribers
+from lockstep.runs.events import Remedy, Subscribers
 from lockstep.runs.identity import Identity, read_run_id
 from lockstep.runs.validation import Prepared
 
@@ -50,7 +52,8 @@ class Run:
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.plan, self.command = prepared.plan, prepared.command
         self.rank, self.launcher = this_rank(), launcher()
-        self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
+        is_started_again = cfg.max_restarts > 0 or Subscribers.compose(cfg).may_remedy(cfg)
+        self.is_parent = self.rank is None and (self.plan.world_size > 1 or is_started_again)
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
         self.is_resumed = prepared.is_resumed
         self.checkpoint: Path | None = None
@@ -166,14 +169,27 @@ class Run:
             if outcome.code == ExitCode.FINISHED and not self._metrics.is_file():
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
             allowed += outcome.starts_again
-            if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= allowed:
+            if outcome.code != ExitCode.FAILED or outcome.is_final:
+                break
+            if (remedy := self._subscribers.remedy(self.cfg, self.plan, outcome)) is not None:
+                command, allowed = self._changed(remedy), allowed + 1
+            if attempt >= allowed:
                 break
             attempt += 1
             OWN_DIRECTORY.keep()  # there may be something in it
-            log.warning(f"{outcome.reason}; restart {attempt} of {allowed}")
+            log.warning(remedy.why if remedy else f"{outcome.reason}; restart {attempt} of {allowed}")
         if outcome.code:
             self._fail(outcome)
         self._close(read_json(self._metrics) or {})
+
+    def _changed(self, remedy: Remedy) -> list[str]:
+        """Changes what the run is, for those that resume it too. Returns the command that starts its ranks."""
+        for key, value in remedy.values.items():
+            OmegaConf.update(self.cfg, key, value)
+        self.plan, self.command = Plan.from_config(self.cfg), self.command.with_values(remedy.values)
+        if (own := Identity.read(self.directory)) is not None:
+            replace(own, overrides=with_values(own.overrides, remedy.values)).write(self.directory)
+        return self.command.in_directory(self.directory)
 
     def finish(self, trainer: "Trainer") -> None:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""

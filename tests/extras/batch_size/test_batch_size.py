@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.batch_size import batch_size
-from lockstep.extras.batch_size.batch_size import CLOSE, FULL, find_batch_size, largest_that_fits
+from lockstep.extras.batch_size.batch_size import CLOSE, FULL, find_batch_size, largest_part_that_fits, largest_that_fits
 from lockstep.extras.batch_size.events import FindBatchSize
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import Rank, register_resolvers
@@ -43,6 +43,22 @@ def test_it_ends_where_there_are_no_more_samples(samples: int, sizes: list[int])
     tried: list[int] = []
     assert largest_that_fits(lambda size: tried.append(size) or samples) == (samples, None)
     assert tried == sizes
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 5, 7, 23, 24, 59, 60, 100])
+def test_the_largest_divisor_of_a_share_is_found(limit: int) -> None:
+    tried: list[int] = []
+
+    def fits(size: int) -> float | None:
+        tried.append(size)
+        return math.inf if size <= limit else None
+
+    divisors = [size for size in range(1, 61) if 60 % size == 0]
+    largest = max((size for size in divisors if size <= limit), default=0)
+    assert largest_part_that_fits(fits, 60) == (largest, min((size for size in divisors if size > limit), default=None))
+    assert len(tried) == len(set(tried)) <= 5
+    with pytest.raises(ConfigError, match=r"^datamodule.batch_size=auto: an epoch has no 60 samples for each process; accepted"):
+        largest_part_that_fits(lambda _: 50, 60)
 
 
 def test_it_begins_at_what_an_epoch_has() -> None:
@@ -85,7 +101,7 @@ def test_what_is_found_stands_where_a_number_would(room: dict[str, Any], capsys:
     find_batch_size(config)
     assert (room["sizes"], room["world_size"]) == ([16, 32, 24, 28, 26, 25], 2)
     assert config.datamodule.batch_size == 24
-    assert CommandLine.of(config).overrides == (*AUTO[:2], *more, "datamodule.batch_size=24")
+    assert CommandLine.of(config).overrides == (*AUTO[:2], "datamodule.batch_size=24", *more, "halve_batch_size=true")
     assert validated(config)[1].global_batch_size == 48
     said = capsys.readouterr().out.splitlines()
     assert said[1] == "datamodule.batch_size=32: out of memory"
@@ -93,6 +109,25 @@ def test_what_is_found_stands_where_a_number_would(room: dict[str, Any], capsys:
     assert not room["folder"].exists()
     FindBatchSize().fill_in(config)  # nothing is left to be found
     assert len(room["sizes"]) == 6
+
+
+def test_gradients_are_accumulated_for_the_rest_of_a_global_batch(
+    room: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 120 samples each process has 60, of which 24 are the most that fit; batches that are counted become as many more."""
+    counted = ("trainer.val_check_interval=3", "trainer.limit_train_batches=4", "trainer.limit_val_batches=0.5")
+    config = hydra_config(*AUTO, "memory_per_process=2", "datamodule.global_batch_size=120", *counted)
+    find_batch_size(config)
+    assert room["sizes"] == [60, 6, 15, 30, 20]
+    assert (room["cfg"].datamodule.global_batch_size, room["cfg"].trainer.accumulate_grad_batches) == (None, 2)
+    plan = validated(config)[1]
+    assert (plan.batch_size, plan.accumulate_grad_batches, plan.global_batch_size) == (20, 3, 120)
+    trainer = config.trainer
+    assert (trainer.val_check_interval, trainer.limit_train_batches, trainer.limit_val_batches) == (9, 12, 0.5)
+    assert "trainer.limit_train_batches=12" in CommandLine.of(config).overrides
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "datamodule.batch_size=auto: 20 per process, 3 accumulated; 30 do not fit; of 2 GiB of memory each"
+    )
 
 
 def test_a_try_is_the_run_in_short_and_leaves_nothing_elsewhere(room: dict[str, Any]) -> None:
@@ -154,8 +189,12 @@ def test_another_failure_is_no_want_of_memory(
         ),
         (("memory_per_process=0",), "memory_per_process=0: accepted is a number above 0, or null"),
         (
-            ("datamodule.global_batch_size=64",),
-            "datamodule.global_batch_size=64: says what datamodule.batch_size=auto is",
+            ("memory_per_process=1", "datamodule.global_batch_size=64", "trainer.accumulate_grad_batches=2"),
+            "trainer.accumulate_grad_batches=2: follows from datamodule.batch_size=auto where datamodule.global_batch_size is",
+        ),
+        (
+            ("memory_per_process=1", "datamodule.global_batch_size=63"),
+            "datamodule.global_batch_size=63: does not divide by world size * trainer.accumulate_grad_batches = 2; accepted",
         ),
         (("datamodule.batch_size=most",), "datamodule.batch_size=most: accepted is an integer of at least 1"),
     ],

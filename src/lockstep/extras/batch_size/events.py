@@ -1,26 +1,42 @@
-"""What the search for a batch size does before a run begins."""
+"""What the search for a batch size does before a run begins, and what a run does that is out of memory all the same."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.checks import check_rules
 from lockstep.config.plan import Plan
-from lockstep.config.rules import above
+from lockstep.config.rules import YES_NO, above
 from lockstep.config.targets import buildable
-from lockstep.runs.events import RunEvents
+from lockstep.errors import config_error
+from lockstep.launchers.environment import this_rank
+from lockstep.launchers.outcome import Outcome
+from lockstep.runs.events import Remedy, RunEvents
 
 
 @buildable
 class FindBatchSize(RunEvents):
-    """`datamodule.batch_size=auto` becomes a number."""
+    """`datamodule.batch_size=auto` becomes a number, which is halved where it proves too large.
+
+    halved: the sizes that were out of memory while the run trained.
+    """
 
     unfilled = {"datamodule.batch_size": ("auto", 1)}
+    settings = ("halve_batch_size",)
+
+    def __init__(self, halved: Sequence[int] = ()) -> None:
+        self.halved, self._kills = [*halved], 0
 
     def check(self, cfg: DictConfig, plan: Plan) -> None:
-        check_rules(cfg, {"memory_per_process": above(0).or_null()})
+        check_rules(cfg, {"memory_per_process": above(0).or_null(), "halve_batch_size": YES_NO.or_null()})
         if _is_searched(cfg):
             from lockstep.extras.batch_size.batch_size import check_search
 
             check_search(cfg, plan)
+        if self.may_remedy(cfg):
+            _check_halving(cfg)
 
     def fill_in(self, config: DictConfig) -> None:
         if _is_searched(config):
@@ -28,6 +44,47 @@ class FindBatchSize(RunEvents):
 
             find_batch_size(config)
 
+    def may_remedy(self, cfg: DictConfig) -> bool:
+        return OmegaConf.select(cfg, "halve_batch_size") is True
+
+    def begin(self, cfg: DictConfig, directory: Path) -> None:
+        if self.may_remedy(cfg):
+            from lockstep.extras.batch_size.halving import kernel_kills
+
+            self._kills = kernel_kills()
+
+    def remedy(self, cfg: DictConfig, plan: Plan, outcome: Outcome) -> Remedy | None:
+        """A rank on CPUs that the kernel has killed for want of memory has said nothing."""
+        if not self.may_remedy(cfg):
+            return None
+        from lockstep.extras.batch_size.halving import halve, is_out_of_memory, kernel_kills
+
+        before, self._kills = self._kills, kernel_kills()
+        was_killed = outcome.is_silent and plan.accelerator == "cpu" and self._kills > before
+        if not was_killed and not is_out_of_memory(outcome):
+            return None
+        remedy = halve(cfg, plan, outcome, self.halved)
+        self.halved = remedy.values["events.batch_size.halved"] if remedy else self.halved
+        return remedy
+
+    def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
+        if self.halved:
+            from lockstep.extras.batch_size.record import OutOfMemory
+
+            trainer.callbacks.append(OutOfMemory(self.halved))
+
 
 def _is_searched(cfg: DictConfig) -> bool:
     return OmegaConf.select(cfg, "datamodule.batch_size") == "auto"
+
+
+def _check_halving(cfg: DictConfig) -> None:
+    from lockstep.extras.batch_size.halving import can_halve
+
+    rank = this_rank()
+    if rank is not None and rank.started_by != "parent":
+        why = f"starts the ranks again with other settings, which {rank.started_by} does not; accepted under it is null"
+        raise config_error("halve_batch_size", "true", why)
+    if not can_halve(cfg):
+        why = "needs data that counts its batches in samples, a lockstep.datamodules.DataModule; accepted is null"
+        raise config_error("halve_batch_size", "true", why)

@@ -1,0 +1,71 @@
+"""What a run that is out of memory while it trains goes on with: half the samples of a process at once, and accumulation.
+
+The global batch stays, and with it the samples of each step. Imports no torch: the parent of the ranks asks.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.config.class_checks import check_classes
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
+from lockstep.launchers.outcome import Outcome
+from lockstep.runs.events import Remedy
+
+log = logging.getLogger(__name__)
+KEY, GLOBAL, ACCUMULATE = "datamodule.batch_size", "datamodule.global_batch_size", "trainer.accumulate_grad_batches"
+HALVES, HALVED = "halve_batch_size", "events.batch_size.halved"
+# What Lightning counts in batches, where it is a whole number.
+_IN_BATCHES = ("limit_train_batches", "limit_val_batches", "limit_test_batches", "overfit_batches", "val_check_interval")
+# Of CUDA, cuDNN, torch's CPU allocator, C++ and Python, in what a rank has said last.
+_FULL = re.compile(r"[Oo]ut of memory|OutOfMemoryError|MemoryError|[Cc]an(no|')t allocate memory|std::bad_alloc")
+_CUDNN_FULL = "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"
+
+
+def is_out_of_memory(outcome: Outcome) -> bool:
+    reason = outcome.reason or ""
+    return _FULL.search(reason) is not None or _CUDNN_FULL in reason
+
+
+def can_halve(cfg: DictConfig) -> bool:
+    """Is it data whose batches are counted in samples, so that a run goes on within an epoch with smaller ones."""
+    return "global_batch_size" in (cfg.datamodule or {})
+
+
+def halve(cfg: DictConfig, plan: Plan, outcome: Outcome, before: Sequence[int]) -> Remedy | None:
+    """`before` are the sizes that were out of memory earlier. None where a process has one sample at once, or where gradients
+    can't be accumulated."""
+    size = plan.batch_size or 1
+    if size == 1:
+        return None
+    parts = next(parts for parts in range(2, size + 1) if size % parts == 0)
+    values: dict[str, Any] = {KEY: size // parts, ACCUMULATE: plan.accumulate_grad_batches * parts, HALVED: [*before, size]}
+    values |= in_smaller_batches(cfg, parts)
+    changed = cfg.copy()
+    for key, value in values.items():
+        OmegaConf.update(changed, key, value)
+    try:
+        check_classes(changed, Plan.from_config(changed))
+    except ConfigError as error:
+        log.warning(f"{HALVES}=true: {error}")
+        return None
+    said = f"rank {outcome.rank or 0} is out of memory with {size} samples at once: the run goes on from its last checkpoint "
+    return Remedy(f"{said}with {values[KEY]}, and {values[ACCUMULATE]} such batches a step", values)
+
+
+def in_smaller_batches(cfg: DictConfig, parts: int) -> dict[str, int]:
+    """Returns the trainer's settings that are numbers of batches, for batches of which `parts` are one of those before."""
+    counts = {f"trainer.{name}": cfg.trainer.get(name) for name in _IN_BATCHES}
+    return {key: count * parts for key, count in counts.items() if isinstance(count, int) and not isinstance(count, bool)}
+
+
+def kernel_kills() -> int:
+    """Returns how many processes the kernel of this machine has killed for want of memory; 0 where it does not say (proc(5))."""
+    file = Path("/proc/vmstat")
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
