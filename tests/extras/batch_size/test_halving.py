@@ -88,7 +88,7 @@ def test_it_is_halved_where_that_was_asked_for_and_can_be(
     del cfg.datamodule.global_batch_size
     assert refusal(cfg).startswith("halve_batch_size=true: needs data that counts its batches in samples")
     assert refusal(compose("halve_batch_size=2")).startswith("halve_batch_size=2: accepted is true, false, or null")
-    monkeypatch.setattr("lockstep.extras.batch_size.events.this_rank", lambda: Rank("torchrun", 0, 0, 1, 1))
+    monkeypatch.setattr("lockstep.extras.batch_size.halving.this_rank", lambda: Rank("torchrun", 0, 0, 1, 1))
     assert refusal(compose("halve_batch_size=true")).startswith("halve_batch_size=true: starts the ranks again with other")
 
 

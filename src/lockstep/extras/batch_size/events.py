@@ -10,8 +10,6 @@ from lockstep.config.checks import check_rules
 from lockstep.config.plan import Plan
 from lockstep.config.rules import YES_NO, above
 from lockstep.config.targets import buildable
-from lockstep.errors import config_error
-from lockstep.launchers.environment import this_rank
 from lockstep.launchers.outcome import Outcome
 from lockstep.runs.events import Remedy, RunEvents
 
@@ -36,7 +34,9 @@ class FindBatchSize(RunEvents):
 
             check_search(cfg, plan)
         if self.may_remedy(cfg):
-            _check_halving(cfg)
+            from lockstep.extras.batch_size.halving import check_halving
+
+            check_halving(cfg)
 
     def fill_in(self, config: DictConfig) -> None:
         if _is_searched(config):
@@ -54,18 +54,12 @@ class FindBatchSize(RunEvents):
             self._kills = kernel_kills()
 
     def remedy(self, cfg: DictConfig, plan: Plan, outcome: Outcome) -> Remedy | None:
-        """A rank on CPUs that the kernel has killed for want of memory has said nothing."""
         if not self.may_remedy(cfg):
             return None
-        from lockstep.extras.batch_size.halving import halve, is_out_of_memory, kernel_kills
+        from lockstep.extras.batch_size.halving import halve, kernel_kills
 
         before, self._kills = self._kills, kernel_kills()
-        was_killed = outcome.is_silent and plan.accelerator == "cpu" and self._kills > before
-        if not was_killed and not is_out_of_memory(outcome):
-            return None
-        remedy = halve(cfg, plan, outcome, self.halved)
-        self.halved = remedy.values["events.batch_size.halved"] if remedy else self.halved
-        return remedy
+        return halve(cfg, plan, outcome, was_killed=self._kills > before)
 
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         if self.halved:
@@ -76,15 +70,3 @@ class FindBatchSize(RunEvents):
 
 def _is_searched(cfg: DictConfig) -> bool:
     return OmegaConf.select(cfg, "datamodule.batch_size") == "auto"
-
-
-def _check_halving(cfg: DictConfig) -> None:
-    from lockstep.extras.batch_size.halving import can_halve
-
-    rank = this_rank()
-    if rank is not None and rank.started_by != "parent":
-        why = f"starts the ranks again with other settings, which {rank.started_by} does not; accepted under it is null"
-        raise config_error("halve_batch_size", "true", why)
-    if not can_halve(cfg):
-        why = "needs data that counts its batches in samples, a lockstep.datamodules.DataModule; accepted is null"
-        raise config_error("halve_batch_size", "true", why)

@@ -5,7 +5,6 @@ The global batch stays, and with it the samples of each step. Imports no torch: 
 
 import logging
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.class_checks import check_classes
 from lockstep.config.plan import Plan
-from lockstep.errors import ConfigError
+from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.environment import this_rank
 from lockstep.launchers.outcome import Outcome
 from lockstep.runs.events import Remedy
 
@@ -37,13 +37,27 @@ def can_halve(cfg: DictConfig) -> bool:
     return "global_batch_size" in (cfg.datamodule or {})
 
 
-def halve(cfg: DictConfig, plan: Plan, outcome: Outcome, before: Sequence[int]) -> Remedy | None:
-    """`before` are the sizes that were out of memory earlier. None where a process has one sample at once, or where gradients
-    can't be accumulated."""
+def check_halving(cfg: DictConfig) -> None:
+    """Raises ConfigError where nobody would start the ranks again, or batches are not counted in samples."""
+    rank = this_rank()
+    if rank is not None and rank.started_by != "parent":
+        why = f"starts the ranks again with other settings, which {rank.started_by} does not; accepted under it is null"
+        raise config_error(HALVES, "true", why)
+    if not can_halve(cfg):
+        why = "needs data that counts its batches in samples, a lockstep.datamodules.DataModule; accepted is null"
+        raise config_error(HALVES, "true", why)
+
+
+def halve(cfg: DictConfig, plan: Plan, outcome: Outcome, was_killed: bool) -> Remedy | None:
+    """Returns None for another failure, and where a process has one sample at once or gradients can't be accumulated.
+
+    was_killed: the kernel has killed a process meanwhile; a rank on CPUs that it has killed has said nothing."""
+    is_killed = was_killed and outcome.is_silent and plan.accelerator == "cpu"
     size = plan.batch_size or 1
-    if size == 1:
+    if size == 1 or not (is_killed or is_out_of_memory(outcome)):
         return None
     parts = next(parts for parts in range(2, size + 1) if size % parts == 0)
+    before = OmegaConf.select(cfg, HALVED) or ()
     values: dict[str, Any] = {KEY: size // parts, ACCUMULATE: plan.accumulate_grad_batches * parts, HALVED: [*before, size]}
     values |= in_smaller_batches(cfg, parts)
     changed = cfg.copy()
