@@ -17,7 +17,7 @@ def test_a_finished_job_is_a_row_of_what_it_recorded(tmp_path: Path) -> None:
     (row,) = read_back.rows
     assert (row.devices, row.lr, row.seed, row.global_batch, row.batch_per_device) == (4, 0.003, 2, 128, 32)
     assert (row.step_seconds, row.samples_per_second, row.metric) == (pytest.approx(0.02), pytest.approx(6400), 0.7)
-    assert (row.seconds, row.device_hours, row.history) == (36.0, pytest.approx(0.04), ((2.0, 0.5),))
+    assert (row.seconds, row.device_hours, row.history) == (36.0, pytest.approx(0.04), ((2.0, 0.5, 1),))
     assert (read_back.metric, read_back.maximize) == ("val/acc", True)
 
 

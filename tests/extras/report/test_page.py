@@ -64,6 +64,7 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
         "Learning rates",
         "Memory",
         "A model of communication",
+        "Prediction and measurement",
         "Predicted efficiency",
         "What is missing, and what to be careful about",
         "Where the numbers come from",

@@ -10,6 +10,7 @@ from typing import Any
 from lockstep.atomic_files import read_json
 from lockstep.errors import config_error
 from lockstep.extras.report import step_model
+from lockstep.extras.report.goodput import Goodput
 from lockstep.extras.report.measurements import Measurement, Measurements
 from lockstep.extras.report.series import Series, find_series
 
@@ -81,10 +82,23 @@ class Analysis:
         return gradient_bytes(self.measured.finished[0].record if self.measured.finished else {})
 
     @cached_property
-    def fit(self) -> step_model.Fit | None:
+    def goodput(self) -> Goodput | None:
+        """Of that series."""
+        return Goodput.of(self.series, self.measured.maximize, self.target) if self.series else None
+
+    @cached_property
+    def timings(self) -> list[step_model.Timing]:
         rows = [row for point in self.series.points for row in point.rows if row not in self.crowded] if self.series else []
         complete = [(row.devices, row.batch_per_device, row.step_seconds) for row in rows]
-        return step_model.fit([step_model.Timing(n, batch, time) for n, batch, time in complete if batch and time], self.given)
+        return [step_model.Timing(n, batch, time) for n, batch, time in complete if batch and time]
+
+    @cached_property
+    def fit(self) -> step_model.Fit | None:
+        return step_model.fit(self.timings, self.given)
+
+    def fit_below(self, devices: int) -> step_model.Fit | None:
+        """Returns what would have been fitted to the smaller numbers of devices alone."""
+        return step_model.fit([one for one in self.timings if one.devices < devices], self.given)
 
     @property
     def given(self) -> dict[str, float]:

@@ -30,7 +30,7 @@ class Measurement:
     status: finished, failed, diverged (failed by a number that was not finite) or missing (waiting, running, interrupted).
     devices: over all nodes; global_batch: samples of an optimizer step, over all devices; lr: as it was configured.
     seconds: of the whole job.
-    history: after each epoch the seconds trained so far and the metric.
+    history: after each epoch the seconds trained so far, the metric, and the number of epochs.
     variant: the values of other keys in which the sweep's jobs differ.
     config: the job's composed config, by dotted keys; record: its metrics.json.
     """
@@ -44,7 +44,7 @@ class Measurement:
     global_batch: int | None
     seconds: float | None
     metric: float | None
-    history: tuple[tuple[float, float], ...]
+    history: tuple[tuple[float, float, float], ...]
     variant: tuple[str, ...]
     overrides: tuple[str, ...]
     config: dict[str, Any] = field(compare=False)
@@ -158,10 +158,11 @@ def _configured_batch(config: dict[str, Any], devices: int) -> int | None:
     return devices * batch * accumulated if isinstance(batch, int) and isinstance(accumulated, int) else None
 
 
-def _history(job: JobView) -> tuple[tuple[float, float], ...]:
+def _history(job: JobView) -> tuple[tuple[float, float, float], ...]:
     epochs = job.progress.get("history", []) if job.record else []
-    metrics = [(one.get("seconds"), one.get("metrics", {}).get(job.entry["optimized_metric"])) for one in epochs]
-    return tuple((seconds, value) for seconds, value in metrics if seconds is not None and value is not None)
+    name = job.entry["optimized_metric"]
+    entries = [(one.get("seconds"), one.get("metrics", {}).get(name), one.get("epoch")) for one in epochs]
+    return tuple((seconds, value, epoch) for seconds, value, epoch in entries if None not in (seconds, value, epoch))
 
 
 def _place(row: Measurement) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from lockstep.extras.report import charts
 from lockstep.extras.report.analysis import Analysis
 from lockstep.extras.report.estimates import Estimate
 from lockstep.extras.report.page import Block
-from lockstep.extras.report.series import STRONG
+from lockstep.extras.report.series import STRONG, Point
 from lockstep.extras.report.step_model import Fit, StepModel, Workload
 
 COUNTS = (8, 16, 64, 1024)  # devices for which there are predictions
@@ -45,6 +45,29 @@ def predictions(analysis: Analysis) -> Iterator[Block]:
         yield {"text": f"Nothing is predicted beyond {fit.reach} devices, twice what was measured: {needed}."}
     premise = "every device is as fast, and has as many cores, as those that were measured, and so is the network between them"
     yield {"text": f"Taken for granted: {premise}. Between nodes it is slower: --all-reduce takes what was measured there."}
+
+
+def checked_predictions(analysis: Analysis) -> Iterator[Block]:
+    """What the smaller counts alone predict for each larger one, beside what was measured there."""
+    series, rows = analysis.series, []
+    for point in series.points[2:] if series else ():
+        fit = analysis.fit_below(point.devices)
+        if series and fit is not None and point.devices <= fit.reach:
+            rows.append(_checked(fit, series.workload, point))
+    if rows:
+        yield {"heading": "Prediction and measurement"}
+        columns = ["devices", "fitted on", "samples/s predicted", "samples/s measured", "error", "in the interval"]
+        yield {"columns": columns, "table": rows}
+        yield {"text": "Each count is predicted by a fit to the smaller ones alone. A negative error says that it was faster."}
+
+
+def _checked(fit: Fit, workload: Workload, point: Point) -> list[str]:
+    predicted = fit.predict(lambda step: workload.throughput(step, point.devices))
+    low, high = predicted.bounds
+    error = predicted.mean / point.throughput.mean - 1
+    is_inside = "yes" if low <= point.throughput.mean <= high else "no"
+    counts = ", ".join(map(str, fit.counts))
+    return [str(point.devices), counts, f"{predicted:,.0f}", f"{point.throughput:,.0f}", f"{error:+.1%}", is_inside]
 
 
 def _prediction(fit: Fit, workload: Workload, devices: int) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from lockstep.extras.report import charts, choice
 from lockstep.extras.report.analysis import Analysis
 from lockstep.extras.report.estimates import estimate
+from lockstep.extras.report.goodput import Goodput
 from lockstep.extras.report.measurements import Measurement, Measurements
 from lockstep.extras.report.page import Block
 from lockstep.extras.report.series import KEPT, Point, Series, common_target, first_time, grouped, metric_change
@@ -19,14 +20,17 @@ def scaling(analysis: Analysis) -> Iterator[Block]:
     if longest and is_scaled:
         alt = "Samples per second and efficiency by number of devices, with the ideal line"
         yield {"picture": "scaling", "alt": alt, "draw": lambda: charts.scaling(longest, analysis.fit)}
-    taken = choice.choose(longest, measured.maximize) if longest else None
+    goodput = analysis.goodput
+    taken = choice.choose(longest, goodput, measured.maximize) if longest and goodput else None
     for series in analysis.all_series:
         yield {"heading": series.name.capitalize()}
-        yield _table(series, measured, taken)
-    if is_scaled:
+        own = goodput if goodput and series is longest else Goodput.of(series, measured.maximize, analysis.target)
+        yield _table(series, own, measured, taken)
+    if is_scaled and goodput:
         yield {
             "text": "More devices are taken as long as nothing of the metric is lost and twice as many give at least "
-            f"{2**choice.WORTH:.2f}x the speed: from there on scaling is not free."
+            f"{2**choice.WORTH:.2f}x the goodput, which is throughput times what a sample is worth for the loss; "
+            f"{goodput.source}{'' if goodput.efficiency else ', so that throughput decides'}."
         }
 
 
@@ -52,8 +56,9 @@ def _overview(measured: Measurements) -> str:
     )
 
 
-def _table(series: Series, measured: Measurements, chosen: Point | None) -> Block:
+def _table(series: Series, goodput: Goodput, measured: Measurements, chosen: Point | None) -> Block:
     columns = ["devices", "best lr", f"{measured.metric} at it", "its change", "samples/s", "speed-up", "efficiency"]
+    more = [] if goodput.is_throughput else ["worth of a sample", "goodput"]
     rows = [
         [
             f"{point.devices}{' (taken)' if point is chosen else ''}",
@@ -63,6 +68,7 @@ def _table(series: Series, measured: Measurements, chosen: Point | None) -> Bloc
             f"{point.throughput:,.0f}",
             f"{point.speedup:.2f}",
             f"{point.efficiency:.0%}",
+            *([f"{goodput.efficiency[point.devices]:.2f}", f"{goodput.speedup(point):.2f}"] if more else []),
             f"{point.step_seconds.scaled(1000):.3g}",
             f"{point.hours:.3g}",
             str(point.global_batch),
@@ -70,7 +76,7 @@ def _table(series: Series, measured: Measurements, chosen: Point | None) -> Bloc
         ]
         for point in series.points
     ]
-    return {"columns": [*columns, "ms per step", "device-hours a job", "global batch", "jobs"], "table": rows}
+    return {"columns": [*columns, *more, "ms per step", "device-hours a job", "global batch", "jobs"], "table": rows}
 
 
 def time_to_target(analysis: Analysis) -> Iterator[Block]:

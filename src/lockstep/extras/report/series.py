@@ -157,7 +157,7 @@ def _paired_changes(point: Point, base: Point) -> list[float]:
 
 def common_target(series: Series, maximize: bool) -> float | None:
     """Returns the best value that every repeat of every count's best rate has reached, or None if epochs were not recorded."""
-    histories = [[value for _, value in row.history] for point in series.points for row in point.at_best_rate]
+    histories = [[value for _, value, _ in row.history] for point in series.points for row in point.at_best_rate]
     if not all(histories):
         return None
     return min(map(max, histories)) if maximize else max(map(min, histories))
@@ -165,7 +165,7 @@ def common_target(series: Series, maximize: bool) -> float | None:
 
 def first_time(row: Measurement, target: float, maximize: bool) -> float | None:
     """Returns the seconds after which a job's metric had reached the target."""
-    return next((time for time, value in row.history if (value >= target if maximize else value <= target)), None)
+    return next((time for time, value, _ in row.history if (value >= target if maximize else value <= target)), None)
 
 
 def grouped(rows: Iterable[Measurement], *names: str) -> dict[Any, list[Measurement]]:
