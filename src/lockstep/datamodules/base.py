@@ -68,7 +68,7 @@ class DataModule(LightningDataModule):
         shuffle: bool = True,
         num_workers: int = 0,
         pin_memory: bool = True,
-        persistent_workers: bool = False,
+        persistent_workers: bool | None = None,
         val_fraction: float = 0.1,
         folds: int | None = None,
         fold: int = 0,
@@ -83,7 +83,8 @@ class DataModule(LightningDataModule):
         self.folds, self.fold = folds, fold
         self.standardize, self.options = standardize, checked_options(type(self).__name__, options)
         self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
-        self.num_workers, self.persistent_workers, self.pin_memory = num_workers, persistent_workers, pin_memory
+        self.num_workers, self.pin_memory = num_workers, pin_memory
+        self.persistent_workers = num_workers > 0 if persistent_workers is None else persistent_workers
         self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None

@@ -9,13 +9,14 @@ from lockstep.config.plan import Plan
 from lockstep.config.rules import SEED, TEXT, YES_NO, Rule, integer, number, one_of, some
 from lockstep.errors import config_error
 
-SWITCHES = ("drop_last", "shuffle", "pin_memory", "persistent_workers", "standardize")
+SWITCHES = ("drop_last", "shuffle", "pin_memory", "standardize")
 AUGMENT = {"crop": integer(0), "flip": one_of(True, False, "alternating"), "padding": one_of("zeros", "reflect")}
 LENGTHS = {name: integer(1) for name in ("length", "val_length", "test_length")}
 
 RULES = {
     "*": {
         **dict.fromkeys(SWITCHES, YES_NO),
+        "persistent_workers": YES_NO.or_null(),
         "batch_size": integer(1),
         "global_batch_size": integer(1).or_null(),
         "num_workers": integer(0).or_null(),

@@ -1,20 +1,25 @@
 """What all datamodules share: standardisation, batch sizes, the loaders of a rank."""
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import pytest
 import torch
 from made_up import images, regression
 from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+from torch.utils.data import Dataset
 
 from lockstep.datamodules import DataModule, Digits
 from lockstep.datamodules.base import as_features
+from lockstep.datamodules.batches import Batch
 from lockstep.datamodules.samplers import EvalSampler, TrainSampler
+from lockstep.datamodules.splits import Splits
 from lockstep.errors import ConfigError
 from lockstep.models.preprocess import Preprocess
 
@@ -161,3 +166,35 @@ def test_an_epoch_is_not_continued_in_another_order(name: str, key: str) -> None
     with pytest.raises(ConfigError, match=f"^{key}=.*within an epoch, with 7; accepted is the same"):
         datamodule.load_state_dict(saved | {name: 7})
     datamodule.load_state_dict(saved | {name: 7, "consumed": 0})
+
+
+class OwnProcess(Dataset[tuple[Tensor, int]]):
+    """Samples whose target is the process that has fetched them."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.tensor([float(index)]), os.getpid()
+
+
+class OfWorkers(DataModule):
+    def load(self) -> Splits:
+        return Splits(OwnProcess(), None, None)
+
+
+def test_the_workers_of_an_epoch_are_kept_for_the_next() -> None:
+    def epochs(**options: Any) -> tuple[list[list[float]], set[int]]:
+        loader = OfWorkers(batch_size=3, **options).train_dataloader()
+        batches: list[list[Batch]] = []
+        for epoch in range(3):
+            cast("TrainSampler", loader.sampler).set_epoch(epoch)
+            batches.append(list(loader))
+        orders = [[float(x) for batch in epoch for x in batch.inputs] for epoch in batches]
+        return orders, {int(pid) for epoch in batches for batch in epoch for pid in batch.targets}
+
+    here, kept, ended = epochs(), epochs(num_workers=1), epochs(num_workers=1, persistent_workers=False)
+    assert here[0] == kept[0] == ended[0]
+    assert here[0][0] != here[0][1]
+    assert here[1] == {os.getpid()}
+    assert [len(kept[1] - here[1]), len(ended[1])] == [1, 3]
