@@ -30,11 +30,12 @@ class Loading:
         parser.add_argument("--record", type=Path, required=True)
         return cls(**vars(parser.parse_args()))
 
-    def measure(self, epoch: Callable[[], Iterable[int]]) -> None:
-        """Goes through the epochs, whose batches are their sizes, and writes the record: workers are started and ended, and
-        their processor time is counted, within what is measured."""
+    def measure(self, epoch: Callable[[], Iterable[int]], end: Callable[[], None] = lambda: None) -> None:
+        """Goes through the epochs, whose batches are their sizes, and writes the record: workers are started and ended, by `end`
+        where they are kept, and their processor time is counted, within what is measured."""
         wall, cpu = time.perf_counter(), _processor()
         sizes = [size for _ in range(self.epochs) for size in epoch()]
+        end()
         wall, cpu = time.perf_counter() - wall, _processor() - cpu
         content = {
             "samples_trained": sum(sizes),

@@ -1,5 +1,6 @@
 """What `datamodule=image_folder` loads pictures with, decoded as they are needed or from the cache."""
 
+from lightning.pytorch.utilities.combined_loader import _shutdown_workers_and_reset_iterator
 from loading import Loading
 
 from lockstep.extras.image_cache.image_cache import CachedImageFolder
@@ -22,7 +23,7 @@ def main() -> None:
     )
     datamodule.prepare_data()
     loader = datamodule.train_dataloader()
-    task.measure(lambda: (len(batch.ids) for batch in loader))
+    task.measure(lambda: (len(batch.ids) for batch in loader), lambda: _shutdown_workers_and_reset_iterator(loader))
 
 
 if __name__ == "__main__":

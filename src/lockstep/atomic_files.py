@@ -27,9 +27,9 @@ def read_stamp(path: Path) -> Stamp | None:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any], indent: int | None = 2) -> None:
     """Replaces a file as replace_text does. NaN and infinity, which JSON does not have, become null."""
-    replace_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+    replace_text(path, json.dumps(_finite(content), indent=indent, allow_nan=False) + "\n")
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -46,11 +46,3 @@ class CounterBasedRandomness(Callback):
         if (ids := getattr(batch, "ids", None)) is not None:
             for layer, dropout in enumerate(self._dropouts):
                 dropout.count(random_bits(self.seed, trainer.current_epoch, ids, _DROPOUT + layer))
-
-
-def generator_states(device: torch.device) -> tuple[bytes, ...]:
-    """Returns the states of torch's generators, numpy's and Python's: another value after something has been drawn."""
-    states = [torch.default_generator.get_state().numpy().tobytes(), repr(random.getstate()).encode()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device).numpy().tobytes())
-    return (*states, repr(numpy.random.get_state(legacy=False)).encode())

@@ -1,5 +1,6 @@
 """The one place where a `_target_`, which is text, becomes a class or a function; which a config has, and where it was read."""
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -80,9 +81,14 @@ def resolve(key: str, path: Any, trust: Trust | None = None) -> Callable[..., An
     if trust is not None:
         return trust(key, path)
     try:
-        return instantiate({"_target_": path, "_partial_": True})
+        return _lookup(path)
     except InstantiationException as error:
         raise _lookup_error(key, path, error) from error
+
+
+@functools.cache
+def _lookup(path: str) -> Callable[..., Any]:
+    return instantiate({"_target_": path, "_partial_": True})
 
 
 def _lookup_error(key: str, path: str, error: InstantiationException) -> Exception:

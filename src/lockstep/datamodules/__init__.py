@@ -4,4 +4,3 @@ from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch, Batches, InMemory
 from lockstep.datamodules.digits import Digits
 from lockstep.datamodules.splits import Splits
-from lockstep.datamodules.streams import Shard, sharded

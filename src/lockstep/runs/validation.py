@@ -66,8 +66,9 @@ def validated(config: DictConfig, unfilled: bool = False, node_gpus: int | None 
     subscribers = Subscribers.compose(config)
     subscribers.derive(config)
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    planned = cfg.copy()
-    for key, value in subscribers.unfilled(cfg).items() if unfilled else ():
+    later = subscribers.unfilled(cfg) if unfilled else {}
+    planned = cfg.copy() if later else cfg
+    for key, value in later.items():
         OmegaConf.update(planned, key, value)
     check(planned, OmegaConf.select(config, "hydra.runtime.choices") or ())
     rank = this_rank()

@@ -75,7 +75,7 @@ class Manifest:
         """On a full disk it is tried again at the next change: the jobs' own directories have their states."""
         names = ("calls", "cwd", "planned", "git_commit", "jobs")
         try:
-            write_json(self.path, {name: getattr(self, name) for name in names})
+            write_json(self.path, {name: getattr(self, name) for name in names}, indent=None)  # of many jobs: a third of the time
         except OSError as error:
             log.warning(f"{self.path} can't be written ({error})")
 

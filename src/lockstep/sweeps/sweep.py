@@ -26,6 +26,7 @@ from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.events import Subscribers
 from lockstep.runs.record import git_commit
 from lockstep.runs.validation import validated
+from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.executor import Executor
 from lockstep.sweeps.jobs import Job, choose_pool, computed_config, directory_name, identity
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
@@ -88,7 +89,8 @@ class Sweep:
             cls._current.planned = jobs
 
     def __init__(self, config: DictConfig, loader: Any, settings: Settings, executor: Executor) -> None:
-        self.config, self.loader, self.settings, self.executor = config, loader, settings, executor
+        self.config, self.settings, self.executor = config, settings, executor
+        self.configs = JobConfigs(config, loader)
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.keys: set[str] = set()  # the jobs of this call
         self.planned: int | None = None
@@ -167,7 +169,7 @@ class Sweep:
 
     def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:
         """The job's config as its own process will compose it, with Hydra's part and without, checked as that would."""
-        full: Any = self.loader.load_sweep_config(self.config, overrides)
+        full: Any = self.configs.compose(overrides)
         HydraConfig.instance().set_config(full)
         try:
             cfg, plan = validated(full, unfilled=True, node_gpus=self.executor.node_gpus(full))

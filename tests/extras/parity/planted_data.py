@@ -10,8 +10,8 @@ from lightning import LightningDataModule
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
-from lockstep.datamodules import sharded
 from lockstep.datamodules.base import DataSpec
+from lockstep.extras.plain_lightning.streams import sharded
 
 
 def world() -> tuple[int, int]:

@@ -1,15 +1,17 @@
 """What processes of a plain module compare and exchange, in a gloo group."""
 
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from lightning import LightningModule
 from ranks import in_ranks
 from torch import Tensor
 
-from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths
+from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths, generator_states
 
 
 class Gathers(LightningModule):
@@ -45,3 +47,18 @@ def test_rows_are_repeated_until_all_have_as_many_and_buffers_of_each_one_s_own_
         assert values["rows"].tolist() == [[0.0, 1.0, 2.0], [10.0, 11.0, 11.0]]
         assert (values["said of same"], values["said"]) == ([], [GATHERED])
         assert values["buffers"] == ["centre"]
+
+
+def test_the_states_of_generators_show_who_has_drawn() -> None:
+    def drawn() -> set[str]:
+        after = generator_states(torch.device("cpu"))
+        return {library for library, state in before.items() if state != after[library]}
+
+    before = generator_states(torch.device("cpu"))
+    assert drawn() == set()
+    numpy.random.rand()
+    assert drawn() == {"numpy"}
+    random.random()
+    assert drawn() == {"numpy", "Python"}
+    torch.rand(1)
+    assert drawn() == {"numpy", "Python", "torch"}

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from lockstep.datamodules import Shard, sharded
 from lockstep.errors import ConfigError
-from lockstep.extras.plain_lightning.streams import Positioned, is_stream, share_stream
+from lockstep.extras.plain_lightning.streams import Positioned, Shard, is_stream, sharded, share_stream
 
 
 class Numbers(IterableDataset[int]):

@@ -15,6 +15,7 @@ FILES = [
     "conf/guards/plain_lightning.yaml",
     "benchmarks/lightning_code.py",
     "benchmarks/lightning_code.md",
+    "benchmarks/lightning_modules.py",
 ]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

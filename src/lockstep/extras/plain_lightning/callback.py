@@ -14,13 +14,13 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torchmetrics import Metric
 
-from lockstep.callbacks.randomness import CounterBasedRandomness, generator_states
+from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.console import first_of
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, reduce_logs
 from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, shared_loader
-from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths
+from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths, generator_states
 from lockstep.extras.plain_lightning.streams import Positioned, is_stateful, is_stream, share_stream
 from lockstep.models.task import Task
 from lockstep.runs.shares import dp_rank_and_size
@@ -74,7 +74,7 @@ class PlainLightning(Callback):
         self._is_even: bool | None = None  # do ranks have as many samples in this training batch; None outside of one
         self._is_dummy = False  # has this rank another's sample, since the batch has none for it?
         self._around_batch = ExitStack()
-        self._drawn: tuple[bytes, ...] = ()  # the states of the generators before a step
+        self._drawn: dict[str, bytes] = {}  # the states of the generators before a step
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         source = trainer.datamodule or pl_module
@@ -156,7 +156,7 @@ class PlainLightning(Callback):
             begin_batches_again(trainer, before, self._go_to_position(trainer))
 
     def _go_to_position(self, trainer: Any) -> bool:
-        """Whether the training loaders have gone by themselves to where the checkpoint was written."""
+        """Returns whether the training loaders have gone by themselves to where the checkpoint was written."""
         (number, shares), positions = dp_rank_and_size(trainer), self._positions
         self._positions = {}
         if len(positions.get("ranks", ())) != shares or positions["batches"] != batches_trained(trainer):
@@ -241,7 +241,8 @@ class PlainLightning(Callback):
         self._positions = checkpoint.get("loader_positions", {})
 
     def _save_positions(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
-        """Of every rank; a collective. Nothing where some loader can't say it in plain values: batches are then passed over."""
+        """Saves those of every rank; a collective. Saves nothing where some loader can't say it in plain values: batches are then
+        passed over."""
         batches = batches_trained(trainer)
         own = [loader.states.get(batches) for loader in self._positioned]
         ranks: list[Any] = [own]
@@ -253,7 +254,7 @@ class PlainLightning(Callback):
             checkpoint["loader_positions"] = {"batches": batches, "ranks": shares}
 
     def _leave_out_objects(self, checkpoint: dict[str, Any]) -> None:
-        """Of `save_hyperparameters`, which keeps a network or a function that was an argument too."""
+        """Leaves out objects of `save_hyperparameters`, which keeps a network or a function that was an argument too."""
         for key in (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
             values: Any = checkpoint.get(key)
             if OmegaConf.is_config(values):
