@@ -103,7 +103,8 @@ def _snapshot(content: Any, before: Any = None) -> Any:
     """A copy on the CPU that training can't change any more, in the memory of the one before: new memory takes thrice as long. By
     lightning_utilities' apply_to_collection a range, a frozen dataclass or a config would raise."""
     if isinstance(content, Tensor):
-        is_alike = type(before) is Tensor and _layout(before) == _layout(content)
+        layout = content.shape, content.stride(), content.dtype
+        is_alike = type(before) is Tensor and (before.shape, before.stride(), before.dtype) == layout
         return before.copy_(content.detach()) if is_alike else content.detach().to("cpu", copy=True)
     if isinstance(content, dict):
         return {key: _snapshot(value, before.get(key) if isinstance(before, dict) else None) for key, value in content.items()}
@@ -111,10 +112,6 @@ def _snapshot(content: Any, before: Any = None) -> Any:
         earlier = before if type(before) is type(content) else ()
         return type(content)(_snapshot(*pair) for pair in zip_longest(content, earlier[: len(content)]))
     return content
-
-
-def _layout(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _death_of_a_worker(error: Exception) -> BaseException | None:

@@ -21,6 +21,7 @@ _TOOLS = ("tests", "scripts", "benchmarks", "docs")  # folders of a project that
 BUILDABLE: set[Any] = set()
 Trust = Callable[[str, str], Callable[..., Any]]  # from a key and its target; see lockstep.config.trust
 T = TypeVar("T")
+_lookup = functools.cache(lambda path: instantiate({"_target_": path, "_partial_": True}))
 
 
 def buildable(target: T) -> T:
@@ -84,11 +85,6 @@ def resolve(key: str, path: Any, trust: Trust | None = None) -> Callable[..., An
         return _lookup(path)
     except InstantiationException as error:
         raise _lookup_error(key, path, error) from error
-
-
-@functools.cache
-def _lookup(path: str) -> Callable[..., Any]:
-    return instantiate({"_target_": path, "_partial_": True})
 
 
 def _lookup_error(key: str, path: str, error: InstantiationException) -> Exception:
