@@ -143,9 +143,9 @@ def as_rank(rank: Rank, backend: str, seconds: float, sizes: Sequence[int], reco
 
     try:
         store = dist.FileStore(str(record.with_name("store")), rank.world_size)
-        found = in_group(rank, backend, seconds, sizes, store=store, rank=rank.global_rank, world_size=rank.world_size)
+        result = in_group(rank, backend, seconds, sizes, store=store, rank=rank.global_rank, world_size=rank.world_size)
         if rank.global_rank == 0:
-            write_json(record, {"seconds": found})
+            write_json(record, {"seconds": result})
         leave_process_group(together=True)
     except Exception as error:
         report_to_parent(classify_error(error, rank.global_rank))
@@ -160,7 +160,7 @@ def measured(size: int, budget: float) -> float:
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
     message = torch.zeros(size // 4, device=device)
 
-    def seconds_of(calls: int) -> float:
+    def time_calls(calls: int) -> float:
         dist.barrier()
         begun = time.perf_counter()
         for _ in range(calls):
@@ -169,10 +169,10 @@ def measured(size: int, budget: float) -> float:
             torch.cuda.synchronize()
         return (time.perf_counter() - begun) / calls
 
-    seconds_of(1)  # connects
-    calls = torch.tensor(max(1, int(budget / ROUNDS / seconds_of(2))), device=device)
+    time_calls(1)  # connects
+    calls = torch.tensor(max(1, int(budget / ROUNDS / time_calls(2))), device=device)
     dist.broadcast(calls, src=0)
-    return sorted(seconds_of(int(calls)) for _ in range(ROUNDS))[ROUNDS // 2]
+    return sorted(time_calls(int(calls)) for _ in range(ROUNDS))[ROUNDS // 2]
 
 
 def fitted(measured: dict[int, list[float]], sizes: Sequence[int] = SIZES) -> Ring:

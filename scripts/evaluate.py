@@ -33,7 +33,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     logging.getLogger().handlers[0].addFilter(RankZeroFilter())
 
-    cfg = _evaluation_of(arguments.run_dir.absolute(), arguments.overrides, arguments.allow)
+    cfg = _compose_evaluation(arguments.run_dir.absolute(), arguments.overrides, arguments.allow)
     checkpoint = find_checkpoint(arguments.run_dir, arguments.checkpoint)
     cfg.init_from = str(checkpoint)
     cfg, plan = validated(cfg)
@@ -48,7 +48,7 @@ def main() -> None:
             run.finish(trainer)
 
 
-def _evaluation_of(run_dir: Path, overrides: list[str], allow: list[str]) -> DictConfig:
+def _compose_evaluation(run_dir: Path, overrides: list[str], allow: list[str]) -> DictConfig:
     """The run's config, less what only training needs; an evaluation has a directory and a record of its own."""
     cfg = saved_config(run_dir, overrides, allow)
     if cfg.run_dir == str(run_dir):

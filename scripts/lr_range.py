@@ -69,9 +69,9 @@ def _check(cfg: DictConfig) -> None:
 
 
 def _say(directory: Path) -> None:
-    found = (read_json(directory / "metrics.json") or {})["lr_range"]
-    rate = "No rate is suggested" if found["suggestion"] is None else f"model.optimizer.lr={found['suggestion']:.2g}"
-    print(f"\n{rate}: {found['reason']}\nThe curve: {directory / 'lr_range.png'}", flush=True)
+    result = (read_json(directory / "metrics.json") or {})["lr_range"]
+    rate = "No rate is suggested" if result["suggestion"] is None else f"model.optimizer.lr={result['suggestion']:.2g}"
+    print(f"\n{rate}: {result['reason']}\nThe curve: {directory / 'lr_range.png'}", flush=True)
 
 
 if __name__ == "__main__":

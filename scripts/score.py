@@ -45,14 +45,14 @@ def main() -> None:
             accepted = f"is a {type(part).__name__}; accepted is a run of a lockstep {kind.__name__}"
             raise config_error("RUN_DIR", arguments.run_dir, accepted)
     datamodule.prepare_data()
-    (losses, parts), target = losses_of(model, datamodule), arguments.to or arguments.run_dir / "scores.pt"
+    (losses, parts), target = compute_losses(model, datamodule), arguments.to or arguments.run_dir / "scores.pt"
     save_scores(datamodule.splits.train, losses, target)
     mean = float(losses @ parts / parts.sum())
     rows = [("scores", str(target)), ("samples", str(len(losses))), ("mean loss", f"{mean:.4f}")]
     console.show_table(rows)
 
 
-def losses_of(model: Any, datamodule: Any) -> Any:
+def compute_losses(model: Any, datamodule: Any) -> Any:
     """Of each sample of the training split its loss, and of how many parts it is the mean: the tokens of a window that are
     targets, one of other samples. Both (length,), in float64."""
     import torch

@@ -1,10 +1,15 @@
-"""Hydra's own sweeper, without composing every job a first time only to see that it can be."""
+"""Hydra's own sweeper, without composing every job a first time only to see that it can be; and the base class of others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
 
 from hydra_plugins.lockstep_launcher import SweepLauncher
 
@@ -23,3 +28,19 @@ class LockstepSweeper(BasicSweeper):
         """Our launchers compose and check all jobs of a batch before they start the first: see lockstep.sweeps.sweep."""
         if not isinstance(self.launcher, SweepLauncher):
             super().validate_batch_is_legal(batch)
+
+
+class JobSweeper(Sweeper):
+    """The base class of sweepers that choose jobs by themselves, for whichever launcher is chosen."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+        self.config: Any = None
+        self.loader: Any = None
+        self.launcher: Any = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.config, self.loader = config, hydra_context.config_loader
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )

@@ -94,8 +94,8 @@ def read_regular(path: Path) -> str:
 
 
 def is_like(value: object, shape: Any) -> bool:
-    """Whether what was read has this shape: a type, (one of these), [that of each item], {NAME: that of its value} or {str: that
-    of each value}. A NAME with a ? may be absent. True is no number."""
+    """Returns whether what was read has this shape: a type, (one of these), [that of each item], {NAME: that of its value} or
+    {str: that of each value}. A NAME with a ? may be absent. True is no number."""
     if isinstance(shape, tuple):
         return value in shape
     if isinstance(shape, list):

@@ -6,10 +6,10 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_794,
-    "imported by a default run": 9_437,
-    "all of src/": 27_610,
-    "the largest room": 2_215,
+    "the core": 10_788,
+    "imported by a default run": 9_418,
+    "all of src/": 27_571,
+    "the largest room": 2_186,
 }  # lines; these only ever go down
 
 

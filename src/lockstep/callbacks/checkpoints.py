@@ -52,7 +52,7 @@ class LastCheckpoint(Checkpoint):
         return {} if self._run_id is None else {"run_id": self._run_id}
 
     def save(self, trainer: Trainer, wait: bool = False) -> None:
-        """Now, unless it is saved already: to be called at a step boundary, on every rank. `wait` for what is written in
+        """Saves now, unless it is saved already; is called at a step boundary, on every rank. `wait` for what is written in
         the background, all ranks together."""
         now = (trainer.current_epoch, trainer.global_step)
         if now != self._saved_at:

@@ -103,12 +103,6 @@ class NonFinite(Callback):
         return "that of another rank's samples"
 
 
-def step_was_skipped(trainer: Any) -> bool:
-    """Has the latest step been left out?"""
-    looks = (callback for callback in trainer.callbacks if isinstance(callback, NonFinite))
-    return any(look.skipped_step == trainer.global_step - 1 for look in looks)
-
-
 def _states(module: LightningModule) -> list[Tensor]:
     """Buffers, such as BatchNorm's statistics, and the sums of metrics."""
     metrics = [part for part in module.modules() if isinstance(part, Metric)]

@@ -11,8 +11,8 @@ from lockstep.trainer.steps import begins_step
 
 
 class Preemption(Callback):
-    """A signal to any process of the run is noted; every `every_n_steps` steps, and after each validation, the ranks ask
-    each other, save last.ckpt together, and leave by Preempted.
+    """A process of the run that receives a signal records it; every `every_n_steps` steps, and after each validation, the ranks
+    ask each other, save last.ckpt together, and leave by Preempted.
 
     One all-reduce in so many steps: Lightning broadcasts before every batch, and inside its signal handler.
 

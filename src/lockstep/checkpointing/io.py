@@ -64,17 +64,17 @@ class AtomicCheckpointIO(CheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """To the CPU, and with weights_only=True whatever is asked for."""
+        """Loads to the CPU, and with weights_only=True whatever is asked for."""
         self.wait()
         return read_checkpoint("checkpoint", Path(path))
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Not before the write in flight has ended: until then the file to be removed may be the only one."""
+        """Waits for the write in flight first: until then the file to be removed may be the only one."""
         self.wait()
         Path(path).unlink(missing_ok=True)
 
     def wait(self) -> None:
-        """Until no write is in flight."""
+        """Waits until no write is in flight."""
         if self._in_flight is not None:
             done, self._in_flight = self._in_flight, None
             done.result()

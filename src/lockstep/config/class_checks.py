@@ -43,7 +43,7 @@ def check_classes(cfg: DictConfig, plan: Plan) -> None:
 
 
 def _modules_in(cfg: DictConfig) -> Iterator[tuple[str, str, ModuleType]]:
-    """Of each node with a `_target_` its key, a name to look up and the module to look it up in."""
+    """Yields for each node with a `_target_` its key, a name to look up and the module to look it up in."""
     for key, room in _ROOMS.items():
         if OmegaConf.is_dict(OmegaConf.select(cfg, key)):
             yield key, "*", load(f"{_PACKAGE}.{room}.checks")

@@ -53,7 +53,7 @@ class Given:
 
     @property
     def override(self) -> str:
-        """For the command line that what was read becomes: from here on, a config that was read."""
+        """Returns the override that marks the command line, which what was read becomes, as a config that was read."""
         return f"++{ALLOW}=[{','.join(map(quote, self.allow))}]"
 
 
@@ -121,7 +121,7 @@ def _objections(item: str, folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _value(item: str) -> Any:
-    """Of an override as Hydra reads it; a sweep's choices, and what can't be read, as text."""
+    """Returns an override's value as Hydra reads it; a sweep's choices, and what can't be read, as text."""
     try:
         parsed = OverridesParser.create().parse_override(item)
         return item.partition("=")[2] if parsed.is_sweep_override() or parsed.is_delete() else parsed.value()

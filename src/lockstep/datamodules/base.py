@@ -134,7 +134,7 @@ class DataModule(LightningDataModule):
             raise EpochTooShort(f"datamodule.global_batch_size={total}: {why}; {accepted}", error.most) from None
 
     def state_dict(self) -> dict[str, int]:
-        """Where in the data training is: counted in samples of the epoch's global order, so that it holds at any world size."""
+        """Says where in the data training is, in samples of the epoch's global order, so that it holds at any world size."""
         if self.trainer is None or self.samples_per_epoch is None:
             return {}
         batches = batches_trained(self.trainer)
@@ -224,7 +224,7 @@ class DataModule(LightningDataModule):
         check_memory("datamodule", {name: value} | self._given_batch_size, self.batch_size * math.prod(shape))
 
     def refuse_folds(self) -> None:
-        """For data that is validated on a split of its own: every fold would be the same run."""
+        """Raises ConfigError if folds are asked of data with a validation split of its own: each would be the same run."""
         if self.folds is not None:
             accepted = "this data has a validation split of its own, which is not drawn; accepted is null"
             raise config_error("datamodule.folds", self.folds, accepted)
@@ -273,12 +273,12 @@ class DataModule(LightningDataModule):
         return self.trainer.accumulate_grad_batches if self.trainer else 1
 
     def _limited(self, batches: int) -> int:
-        """Of an epoch's batches those that trainer.limit_train_batches leaves, a number or a fraction."""
+        """Returns how many of an epoch's batches trainer.limit_train_batches leaves, a number or a fraction."""
         limit = self.trainer.limit_train_batches if self.trainer else 1.0
         return min(limit, batches) if isinstance(limit, int) else int(limit * batches)
 
     def _fit_scaler(self) -> "StandardScaler":
-        """Over the training split alone, unaugmented, a batch at a time; uint8 counts as 0 to 1."""
+        """Fits it to the training split alone, unaugmented, a batch at a time; uint8 counts as 0 to 1."""
         from sklearn.preprocessing import StandardScaler
 
         scaler = StandardScaler()

@@ -82,7 +82,7 @@ class TrainSampler(_BatchSampler):
 
     @property
     def samples_per_epoch(self) -> int:
-        """Over all ranks."""
+        """Returns the number over all ranks."""
         return self.full_batches // self.accumulate * self.global_batch_size + self.tail
 
     def __iter__(self) -> Iterator[BatchIndices]:

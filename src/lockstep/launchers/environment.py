@@ -116,8 +116,8 @@ def can_resume() -> bool:
 
 
 def output_subdir(resume: str | None, run_dir: str) -> str | None:
-    """Where Hydra saves the composed config: written by one process of the run, by the parent if there is one; a run that
-    is continued keeps what the first start has written."""
+    """Returns where Hydra saves the composed config: it is written by one process of the run, by the parent if there is one; a
+    run that is continued keeps what the first start has written."""
     if (resume is not None or can_resume()) and (Path(run_dir) / ".hydra" / "config.yaml").is_file():
         return None
     rank = this_rank()

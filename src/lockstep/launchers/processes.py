@@ -13,7 +13,7 @@ from lockstep.launchers.settings import read_settings
 
 
 class Process(Protocol):
-    """Of subprocess.Popen what is needed here."""
+    """Has what is needed here of subprocess.Popen."""
 
     @property
     def pid(self) -> int: ...

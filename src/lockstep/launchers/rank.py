@@ -67,7 +67,7 @@ def report_to_parent(outcome: Outcome) -> bool:
 
 
 def leave_process_group(together: bool) -> None:
-    """Without this a process may end with `terminate called without an active exception` although all went well."""
+    """Destroys it: else a process may end with `terminate called without an active exception` although all went well."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         if together:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from lockstep.launchers.cluster import queue
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
-INSISTED = 5.0  # seconds that a process gets to leave by itself after the second Ctrl-C
+FORCE_QUIT_GRACE = 5.0  # seconds that a process gets to leave by itself after the second Ctrl-C
 HEARD = 10.0  # seconds in which a process that has nothing to save runs its handler, or is stuck
 
 
@@ -176,7 +176,7 @@ class StopSignals:
         return not self.deferred and not self.received
 
     def _ignore(self) -> None:
-        """While Python tears itself down, when it would put the default handlers back."""
+        """Ignores signals while Python tears itself down, when it would put the default handlers back."""
         for number in self._previous:
             signal.signal(number, signal.SIG_IGN)
 
@@ -212,7 +212,7 @@ def _wait(
         now = time.monotonic()  # the deadline is counted from the request
         received += [number for number in numbers if number in SIGNALS]
         if received.count(signal.SIGINT) > 1:
-            why, due = "asked for twice", min(due, now + INSISTED)
+            why, due = "asked for twice", min(due, now + FORCE_QUIT_GRACE)
         elif received and not why:
             limit = queue().within_job(deadline)
             why, due, heard_by = f"no answer within {round(limit, 1):g} s", now + limit, now + HEARD

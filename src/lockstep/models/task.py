@@ -261,7 +261,7 @@ def wrong_targets(targets: Tensor, accepted: str) -> ConfigError:
 
 
 def _initialize_lazy_layers(net: nn.Module, spec: DataSpec) -> None:
-    """While their weights depend on the seed alone; torch would draw them in the first step, and DDP does not take them."""
+    """Draws their weights while these depend on the seed alone; torch would in the first step, and DDP does not take them."""
     if any(is_lazy(tensor) for tensor in (*net.parameters(), *net.buffers())):
         with torch.no_grad():
             net.eval()(_dummy_inputs(torch.empty(0, *spec.input_shape)))

@@ -156,7 +156,7 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     if rank is not None and rank.started_by == "parent":
         return is_named or restarts() > 0
     takes_global = "global_batch_size" in (config.get("datamodule") or {})
-    new = Identity.new(command, global_batch_size if takes_global else None, subscribers.of_one_start)
+    new = Identity.new(command, global_batch_size if takes_global else None, subscribers.start_keys)
     if rank is not None and rank.global_rank > 0:
         return _saved_identity(directory, new, is_named) is not None
     if is_named and absolute(config.resume) != directory:

@@ -53,7 +53,7 @@ class RunEvents:
     """
 
     settings: ClassVar[Sequence[str]] = ()  # root keys of the config that change nothing of what a run computes
-    of_one_start: ClassVar[Sequence[str]] = ()  # and those that say how one command starts, not what the run is
+    start_keys: ClassVar[Sequence[str]] = ()  # and those that say how one command starts, not what the run is
     unfilled: ClassVar[Mapping[str, tuple[Any, Any]]] = {}  # by key: a value that `fill_in` replaces, and one to plan with
 
     def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
@@ -156,8 +156,8 @@ class Subscribers:
         return [key for subscriber in self for key in subscriber.settings]
 
     @property
-    def of_one_start(self) -> list[str]:
-        return [key for subscriber in self for key in subscriber.of_one_start]
+    def start_keys(self) -> list[str]:
+        return [key for subscriber in self for key in subscriber.start_keys]
 
     def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None = None) -> list[str]:
         for subscriber in self:

@@ -17,7 +17,7 @@ from lockstep.launchers.command_line import CommandLine
 
 FILE = "run.json"
 # Keys that say how one command starts, not what the run is.
-OF_ONE_START = ("resume", "begin_from", "overwrite", "hydra.run.dir", "allow")
+START_KEYS = ("resume", "begin_from", "overwrite", "hydra.run.dir", "allow")
 
 _CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
 _SAYS_THE_BATCH = {"datamodule", "datamodule.batch_size", "datamodule.global_batch_size"}
@@ -42,8 +42,8 @@ class Identity:
     forked_from: dict[str, Any] | None = None
 
     @classmethod
-    def new(cls, command: CommandLine, global_batch_size: int | None, of_one_start: Sequence[str] = ()) -> Self:
-        left_out = {*OF_ONE_START, *of_one_start}
+    def new(cls, command: CommandLine, global_batch_size: int | None, start_keys: Sequence[str] = ()) -> Self:
+        left_out = {*START_KEYS, *start_keys}
         overrides = [item for item in (*command.overrides, *command.hydra_overrides) if override_key(item) not in left_out]
         return cls(uuid.uuid4().hex, list(command.flags), overrides, global_batch_size)
 

@@ -11,7 +11,7 @@ from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import SWEEP_FILES, absolute
 from lockstep.runs.events import Subscribers, values_by_key
-from lockstep.runs.identity import FILE, OF_ONE_START, Identity, check_files, how_else, run_directories
+from lockstep.runs.identity import FILE, START_KEYS, Identity, check_files, how_else, run_directories
 from lockstep.runs.locks import check_free
 from lockstep.runs.record import actual_status
 
@@ -39,7 +39,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory")
     subscribers, values = Subscribers.before_composition(), values_by_key(overrides)
     run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else _fetched(wanted, values, subscribers)
-    left_out = {*OF_ONE_START, *subscribers.of_one_start}
+    left_out = {*START_KEYS, *subscribers.start_keys}
     new = [item for item in overrides if override_key(item) not in left_out and not subscribers.fills_in(item)]
     if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")

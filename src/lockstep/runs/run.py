@@ -89,7 +89,7 @@ class Run:
         return f"lockstep job {self.directory.name}" if SWEPT_KEYS in os.environ else None
 
     def _watch(self) -> None:
-        """Whatever the main thread is stuck in, from here to the end: the parent looks after itself and its ranks."""
+        """Watches from here to the end, whatever the main thread is stuck in; the parent looks after itself and its ranks."""
         if self.is_parent:
             STOP_SIGNALS.listen()
             return

@@ -72,7 +72,7 @@ class Manifest:
         return max((job["number"] for job in self.jobs.values()), default=-1) + 1
 
     def save(self) -> None:
-        """On a full disk it is tried again at the next change: the jobs' own directories have their states."""
+        """Writes it; on a full disk that is tried again at the next change: the jobs' own directories have their states."""
         names = ("calls", "cwd", "planned", "git_commit", "jobs")
         try:
             write_json(self.path, {name: getattr(self, name) for name in names}, indent=None)  # of many jobs: a third of the time

@@ -35,7 +35,7 @@ class Keys:
 
 @dataclass
 class Settings(Keys):
-    """Of any launcher."""
+    """The settings that any launcher has."""
 
     GROUP: ClassVar[str] = "hydra.launcher"
 
@@ -62,7 +62,7 @@ class LocalSettings(Settings):
     jobs: Annotated[int, integer(1)] = 1  # CPU jobs at once; more than one share the cores
 
     def gpu_slots(self) -> tuple[str, ...]:
-        """As CUDA_VISIBLE_DEVICES names them: numbers, or the identifiers of GPUs or of their MIG parts."""
+        """Returns them as CUDA_VISIBLE_DEVICES names them: numbers, or the identifiers of GPUs or of their MIG parts."""
         named = tuple(name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
         every = (named or tuple(map(str, range(visible_gpus()))))[: visible_gpus()]
         if self.gpus == "all":

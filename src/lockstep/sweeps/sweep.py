@@ -83,7 +83,7 @@ class Sweep:
 
     @classmethod
     def expect(cls, jobs: int) -> None:
-        """For a sweeper that hands out that many jobs one after the other, and none twice: the jobs of earlier calls in this
+        """Is called by a sweeper that hands out that many jobs one by one, and none twice: the jobs of earlier calls in this
         directory count as this one's, in the table and for the exit code."""
         if cls._current is not None:
             cls._current.planned = jobs
@@ -220,7 +220,7 @@ class Sweep:
             raise SystemExit(code)
 
     def _states(self) -> set[str]:
-        """Of the jobs of this call, or of all where a sweeper hands them out over several; and of those that nobody knows."""
+        """Returns those of this call's jobs, or of all where a sweeper takes several calls; and of those that nobody knows."""
         own = self.keys if self.planned is None else self.manifest.jobs
         return {job["status"] for key, job in self.manifest.jobs.items() if key in own or job["reason"] == UNREADABLE}
 
@@ -246,7 +246,7 @@ def _no_jobs() -> ConfigError:
 
 
 def _stop_deadline(cfg: DictConfig) -> float:
-    """Without the guard a run ends at once; with a deadline of null it takes the time it needs."""
+    """Returns 0 without the guard, where a run ends at once; infinity for a deadline of null."""
     guard = OmegaConf.select(cfg, "guards.preemption")
     return 0.0 if guard is None else float(guard.get("deadline") or math.inf)
 

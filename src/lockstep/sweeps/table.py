@@ -69,7 +69,7 @@ class LiveTable:
 
 
 def print_table(view: SweepView, note: str = "") -> None:
-    """As wide as the terminal, or as wide as it is where there is none."""
+    """Prints it as wide as the terminal, or as wide as it is where there is none."""
     console = wide_console()
     console.print(layout(view, note, console.width))
 

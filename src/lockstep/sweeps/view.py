@@ -89,7 +89,7 @@ class SweepView:
 
     @cached_property
     def jobs(self) -> list[JobView]:
-        """By their final metrics, the best first; then those that have none, by their numbers."""
+        """Returns them by their final metrics, the best first; then those that have none, by their numbers."""
         entries, folder = self.manifest.jobs, self.manifest.directory
         names = varying([entry["overrides"] for entry in entries.values()])
         jobs = [JobView(key, entry, folder / entry["directory"], names) for key, entry in entries.items()]

@@ -163,7 +163,7 @@ def test_what_is_no_score_for_each_sample_is_refused(scores: Tensor, line: str) 
 
 def test_the_losses_of_a_run_are_the_scores_of_its_training_split(tmp_path: Path) -> None:
     datamodule, model, _ = prepared(tmp_path / "run", "datamodule.standardize=true")
-    losses, parts = score.losses_of(model, datamodule)
+    losses, parts = score.compute_losses(model, datamodule)
     assert set(parts.tolist()) == {1.0}
     train = datamodule.splits.train
     expected = torch.nn.functional.cross_entropy(model.eval()(train.inputs), train.targets, reduction="none")

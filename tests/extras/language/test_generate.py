@@ -113,9 +113,9 @@ def test_weights_go_to_llama_s_layout_and_come_back(
     cfg = composed(*command[2:], *data, run_dir=tmp_path / "run")
     _, further, _ = build(cfg, Plan.from_config(cfg))
     assert torch.equal(further.eval()(torch.arange(12)[None]), load_model(back)(torch.arange(12)[None]))
-    ours, theirs = (load_model(path) for path in (run_dir / "checkpoints" / "best.ckpt", back))
+    own, expected = (load_model(path) for path in (run_dir / "checkpoints" / "best.ckpt", back))
     row = torch.arange(12)[None]
-    assert torch.equal(theirs(row), ours(row))
+    assert torch.equal(expected(row), own(row))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 7}))
     with pytest.raises(ConfigError, match=r"^FOLDER=.*llama: its tensors are not those of its config.json \("):

@@ -192,12 +192,12 @@ def test_transformers_gives_the_same_logits() -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     shape = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}
     options = {"num_key_value_heads": 2, "max_position_embeddings": 16, "tie_word_embeddings": True, "bos_token_id": None}
-    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **options, eos_token_id=None))
-    state, arguments = from_llama(theirs.state_dict(), theirs.config.to_dict())
-    ours = GPT(**arguments)
-    ours.load_state_dict(state)
+    other = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **options, eos_token_id=None))
+    state, arguments = from_llama(other.state_dict(), other.config.to_dict())
+    own = GPT(**arguments)
+    own.load_state_dict(state)
     row = tokens(2, 16)
-    torch.testing.assert_close(ours(row), theirs(row).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(own(row), other(row).logits, rtol=0, atol=1e-5)
 
     tensors, config = to_llama(small().float())
     read = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))

@@ -51,11 +51,11 @@ def test_metrics_are_over_tokens_and_bytes_not_over_batches() -> None:
     model = language_model()
     for targets in ([[1, 2]], [[0, NOT_COUNTED]]):  # log 8 nats, 2 tokens, 4 bytes; log 4 nats, 1 token, 1 byte
         model.val_means.update(model.measure(logits(EVEN, SURE), torch.tensor(targets)))
-    found = model.val_means.compute()
-    assert tuple(found) == METRICS
-    assert float(found["loss"]) == pytest.approx(math.log(32) / 3, rel=1e-12)
-    assert float(found["perplexity"]) == pytest.approx(32 ** (1 / 3), rel=1e-12)
-    assert float(found["bits_per_byte"]) == pytest.approx(1.0, rel=1e-12)  # five bits for five bytes
+    result = model.val_means.compute()
+    assert tuple(result) == METRICS
+    assert float(result["loss"]) == pytest.approx(math.log(32) / 3, rel=1e-12)
+    assert float(result["perplexity"]) == pytest.approx(32 ** (1 / 3), rel=1e-12)
+    assert float(result["bits_per_byte"]) == pytest.approx(1.0, rel=1e-12)  # five bits for five bytes
 
 
 def test_only_declared_metrics_are_there_and_others_are_refused() -> None:
@@ -116,7 +116,7 @@ def test_ddp_does_not_send_the_bytes_of_tokens(tmp_path: Path) -> None:
 def test_a_window_that_is_partly_empty_is_scored_by_the_tokens_in_it(tmp_path: Path) -> None:
     score = pytest.importorskip("score")  # of the curriculum
     datamodule, model, _ = prepared(tmp_path, *TINY, *texts(tmp_path))
-    losses, parts = score.losses_of(model, datamodule)
+    losses, parts = score.compute_losses(model, datamodule)
     inputs, targets = datamodule.splits.train.__getitems__(range(len(parts)))
     with torch.no_grad():
         logits = model.eval()(inputs).double()

@@ -97,7 +97,7 @@ def test_whole_files_are_held_out_by_a_hash_of_their_names(tmp_path: Path) -> No
     assert sum(map(len, one.values())) == len(set.union(*one.values())) == 200
     assert one["test"] == other["test"]
     assert one["val"] != other["val"]
-    assert all(25 <= len(found[split]) <= 55 for found in (one, other) for split in ("val", "test"))
+    assert all(25 <= len(result[split]) <= 55 for result in (one, other) for split in ("val", "test"))
     for name in list(one["train"])[:100]:
         (tmp_path / "texts" / name).unlink()
     fewer = split_names(text(tmp_path / "texts", **fractions))
@@ -122,8 +122,8 @@ def test_where_a_folder_is_does_not_say_which_split_its_files_are_in(tmp_path: P
         for number in range(40):
             (tmp_path / place / f"{number}.txt").write_text(place)
     both = text(tmp_path, paths=[str(tmp_path / "here"), str(tmp_path / "there")], val_fraction=0.3, test_fraction=0.3).files()
-    for found in both.values():
-        names = [[path.name for path in found if path.parent.name == place] for place in ("here", "there")]
+    for result in both.values():
+        names = [[path.name for path in result if path.parent.name == place] for place in ("here", "there")]
         assert names[0] == names[1]
         assert names[0]
 
@@ -157,11 +157,11 @@ def test_fewer_files_than_splits_are_cut_by_their_place_in_the_text(tmp_path: Pa
 
 
 def test_the_standard_library_is_there_without_its_tests() -> None:
-    found = standard_library()
-    assert {"argparse.py", "json/decoder.py", "collections/__init__.py"} <= set(found)
-    assert list(found) == sorted(found, key=lambda name: Path(name).parts)
-    assert not [name for name in found if {"test", "site-packages", "encodings"} & {*Path(name).parts[:-1]}]
-    assert sum(path.stat().st_size for path in found.values()) > 2_000_000
+    result = standard_library()
+    assert {"argparse.py", "json/decoder.py", "collections/__init__.py"} <= set(result)
+    assert list(result) == sorted(result, key=lambda name: Path(name).parts)
+    assert not [name for name in result if {"test", "site-packages", "encodings"} & {*Path(name).parts[:-1]}]
+    assert sum(path.stat().st_size for path in result.values()) > 2_000_000
 
 
 @pytest.mark.parametrize(

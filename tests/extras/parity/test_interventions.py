@@ -13,7 +13,7 @@ from torch.nn import functional
 from torchvision.ops import StochasticDepth
 
 from lockstep.datamodules.batches import Batch
-from lockstep.extras.parity.draws import constant_draws, drawn_between, states
+from lockstep.extras.parity.draws import constant_draws
 from lockstep.extras.parity.interventions import (
     add_rounding,
     applied,
@@ -24,8 +24,6 @@ from lockstep.extras.parity.interventions import (
     without_dropout,
 )
 from lockstep.nets import Dropout
-
-CPU = torch.device("cpu")
 
 
 class Squares(LightningModule):
@@ -53,7 +51,7 @@ def test_a_permutation_keeps_samples_whole() -> None:
     assert torch.equal(seen["targets"], seen[0].long() * 10)
 
 
-def test_samples_are_index_batch_out_of_a_batch_of_any_shape() -> None:
+def test_samples_are_taken_out_of_a_batch_of_any_shape() -> None:
     @dataclass
     class Opaque:
         inputs: Tensor
@@ -158,17 +156,6 @@ def test_generators_of_one_s_own_are_left_alone() -> None:
     assert torch.equal(order, torch.randperm(8, generator=torch.Generator().manual_seed(0)))
 
 
-def test_who_draws_is_seen() -> None:
-    before = states(CPU)
-    assert drawn_between(before, states(CPU)) == set()
-    numpy.random.rand()
-    assert drawn_between(before, states(CPU)) == {"numpy"}
-    random.random()
-    assert drawn_between(before, states(CPU)) == {"numpy", "Python"}
-    torch.rand(1)
-    assert drawn_between(before, states(CPU)) == {"numpy", "Python", "torch"}
-
-
 def test_rounding_is_imitated_in_the_last_places_of_the_largest_value() -> None:
     weight = torch.nn.Parameter(torch.zeros(100, dtype=torch.float64))
     weight.grad = torch.linspace(0, 1, 100, dtype=torch.float64)
@@ -177,7 +164,7 @@ def test_rounding_is_imitated_in_the_last_places_of_the_largest_value() -> None:
     assert 1e-15 < noise.abs().max() < 1e-13
 
 
-def test_tokens_are_index_dropout_where_some_are_ignored() -> None:
+def test_tokens_are_counted_where_some_are_ignored() -> None:
     batch = {"labels": torch.tensor([[1, 2], [3, -100]]), "mask": torch.ones(2, 2, dtype=torch.bool), "x": torch.ones(2)}
     assert count_tokens(batch) == {"batch.labels": (3, 1)}
 

@@ -44,9 +44,9 @@ def test_gradients_and_weights_are_those_of_one_process(model: str, devices: int
         return composed_at_once(*options, *more, config_name="parity")
 
     sides = Sides.of(composed([]), composed)
-    found = compare(sides, processes)
-    assert found.equal, found.table()
-    assert "validation metrics" in {row.quantity for row in found.rows}
+    result = compare(sides, processes)
+    assert result.equal, result.table()
+    assert "validation metrics" in {row.quantity for row in result.rows}
     for quantity in ("loss", "gradients", "weights"):
-        worst = max((one for one in found.other.differences if one.quantity == quantity), key=lambda one: one.value)
+        worst = max((one for one in result.other.differences if one.quantity == quantity), key=lambda one: one.value)
         assert worst.value < 1e-10, worst

@@ -14,14 +14,14 @@ from lockstep.extras.parity.verdict import not_compared, verdict
 
 def comparison_with(bits: int, weights: float, control: float, gradients: float = 0.0, sgd: bool = False) -> Comparison:
     cfg = OmegaConf.create({"trainer": {"precision": f"{bits}-true"}})
-    found = [
+    result = [
         Difference(0, "loss", "", 0.0),
         Difference(2, "gradients", "net.weight", gradients, size=1.0),
         Difference(9, "weights", "net.bias", weights),
     ]
     return Comparison(
         Sides(cfg, cfg, steps=10),
-        Findings(found, {"sgd": sgd}),
+        Findings(result, {"sgd": sgd}),
         Findings([Difference(2, "gradients", "", 0.0), Difference(9, "weights", "", control)], {"epoch": 1}),
     )
 
@@ -61,10 +61,10 @@ def test_the_first_step_and_parameter_are_named() -> None:
 
 
 def tolerated(quantity: str, value: float, control: float = 0.0, precision: int = 64, bits: int = 64) -> bool:
-    found = comparison_with(precision, weights=0.0, control=0.0)
-    found.other.differences.append(Difference(1, quantity, "it", value, bits, size=1.0))
-    found.control.differences.append(Difference(1, quantity, "it", control, size=1.0))
-    return found.equal
+    result = comparison_with(precision, weights=0.0, control=0.0)
+    result.other.differences.append(Difference(1, quantity, "it", value, bits, size=1.0))
+    result.control.differences.append(Difference(1, quantity, "it", control, size=1.0))
+    return result.equal
 
 
 def test_rounding_that_the_control_shows_too_is_tolerated_tensor_by_tensor() -> None:
@@ -80,21 +80,21 @@ def test_rounding_that_the_control_shows_too_is_tolerated_tensor_by_tensor() -> 
 @pytest.mark.parametrize(("size", "equal"), [(1e-17, True), (1e-9, False)])
 def test_gradients_of_rounding_alone_are_not_compared(size: float, equal: bool) -> None:
     """Nor what an optimizer makes of them; but a gradient that is something is, on either side."""
-    found = comparison_with(64, weights=0.0, control=0.0)
-    found.other.differences.extend([Difference(0, "gradients", "weight", 0.0, size=1.0), Difference(9, "weights", "bias", 0.5)])
-    found.other.differences.append(Difference(0, "gradients", "bias", 2.0, size=size))
-    found.control.differences.append(Difference(0, "gradients", "bias", 1.0, size=1e-17))
-    assert found.rounding_alone == ({"bias"} if equal else set())
-    assert found.equal is equal
+    result = comparison_with(64, weights=0.0, control=0.0)
+    result.other.differences.extend([Difference(0, "gradients", "weight", 0.0, size=1.0), Difference(9, "weights", "bias", 0.5)])
+    result.other.differences.append(Difference(0, "gradients", "bias", 2.0, size=size))
+    result.control.differences.append(Difference(0, "gradients", "bias", 1.0, size=1e-17))
+    assert result.rounding_alone == ({"bias"} if equal else set())
+    assert result.equal is equal
 
 
 def test_buffers_may_drift_as_the_weights_do_or_as_they_themselves_do_in_the_control() -> None:
     for value, control, equal in ((9e-9, 0.0, True), (2e-8, 0.0, False), (2e-8, 3e-9, True), (math.inf, math.inf, True)):
-        found = comparison_with(64, weights=0.0, control=1e-9)
-        found.other.differences.append(Difference(9, "buffers at the end", "mean", value))
-        found.control.differences.append(Difference(9, "buffers at the end", "mean", control))
-        assert found.equal is equal
-        assert "buffers after 10 steps" in found.table()
+        result = comparison_with(64, weights=0.0, control=1e-9)
+        result.other.differences.append(Difference(9, "buffers at the end", "mean", value))
+        result.control.differences.append(Difference(9, "buffers at the end", "mean", control))
+        assert result.equal is equal
+        assert "buffers after 10 steps" in result.table()
 
 
 def test_a_number_held_in_float32_may_round_there() -> None:
@@ -113,13 +113,13 @@ def test_what_a_verdict_does_not_rest_on_is_listed() -> None:
     facts: dict[str, Any] = {"batches per epoch": 40, "no loss": False, "ran": {"validation"}, "untrained": ["a", "b", "c", "d"]}
     facts |= {"logged per step": set(), "not tensors": set(), "samples left out": set()}
     sides = OmegaConf.create({"trainer": {"precision": "64-true", "accumulate_grad_batches": 2}})
-    found = Comparison(Sides(sides, sides, steps=10), Findings([], facts), Findings([], facts))
-    assert not_compared(found) == [
+    result = Comparison(Sides(sides, sides, steps=10), Findings([], facts), Findings([], facts))
+    assert not_compared(result) == [
         "what comes later, since these 10 steps end before the first epoch, of 20, does",
         "test, since none ran",
         "parameters that had no gradient in any step (a, b, c and 1 more)",
     ]
-    assert not_compared(replace(found, sides=Sides(sides, sides, steps=20)))[0] == "test, since none ran"
+    assert not_compared(replace(result, sides=Sides(sides, sides, steps=20)))[0] == "test, since none ran"
 
 
 def said(comparison: Comparison) -> str:

@@ -99,14 +99,14 @@ def test_it_is_evaluated_and_exported_and_told_what_predicts_it(sweep: Path) -> 
 
 @pytest.mark.parametrize("sweep", ["classifier"], indirect=True)
 def test_it_leaves_a_record(sweep: Path) -> None:
-    found = record(undisturbed(sweep))
+    result = record(undisturbed(sweep))
     status = json.loads((undisturbed(sweep) / "status.json").read_text())
     assert (status["status"], status["reason"]) == ("finished", "trainer.max_epochs=3")
-    assert (found["world_size"], found["samples_trained"], found["steps"], found["lr"]) == (2, 4200, 21, 0.05)
-    assert found["samples_per_second"] > 0
-    assert "random numbers are drawn in a training step" in [line.partition(",")[0] for line in found["not_as_one_process"]]
-    assert {"train_loss_epoch", "train_acc", "val_loss", "val_acc", "test_acc"} <= found["metrics"].keys()
-    assert found["metrics"]["val_acc"] > 0.6
+    assert (result["world_size"], result["samples_trained"], result["steps"], result["lr"]) == (2, 4200, 21, 0.05)
+    assert result["samples_per_second"] > 0
+    assert "random numbers are drawn in a training step" in [line.partition(",")[0] for line in result["not_as_one_process"]]
+    assert {"train_loss_epoch", "train_acc", "val_loss", "val_acc", "test_acc"} <= result["metrics"].keys()
+    assert result["metrics"]["val_acc"] > 0.6
 
 
 def test_a_module_with_loaders_of_its_own_takes_them_when_it_is_told_to(tmp_path: Path) -> None:

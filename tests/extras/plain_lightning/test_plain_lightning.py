@@ -62,12 +62,12 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     assert len(shown) == (batches == 20)
     assert ("goes on after the 6 batches of its epoch" in caplog.text) == (batches == 20)
     assert collect_facts(trainer)["samples_trained"] == 2800
-    ours, theirs = last(tmp_path / "run"), last(whole[0] / "run")
-    assert ours["global_step"] == theirs["global_step"] == 28
-    assert all(torch.equal(ours["state_dict"][name], tensor) for name, tensor in theirs["state_dict"].items())
-    momenta = [[state["momentum_buffer"] for state in c["optimizer_states"][0]["state"].values()] for c in (ours, theirs)]
+    own, other = last(tmp_path / "run"), last(whole[0] / "run")
+    assert own["global_step"] == other["global_step"] == 28
+    assert all(torch.equal(own["state_dict"][name], tensor) for name, tensor in other["state_dict"].items())
+    momenta = [[state["momentum_buffer"] for state in c["optimizer_states"][0]["state"].values()] for c in (own, other)]
     assert all(map(torch.equal, *momenta))
-    assert ours["lr_schedulers"] == theirs["lr_schedulers"]
+    assert own["lr_schedulers"] == other["lr_schedulers"]
 
 
 @pytest.mark.filterwarnings(GOES_ON)
@@ -283,7 +283,7 @@ def test_a_loader_that_says_where_it_is_goes_on_from_there(tmp_path: Path) -> No
     data = ("datamodule._target_=test_plain_lightning.StreamedDigits", "guards.checkpoint.every_n_steps=1")
     fitted(tmp_path / "whole", *data, keep=tmp_path)  # seven batches an epoch
     trainer = fitted(tmp_path / "run", *data, ckpt_path=tmp_path / "11.ckpt")
-    ours, theirs = last(tmp_path / "run"), last(tmp_path / "whole")
-    assert ours["global_step"] == theirs["global_step"] == 14
-    assert all(torch.equal(ours["state_dict"][name], tensor) for name, tensor in theirs["state_dict"].items())
+    own, other = last(tmp_path / "run"), last(tmp_path / "whole")
+    assert own["global_step"] == other["global_step"] == 14
+    assert all(torch.equal(own["state_dict"][name], tensor) for name, tensor in other["state_dict"].items())
     assert trainer.datamodule.loader.loads < 7  # and one that was loaded before the position was known

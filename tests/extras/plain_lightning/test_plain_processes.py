@@ -35,8 +35,8 @@ def exchanged(rank: int, _: int) -> dict[str, Any]:
     number: Tensor = module.all_gather(torch.tensor(float(rank)))
     same, said_of_same = module.all_gather(torch.full((2,), float(rank))), list(said)
     rows = module.all_gather(torch.arange(3.0 - rank) + 10 * rank)
-    found = {"equal": equal, "number": number, "same": same, "rows": rows, "said": said, "said of same": said_of_same}
-    return found | {"buffers": buffers_that_differ(module)}
+    result = {"equal": equal, "number": number, "same": same, "rows": rows, "said": said, "said of same": said_of_same}
+    return result | {"buffers": buffers_that_differ(module)}
 
 
 def test_rows_are_repeated_until_all_have_as_many_and_buffers_of_each_one_s_own_are_named(tmp_path: Path) -> None:

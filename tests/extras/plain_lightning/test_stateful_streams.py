@@ -107,8 +107,8 @@ def test_a_run_that_is_continued_in_its_second_epoch_ends_as_if_nothing_had_been
     fitted(tmp_path / "whole", *data, keep=tmp_path)
     checkpoint = tmp_path / f"{batches + passed}.ckpt"
     trainer = fitted(tmp_path / "run", *data, ckpt_path=checkpoint)
-    ours, theirs = last(tmp_path / "run"), last(tmp_path / "whole")
-    assert ours["global_step"] == theirs["global_step"] == 3 * batches
-    assert differences(ours["state_dict"], theirs["state_dict"]) == []
+    own, other = last(tmp_path / "run"), last(tmp_path / "whole")
+    assert own["global_step"] == other["global_step"] == 3 * batches
+    assert differences(own["state_dict"], other["state_dict"]) == []
     assert read_checkpoint("kept", checkpoint)["loader_positions"]["batches"] == passed
     assert collect_facts(trainer)["samples_trained"] == 3 * 700

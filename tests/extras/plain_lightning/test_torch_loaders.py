@@ -10,7 +10,7 @@ from lockstep.errors import ConfigError
 from lockstep.extras.plain_lightning.loaders import SharedSampler, shared_loader
 
 
-def ranks_of(loader: DataLoader[Any], world_size: int, epoch: int = 0, training: bool = True) -> list[list[list[int]]]:
+def share_out(loader: DataLoader[Any], world_size: int, epoch: int = 0, training: bool = True) -> list[list[list[int]]]:
     """The samples of each batch of each rank."""
     ranks = []
     for rank in range(world_size):
@@ -45,19 +45,19 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_several_ranks_take_the_batches_of_one_each_sample_once(way: str, world_size: int) -> None:
     torch.rand(3)  # what was drawn before does not matter
-    whole = [sorted(batch) for batch in ranks_of(numbers(6, **WAYS[way]), 1, epoch=2)[0]]
-    ranks = ranks_of(numbers(6 // world_size, **WAYS[way]), world_size, epoch=2)
+    whole = [sorted(batch) for batch in share_out(numbers(6, **WAYS[way]), 1, epoch=2)[0]]
+    ranks = share_out(numbers(6 // world_size, **WAYS[way]), world_size, epoch=2)
     *full, tail = together(ranks)
     assert full == whole[:2]
     assert set(tail) == set(whole[2])  # one sample, which the others take as a dummy
     if way != "in order":
-        assert ranks_of(numbers(6, **WAYS[way]), 1, epoch=3)[0] != ranks_of(numbers(6, **WAYS[way]), 1, epoch=2)[0]
+        assert share_out(numbers(6, **WAYS[way]), 1, epoch=3)[0] != share_out(numbers(6, **WAYS[way]), 1, epoch=2)[0]
 
 
 def test_a_batch_sampler_of_torch_s_own_is_shared_out_too() -> None:
     data: Any = range(8)
     loader = DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(range(8)), 2, drop_last=True))
-    assert together(ranks_of(loader, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert together(share_out(loader, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize(("length", "own"), [(13, [(1, 1), (0, 1), (0, 1)]), (14, [(1, 2), (1, 2), (0, 2)]), (12, None)])
@@ -72,12 +72,12 @@ def test_the_share_of_a_tail_is_known(length: int, own: list[tuple[int, int]] | 
 
 
 def test_what_is_dropped_is_what_one_process_drops() -> None:
-    assert together(ranks_of(numbers(2, 13, drop_last=True), 3)) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert together(share_out(numbers(2, 13, drop_last=True), 3)) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
 
 @pytest.mark.parametrize("length", range(3, 26))
 def test_an_evaluation_takes_each_sample_once_in_as_many_batches_on_every_rank(length: int) -> None:
-    ranks = ranks_of(numbers(3, length), 3, training=False)
+    ranks = share_out(numbers(3, length), 3, training=False)
     assert sorted(sample for rank in ranks for batch in rank for sample in batch) == list(range(length))
     assert len({len(rank) for rank in ranks}) == 1
     assert all(batch for rank in ranks for batch in rank)

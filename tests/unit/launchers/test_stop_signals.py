@@ -215,7 +215,7 @@ def test_nobody_waits_for_a_main_thread_that_is_stuck_and_has_nothing_to_save(mo
 
 
 def test_the_second_ctrl_c_shortens_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_signals, "INSISTED", 0.05)
+    monkeypatch.setattr(stop_signals, "FORCE_QUIT_GRACE", 0.05)
     reader, writer = os.pipe()
     os.write(writer, bytes([signal.SIGINT, signal.SIGCHLD, signal.SIGINT]))
     heard: list[Preempted] = []

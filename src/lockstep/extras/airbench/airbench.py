@@ -32,7 +32,7 @@ class Whitening(nn.Conv2d):
 
     @torch.no_grad()
     def fit(self, images: Tensor) -> None:
-        """To images (n, channels, height, width) with means near zero, in float64. What is fitted, or was loaded, stays."""
+        """Fits it to images (n, channels, height, width) with means near zero, in float64. What was fitted or loaded stays."""
         if self.is_fitted:
             return
         products, count = torch.zeros(self.out_channels // 2, self.out_channels // 2, dtype=torch.float64), 0
@@ -90,7 +90,7 @@ def _block(inputs: int, outputs: int, momentum: float) -> nn.Sequential:
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Conv2d:
-    """Of its outputs as many as there are inputs are at first these."""
+    """Returns a convolution whose first outputs, as many as there are inputs, are at first these."""
     convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
     with torch.no_grad():
         nn.init.dirac_(convolution.weight[:inputs])
@@ -98,7 +98,7 @@ def _convolution(inputs: int, outputs: int) -> nn.Conv2d:
 
 
 def _norm(channels: int, momentum: float) -> nn.BatchNorm2d:
-    """With a bias alone to train."""
+    """Returns a BatchNorm that trains its bias alone."""
     norm = nn.BatchNorm2d(channels, eps=1e-12, momentum=momentum)
     norm.weight.requires_grad_(False)
     return norm

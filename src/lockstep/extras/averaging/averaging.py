@@ -6,7 +6,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from lockstep.callbacks.checkpoints import find_last_checkpoint
-from lockstep.callbacks.nonfinite import step_was_skipped
+from lockstep.callbacks.nonfinite import NonFinite
 
 
 class EMA(EMAWeightAveraging):
@@ -38,7 +38,7 @@ class EMA(EMAWeightAveraging):
         getattr(trainer.strategy, "parallelize", lambda _: None)(self._average_model.module)
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if step_was_skipped(trainer):
+        if _step_was_skipped(trainer):
             self.load_state_dict({"latest_update_step": trainer.global_step})
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
@@ -54,3 +54,9 @@ class EMA(EMAWeightAveraging):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Also where nothing was left to train: Lightning then passes over on_train_end."""
         super().on_train_end(trainer, pl_module)
+
+
+def _step_was_skipped(trainer: Any) -> bool:
+    """Has the latest step been left out?"""
+    looks = (callback for callback in trainer.callbacks if isinstance(callback, NonFinite))
+    return any(look.skipped_step == trainer.global_step - 1 for look in looks)

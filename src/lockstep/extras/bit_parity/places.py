@@ -8,8 +8,7 @@ from typing import Any
 
 from lockstep.console import first_of
 from lockstep.extras.parity.comparison import Comparison
-from lockstep.extras.parity.processes import Processes
-from lockstep.extras.parity.side_by_side import Roles, train_once
+from lockstep.extras.parity.processes import Processes, Roles, train_once
 from lockstep.extras.parity.sides import Findings
 
 Span = dict[str, Any]  # see tracer.py
@@ -80,7 +79,7 @@ def place_among(reference: Findings, other: Findings, again: Findings) -> Place 
 
 
 def first_difference(reference: Findings, other: Findings) -> Place | None:
-    """Of the first batch in which anything differs that of the micro-batch in which it does first."""
+    """Returns the place in the micro-batch that differs first, of the first batch in which anything does."""
     modules = reference.facts["modules"]
     own = {_key(span): span for span in reference.facts["trace"][0]}
     pairs = [(own.get(_key(span, 0)), span, spans[0]) for spans in other.facts["trace"] for span in spans]

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from lockstep.datamodules.batches import leaves
 from lockstep.extras.parity.differences import all_ranks
-from lockstep.extras.parity.draws import states
 from lockstep.extras.parity.recorder import Recorder, state
+from lockstep.extras.plain_lightning.processes import generator_states
 
 Span = dict[str, Any]  # plain containers: step, stage, batch, worker, state (name to hash) and events [kind, name, hash]
 _FRAMEWORKS = (vars(LightningModule()).keys() | vars(torch.optim.SGD([torch.zeros(1)])).keys()) - {"training"}
@@ -57,7 +57,7 @@ class Tracer(Recorder):
         self._add("batch", "", share)
 
     def on_worker_output(self, output: Any) -> None:
-        """Of what is returned beside the loss nothing depends."""
+        """Nothing depends on what is returned beside the loss."""
         self._add("returned", "", output["loss"] if isinstance(output, dict) and "loss" in output else output)
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -108,7 +108,7 @@ def _gradients(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _generators(device: torch.device) -> dict[str, Any]:
-    return {f"{library}'s generator": value for library, value in states(device).items()}
+    return {f"{library}'s generator": value for library, value in generator_states(device).items()}
 
 
 def _state(model: nn.Module) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class PowerSGD(StatefulCommunication):
         return gradient.ndim > 1 and self.rank * (len(gradient) + gradient[0].numel()) < gradient.numel()
 
     def _right(self, name: str, matrix: Tensor) -> Tensor:
-        """Of the step before; at first a guess, the same on every rank."""
+        """Returns the factor of the step before; at first a guess, the same on every rank."""
         if name not in self.rights:
             generator = torch.Generator().manual_seed(derive_seed(self.seed, [*self._names.values()].index(name)))
             guess = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=torch.float64)

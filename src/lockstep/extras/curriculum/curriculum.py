@@ -85,7 +85,7 @@ class EasiestFirst:
 
 @buildable
 def linear(time: Tensor, start: float) -> Tensor:
-    """As many more in each step (Platanios et al. 2019, arXiv:1903.09848)."""
+    """Adds as many samples in each step as in any other (Platanios et al. 2019, arXiv:1903.09848)."""
     return start + (1 - start) * time
 
 
@@ -154,7 +154,7 @@ def save_scores(train: Any, scores: Tensor, file: Path) -> None:
 
 
 def _fingerprint(train: Any) -> int:
-    """Of its length and up to 64 samples from everywhere in it."""
+    """Returns a digest of its length and up to 64 samples from everywhere in it."""
     ids = torch.linspace(0, len(train) - 1, min(64, len(train))).long()
     inputs, targets = Batches(train)[BatchIndices(ids, 0, 1.0)][:2]
     return zlib.crc32(inputs.contiguous().numpy().tobytes() + targets.numpy().tobytes(), len(train))

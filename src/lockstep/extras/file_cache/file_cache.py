@@ -31,8 +31,9 @@ def write_once(path: Path, write: Callable[[], None], size: int | None = None) -
 
 @contextmanager
 def _held(lock: Path) -> Iterator[None]:
-    """By this process alone: a POSIX record lock (fcntl(2)), which data workers do not inherit, and which ends with the process.
-    Where what is done meanwhile fails, a file that was made for it is removed, and who waited for it makes another."""
+    """Locks it for this process alone by a POSIX record lock (fcntl(2)), which data workers do not inherit, and which ends with
+    the process. Where what is done meanwhile fails, a file that was made for it is removed, and who waited for it makes
+    another."""
     is_new = not lock.exists()
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:

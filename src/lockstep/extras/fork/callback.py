@@ -112,7 +112,7 @@ def _changed_data(origin: dict[str, Any] | None, same_with: tuple[str, ...]) -> 
 
 
 def _begin_epoch_again(checkpoint: dict[str, Any], keys: list[str]) -> None:
-    """For plain Lightning's data, whose place is a number of batches: they are other ones now."""
+    """Begins the epoch of plain Lightning's data again, whose place is a number of batches: they are other ones now."""
     loop = checkpoint["loops"]["fit_loop"]
     progress = loop["epoch_loop.batch_progress"]
     if (batches := progress["current"]["completed"]) and not progress["is_last_batch"]:

@@ -27,7 +27,7 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     directory says what a directory may not.
     """
     flags, overrides = split_flags(arguments)
-    source = _identity_of(wanted)
+    source = _read_identity(wanted)
     if source is not None:
         given = Given.from_arguments(arguments)
         _check(source, _run_dir(wanted), given)
@@ -48,7 +48,7 @@ def _check(source: Identity, run_dir: Path, given: Given) -> None:
     check_overrides(run_dir, source.overrides, source.flags, given, lambda key, value: objection(key, value, run_dir, None))
 
 
-def _identity_of(wanted: str) -> Identity | None:
+def _read_identity(wanted: str) -> Identity | None:
     """What the run is that the checkpoint is of; None for a file that is in no run's directory, or in one that has lost it."""
     path, run_dir = split_step(wanted)[0], _run_dir(wanted)
     refuse_url(KEY, path)
@@ -119,9 +119,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def describe_origin(checkpoint: str, command: CommandLine) -> dict[str, Any]:
-    """For run.json and metrics.json: which run was forked, and where; and the keys of the overrides that are not that run's."""
+    """Returns for run.json and metrics.json which run was forked, where, and the keys of the overrides that are not that
+    run's."""
     path, step = split_step(checkpoint)
-    source = _identity_of(checkpoint)
+    source = _read_identity(checkpoint)
     if source is None:
         from lockstep.checkpointing.files import run_id_in
 

@@ -27,7 +27,7 @@ class Fork(RunEvents):
     """`fork=RUN_DIR[@STEP]` begins a new run with the settings of another one, from its checkpoint."""
 
     settings = ("begin_from",)
-    of_one_start = (_KEY,)
+    start_keys = (_KEY,)
 
     def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None) -> list[str]:
         """A fork that is resumed before its first checkpoint begins once more where it has begun."""

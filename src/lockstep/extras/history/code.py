@@ -65,7 +65,7 @@ def check_out(checkout: Path, code: str, path: Path) -> None:
 
 
 def _patch(root: Path, untracked: Sequence[str]) -> str:
-    """By an index and a store of objects of its own: nothing of the checkout's own is written."""
+    """Makes the patch by an index and a store of objects of its own: nothing of the checkout's own is written."""
     with tempfile.TemporaryDirectory() as folder:
         objects = git(root, "rev-parse", "--path-format=absolute", "--git-path", "objects").strip()
         own = {"GIT_INDEX_FILE": f"{folder}/index", "GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}

@@ -15,7 +15,7 @@ Differences = dict[str, tuple[Any, Any]]
 
 
 def differences(one: RunRecord, other: RunRecord) -> dict[str, Differences]:
-    """Of each section the names whose values differ, with both values; None where a run lacks one."""
+    """Returns for each section the names whose values differ, with both values; None where a run lacks one."""
     sides = [
         {
             "config": {key: value for key, value in flat(run.config).items() if key != "run_dir"}

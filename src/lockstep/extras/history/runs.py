@@ -65,7 +65,7 @@ class RunRecord:
 
     @property
     def is_better_if_larger(self) -> bool:
-        """By optimized_mode, which stands at the root of the config."""
+        """Reads optimized_mode, which stands at the root of the config."""
         return _block(self._config_text, "optimized_mode").strip() == "optimized_mode: max"
 
     @property
@@ -80,7 +80,7 @@ class RunRecord:
         return (end - begin).total_seconds()
 
     def value(self, key: str) -> Any:
-        """Of a column, a metric, a recorded fact, the option of a config group, or a key of the config; None without any."""
+        """Returns the value of a column, metric, recorded fact, config group's option, or key of the config; None without any."""
         if key == "run":
             return self.name
         if key == "state":
@@ -123,7 +123,7 @@ def where(runs: Iterable[RunRecord], conditions: Iterable[str]) -> list[RunRecor
 
 
 def sort_runs(runs: list[RunRecord], key: str) -> list[RunRecord]:
-    """By a column, a metric or a key; of the metric that runs were chosen by, the best first. Those without a value come last."""
+    """Sorts by a column, a metric or a key; by the metric that chose the runs, the best first. Those without a value are last."""
     values = {run: run.value(key) for run in runs}
     having = [run for run in runs if values[run] is not None]
     if runs and not having:
@@ -135,7 +135,8 @@ def sort_runs(runs: list[RunRecord], key: str) -> list[RunRecord]:
 
 
 def best_run(runs: list[RunRecord]) -> RunRecord:
-    """By the metric that all of them were chosen by. Raises ConfigError where there is none, or there are several."""
+    """Returns the best by the metric that all of them were chosen by. Raises ConfigError where there is none, or there are
+    several."""
     having = [run for run in runs if isinstance(run.value("metric"), int | float)]
     kinds = {(run.optimized_metric, run.is_better_if_larger) for run in having}
     if len(kinds) != 1:
@@ -155,7 +156,7 @@ def select(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _is_equal(value: Any, text: str) -> bool:
-    """As text, or as numbers: 1e-3 is 0.001."""
+    """Compares as text, or as numbers: 1e-3 is 0.001."""
     if value is None or isinstance(value, bool):
         return text.lower() == {None: "null", True: "true", False: "false"}[value]
     try:

@@ -109,7 +109,7 @@ def cached(
 
 
 def _key(root: str | Path, paths: Sequence[str], shape: Sequence[int]) -> str:
-    """Of the files' names, sizes and times, and of what decodes them: the code and its libraries."""
+    """Returns a digest of the files' names, sizes and times, and of what decodes them: the code and its libraries."""
     try:
         stats = [(path, Path(path).stat()) for path in paths]
     except OSError as error:

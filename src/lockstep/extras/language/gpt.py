@@ -59,7 +59,8 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def _initialize(self) -> None:
-        """As GPT-2: deviation 0.02, less by the square root of their number for the layers that add to the residual stream."""
+        """Draws weights as GPT-2 does: deviation 0.02, less by the square root of their number for layers that add to the
+        residual."""
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 is_last = name.endswith(("o_proj.weight", "down_proj.weight"))
@@ -195,7 +196,7 @@ def _rotation(positions: Tensor, width: int, base: float) -> tuple[Tensor, Tenso
 
 
 def _rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Of (n, heads, length, width): the pairs are the halves, as in Hugging Face's layout of Llama."""
+    """Rotates (n, heads, length, width): the pairs are the halves, as in Hugging Face's layout of Llama."""
     cosine, sine = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)

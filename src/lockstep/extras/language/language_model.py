@@ -68,7 +68,7 @@ class LanguageModel(Task):
             raise config_error("model.net.separator", net, f"the data's documents begin with token {begins_with}; {accepted}")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Of windows, from logits (n, length, tokens) and targets (n, length): the loss by `length`, and the sums over targets.
+        """Measures windows, from logits (n, length, tokens) and targets (n, length): the loss by `length`, and sums over targets.
         Raises ConfigError for targets of another shape."""
         if targets.shape != outputs.shape[:2] or targets.is_floating_point():
             raise wrong_targets(targets, "a language model are numbers of tokens, integers of shape (n, length)")

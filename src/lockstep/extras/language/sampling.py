@@ -12,7 +12,7 @@ from lockstep.extras.language.gpt import GPT, Cache
 def continuation(
     net: GPT, tokens: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0, seed: int = 0
 ) -> Iterator[int]:
-    """Without end, the tokens that follow `tokens`, numbers (length,) with length of at least 1.
+    """Yields without end the tokens that follow `tokens`, numbers (length,) with length of at least 1.
 
     Args:
         temperature: divides the logits; 0 takes the most probable token.

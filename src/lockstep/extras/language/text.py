@@ -103,7 +103,7 @@ class Text(DataModule):
         return Splits(**{split: self._windows(path, split, parts.get(split)) for split in ("train", "val", "test")})
 
     def files(self) -> dict[str, list[Path]]:
-        """Of train, val and test. Raises ConfigError where one that is asked for, or train, would be empty."""
+        """Returns train, val and test. Raises ConfigError where one that is asked for, or train, would be empty."""
         named = self._named()
         return {split: [named[number][1] for number in numbers] for split, numbers in self._numbers(named).items()}
 

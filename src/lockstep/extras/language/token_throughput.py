@@ -74,7 +74,7 @@ class TokenThroughput(Throughput):
 
 
 def find_peak(name: str, precision: str) -> float | None:
-    """By a device's name; None where it is not known, and for a part of one (MIG)."""
+    """Returns the peak by a device's name; None where it is not known, and for a part of one (MIG)."""
     words = set(name.replace("-", " ").split())
     if "MIG" in words or "64" in precision or (torch.backends.cuda.matmul.allow_tf32 and "32" in precision):
         return None

@@ -47,7 +47,7 @@ def _type(vocabulary: Vocabulary) -> Any:
 
 
 def _key(paths: Sequence[Path], vocabulary: Vocabulary) -> str:
-    """Of the texts' names, sizes and times, and of what the tokens are."""
+    """Returns a digest of the texts' names, sizes and times, and of what the tokens are."""
     try:
         files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     except OSError as error:
@@ -120,7 +120,7 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
         return inputs[0], targets[0]
 
     def __getitems__(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of n windows, (n, context) each."""
+        """Returns inputs and targets of n windows, (n, context) each."""
         first = torch.as_tensor(ids)[:, None] * (self.context - self.overlap)
         positions = first + torch.arange(self.context + 1)
         tokens = torch.from_numpy(self._tokens(positions.clamp(max=self.length - 1).numpy()))

@@ -67,7 +67,7 @@ Vocabulary = Bytes | FromFile
 
 
 def vocabulary(tokenizer: str | None, separator: str | None) -> Vocabulary:
-    """Of a file of `tokenizers`; without one, bytes."""
+    """Returns that of a file of `tokenizers`; without one, bytes."""
     if tokenizer is None and separator is not None:
         raise config_error("datamodule.separator", separator, "is a token of datamodule.tokenizer; accepted for bytes is null")
     return Bytes() if tokenizer is None else FromFile(tokenizer, separator)
@@ -86,6 +86,6 @@ def _loaded(path: str) -> Any:
 
 
 def _length(piece: str) -> int:
-    """As SentencePiece writes tokens: a space as U+2581, a byte that is no character as <0x0A>."""
+    """Returns a token's bytes; SentencePiece writes a space as U+2581, and a byte that is no character as <0x0A>."""
     is_byte = len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
     return 1 if is_byte else len(piece.replace("\u2581", " ").encode())

@@ -43,7 +43,7 @@ class LearningRateRange(Callback):
         return None if self.diverged_at is None else f"the loss has diverged at a rate of {self.diverged_at:.2g}"
 
     def facts(self) -> dict[str, Any]:
-        """For the record of the run."""
+        """Returns what the record of the run has of it."""
         rate, reason = self._suggestion()
         curve = {"rates": self.rates, "losses": self.losses, "diverged_at": self.diverged_at}
         return {"lr_range": curve | {"suggestion": rate, "reason": reason}}

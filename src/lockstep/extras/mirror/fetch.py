@@ -20,7 +20,7 @@ _FETCHED_WITHIN = 3600.0  # seconds that ranks wait for rank zero
 
 
 def directory_for(url: str) -> Path:
-    """Where it is put if nobody says otherwise: where it was, logs/NAME/RUN or logs/RUN, by the end of the URL."""
+    """Returns where it is put if nobody says otherwise: where it was, logs/NAME/RUN or logs/RUN, by the end of the URL."""
     names = url.rstrip("/").partition("://")[2].split("/")
     below = names[len(names) - names[::-1].index(_LOGS) :] if _LOGS in names[:-1] else names[-2:]
     return absolute(Path(_LOGS, *below))

@@ -36,8 +36,8 @@ Note = dict[str, Any]
 
 
 def copy_url(prefix: str, directory: Path) -> str:
-    """Where the copy of a run directory is: under the prefix as the directory is under the working directory; or where it has
-    been before, were the directory moved."""
+    """Returns where the copy of a run directory is: under the prefix as the directory is under the working directory; or where it
+    has been before, were the directory moved."""
     prefix, known = prefix.rstrip("/"), read_note(directory).get("url", "")
     if known.startswith(f"{prefix}/"):
         return known

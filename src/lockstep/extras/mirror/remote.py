@@ -56,7 +56,7 @@ class Remote:
             return None
 
     def names(self) -> list[str]:
-        """Of all files there, but for what uploads that were killed have left."""
+        """Returns the names of all files there, but for what uploads that were killed have left."""
         self._fs.invalidate_cache()
         names = [path.removeprefix(self._root).lstrip("/") for path in self._fs.find(self._root)]
         return [name for name in names if not (name.rpartition("/")[2].startswith(".") and name.endswith(_PARTIAL))]

@@ -40,14 +40,14 @@ def shortcomings(folder: Path) -> Iterator[str]:
 
 def _keeps_locks_to_itself(folder: Path) -> str | None:
     """The words for a mount that does so, nfs4 (nolock) say."""
-    kind, options = _mount_of(folder)
+    kind, options = _find_mount(folder)
     for pattern, words in _LOCAL_LOCKS.items():
         if re.fullmatch(pattern, kind) and (matches := sorted(words & {*options, ""})):
             return f"{kind} mount ({matches[-1]})" if matches[-1] else f"{kind} mount"
     return None
 
 
-def _mount_of(folder: Path) -> tuple[str, list[str]]:
+def _find_mount(folder: Path) -> tuple[str, list[str]]:
     """The type of the file system and the options of its mount, by proc_pid_mountinfo(5); nothing where there is no /proc."""
     place, best = os.path.realpath(folder), ("", [])
     with suppress(OSError):

@@ -82,7 +82,7 @@ class NoiseScale(Monitor, Callback):
         self._handles: list[Any] = []
 
     def facts(self) -> dict[str, Any]:
-        """For the record of the run."""
+        """Returns what the record of the run has of it."""
         smoothed = self.smoothed
         return {
             "noise_scale": smoothed.ratio,
@@ -129,7 +129,7 @@ class NoiseScale(Monitor, Callback):
         parameters = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
         if self._has_halves:
             self._remove_hooks()
-            self._first_half = self._of_first_half(loss, parameters)
+            self._first_half = self._differentiate_first_half(loss, parameters)
         else:  # a leaf's hook is called with what this backward adds to its gradient, before DDP has it
             self._handles += [parameter.register_hook(partial(self._keep_norm, parameter)) for parameter in parameters]
 
@@ -141,7 +141,7 @@ class NoiseScale(Monitor, Callback):
         factor = self._metric.get(parameter)
         return _norm(gradient if factor is None else gradient * factor)
 
-    def _of_first_half(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def _differentiate_first_half(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """What the first half of the samples adds to each parameter's gradient, through the outputs that the loss is of; nothing
         where these are not one row for each sample."""
         passes, self._outputs = self._outputs, []

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def noise_scale(analysis: Any) -> Iterator[dict[str, Any]]:
-    """By McCandlish et al. 2018, arXiv 1812.06162. `analysis.records` are the jobs' records by number of devices."""
+    """It follows McCandlish et al. 2018, arXiv 1812.06162. `analysis.records` are the jobs' records by number of devices."""
     scales: dict[int, float] = {}
     for devices, records in analysis.records.items():
         values = [value for record in records if (value := record.get("noise_scale_mean") or record.get("noise_scale"))]

@@ -1,8 +1,7 @@
 """Does N equal one, for this model and this data? Two trainings compared step by step, and why where they differ.
 
     sides.py           the two trainings: their configs, and what has been done to them
-    processes.py       the processes of both, which the core's launcher supervises; ranks.py: what these run
-    side_by_side.py    trains both at the same time
+    processes.py       trains both at the same time, by processes that the core's launcher supervises; ranks.py: what these run
     trainings.py       inside the ranks: one training of one side, and how far its steps are from the other side's
     recorder.py        what each step did; records.py: the files in which one side reads what the other did
     differences.py     how far tensors lie apart, and which samples a step has had

@@ -131,7 +131,7 @@ CAUSES = (
     ),
     Cause(
         "a BatchNorm with a forward of its own",
-        lambda c: c.plan.world_size > 1 and bool(c.facts.get("own batchnorm")) and c.differs("gradients", "loss", "buffers"),
+        lambda c: c.plan.world_size > 1 and c.facts.get("own batchnorm", False) and c.differs("gradients", "loss", "buffers"),
         "it normalises by each process's own samples; let it call torch.nn.functional.batch_norm, which is synchronised",
         lambda c: _in_parts(c, ranks=c.plan.data_parallel_size) | {"interventions.still": True},
     ),

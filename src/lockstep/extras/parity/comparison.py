@@ -12,8 +12,7 @@ from lockstep.config.plan import Plan
 from lockstep.console import aligned
 from lockstep.errors import NamedFailure
 from lockstep.extras.parity import tolerances
-from lockstep.extras.parity.processes import Processes, SideFailed
-from lockstep.extras.parity.side_by_side import Roles, train_once, train_sides
+from lockstep.extras.parity.processes import Processes, Roles, SideFailed, train_once, train_sides
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Sides, as_one_process
 
 Train = Callable[[Roles], dict[str, Findings]]
@@ -76,7 +75,7 @@ class Comparison:
 
     @property
     def plan(self) -> Plan:
-        """Of the side that is to equal the reference."""
+        """Returns the plan of the side that is to equal the reference."""
         return Plan.from_config(self.sides.other)
 
     @property
@@ -127,7 +126,7 @@ class Comparison:
         return list(filter(self._counts, self.other.differences))
 
     def _counts(self, difference: Difference) -> bool:
-        """Not so the gradients of rounding alone, nor what an optimizer makes of them."""
+        """Gradients of rounding alone do not count, nor does what an optimizer makes of them."""
         return difference.quantity not in ("gradients", "weights") or difference.name not in self.rounding_alone
 
     @property
@@ -146,7 +145,7 @@ class Comparison:
 
     @property
     def first(self) -> Difference | None:
-        """Of the first step in which a quantity differs the tensor that does most; a gradient, if one does."""
+        """Returns the tensor that differs most in the first step in which a quantity does; a gradient, if one does."""
         return min(self.beyond, key=lambda d: (d.step, d.quantity != "gradients", -d.value), default=None)
 
     @cached_property
@@ -180,7 +179,7 @@ class Comparison:
 
     @property
     def steps_needed(self) -> int:
-        """To see what differs."""
+        """Returns how many steps it takes to see what differs."""
         return self.sides.steps if self.first is None or self.only_the_end_differs else self.first.step + 1
 
     def table(self) -> str:

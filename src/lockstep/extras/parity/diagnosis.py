@@ -25,7 +25,7 @@ def explain(comparison: Comparison, processes: Processes) -> list[Explanation]:
     """Returns what explains the first difference, then the first that is left, and so on; nothing if no cause is confirmed."""
     explanations: list[Explanation] = []
     possible, current = list(CAUSES), comparison
-    while current is not None and (causes := _causes_of(current, possible, processes)):
+    while current is not None and (causes := _confirm_causes(current, possible, processes)):
         possible = [cause for cause in possible if cause not in causes]
         current = _rest(current, causes, processes)
         explanations.append(Explanation(causes, current))
@@ -40,7 +40,7 @@ def _rest(comparison: Comparison, causes: Sequence[Cause], processes: Processes)
     return None if rest.equal else rest
 
 
-def _causes_of(comparison: Comparison, possible: Sequence[Cause], processes: Processes) -> list[Cause]:
+def _confirm_causes(comparison: Comparison, possible: Sequence[Cause], processes: Processes) -> list[Cause]:
     """Returns a cause, or as few as are needed together, without which the sides are equal."""
     suspects = [cause for cause in possible if cause.is_suspected(comparison)]
     confirmed = _confirmed(suspects, comparison, processes)
@@ -75,7 +75,7 @@ def _together(suspects: Sequence[Cause], comparison: Comparison, processes: Proc
 
 
 def _equal_without(causes: Sequence[Cause], comparison: Comparison, processes: Processes) -> bool:
-    """For as many steps as the difference needs to show."""
+    """Compares for as many steps as the difference needs to show."""
     log.info(f"Comparing without {' and '.join(cause.name for cause in causes)} ...")
     try:
         sides = _without(causes, comparison, comparison.steps_needed)

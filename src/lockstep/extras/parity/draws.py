@@ -1,7 +1,6 @@
-"""Random numbers that a training draws outside of lockstep.counter_rng: whose, and what remains without their chance."""
+"""Random numbers that a training draws outside of lockstep.counter_rng: what remains without their chance."""
 
 import functools
-import pickle
 import random
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,17 +16,6 @@ _SEED = 0
 _DRAW_NOTHING = {"seed", "getstate", "setstate", "get_state", "set_state", "default_rng"}  # nor do classes
 _JOINT = {"choice", "permutation", "shuffle", "dirichlet", "multinomial", "multivariate_normal"}  # their numbers belong together
 _TORCH_JOINT = {"randperm", "multinomial"}
-
-
-def states(device: torch.device) -> dict[str, Any]:
-    """Returns the states of the generators that are global to the process; torch's of this device."""
-    drawn = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-    return {"torch": drawn.numpy().tobytes(), "numpy": pickle.dumps(numpy.random.get_state()), "Python": random.getstate()}
-
-
-def drawn_between(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
-    """Returns the libraries whose generators have moved on."""
-    return {name for name, state in before.items() if state != after[name]}
 
 
 @contextmanager

@@ -31,7 +31,7 @@ _IGNORED = -100  # torch's ignore_index: a target that counts for no loss
 
 @contextmanager
 def applied(interventions: Mapping[Any, Any], model: LightningModule, world_size: int = 1) -> Iterator[None]:
-    """Within, the model trains with these. To both sides, of which this one has so many processes, to switch a cause off:
+    """Within, the model trains with these. Both sides, of which this has so many processes, have these to switch a cause off:
 
         parts       [samples, accumulated, ranks]: one process's batches in the parts that several have, in evaluation too
         still       buffers are left as they are
@@ -43,11 +43,11 @@ def applied(interventions: Mapping[Any, Any], model: LightningModule, world_size
         constant    {library: True}: draws give one number; torch, numpy, Python
         rates       the reference's learning rates are taken (by the recorder)
 
-    To a reference of one process whose batches have no size in the config:
+    A reference of one process whose batches have no size in the config has:
 
         larger_batches  the number of processes whose batches its loaders take as one (by larger_batches.py)
 
-    To a control, which trains as the reference does but rounds otherwise, each with a number that says how:
+    A control, which trains as the reference does but rounds otherwise, has one of these, with a number that says how:
 
         permuted    each batch in another order: the rounding of sums changes, nothing else
         noise       rounding imitated, in the gradients (by the recorder)

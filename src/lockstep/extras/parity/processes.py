@@ -10,19 +10,22 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from lockstep.atomic_files import read_json
-from lockstep.config.plan import cores
+from lockstep.config.plan import Plan, cores
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.extras.parity import ranks
 from lockstep.extras.parity.ranks import FRESH, write_plain
-from lockstep.extras.parity.sides import Findings, Training
+from lockstep.extras.parity.sides import Findings, Role, Sides, Training, for_steps
 from lockstep.launchers.environment import SWEEP_PIPE
 from lockstep.launchers.processes import start_process
 from lockstep.launchers.supervisor import kill_group, pipe
 
+Roles = dict[str, tuple[Role, dict[str, Any]]]  # what each side does, and the interventions in its training alone
 _POLL = 0.005  # seconds between two looks at the findings
 _ENDING = 10.0  # seconds that the processes of a side get to end
 
@@ -122,3 +125,23 @@ class _Side:
             self.process.wait(timeout=_ENDING)
         kill_group(self.process.pid)
         self._lifeline.close()
+
+
+def train_once(sides: Sides, processes: Processes, roles: Roles) -> dict[str, Findings]:
+    with TemporaryDirectory(prefix="comparison-", dir=processes.folder) as folder:
+        return train_sides(sides, processes, Path(folder), roles)
+
+
+def train_sides(sides: Sides, processes: Processes, folder: Path, roles: Roles) -> dict[str, Findings]:
+    """Trains the sides in their roles, at the same time."""
+    trainings = {}
+    for name, (role, interventions) in roles.items():
+        if role == "follow":
+            (folder / name).mkdir()
+        cfg = for_steps(sides.other if name == "other" else sides.reference, sides.steps, folder)
+        cfg.interventions.update(interventions)
+        content: Any = OmegaConf.to_container(cfg)
+        if json.loads(json.dumps(content)) != content:  # JSON has no numbers for keys
+            content = OmegaConf.to_yaml(cfg)
+        trainings[name] = Training(content, asdict(Plan.from_config(cfg)), role, str(folder), name)
+    return processes.train(trainings)

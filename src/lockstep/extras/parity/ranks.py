@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _do_trainings(folder: Path, rank: int) -> None:
-    """Until the process is ended; one that fails ends it."""
+    """Trains until the process is ended; a training that fails ends it."""
 
     def give_up(reason: str) -> None:
         _end_with(Outcome(code=1, reason=f"process {rank} has made {reason.partition(';')[0]}", rank=rank))

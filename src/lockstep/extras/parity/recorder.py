@@ -18,9 +18,9 @@ from lockstep.extras.parity.differences import (
     fingerprints,
     gather,
 )
-from lockstep.extras.parity.draws import drawn_between, states
 from lockstep.extras.parity.interventions import add_rounding, count_tokens
 from lockstep.extras.parity.records import Records
+from lockstep.extras.plain_lightning.processes import generator_states
 from lockstep.models.task import Task
 from lockstep.runs.shares import dp_rank_and_size
 
@@ -70,13 +70,14 @@ class Recorder(Callback):
             self.begins(trainer, pl_module, "step")
         self._samples += [fingerprints(part) for part in _parts(trainer, batch)]
         self.facts["tokens"] |= any(ignored for _, ignored in count_tokens(batch).values())
-        self._generators = states(pl_module.device)
+        self._generators = generator_states(pl_module.device)
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._note_draws(pl_module)
 
     def _note_draws(self, model: LightningModule) -> None:
-        self.facts["draws"] |= drawn_between(self._generators, states(model.device))
+        now = generator_states(model.device)
+        self.facts["draws"] |= {library for library, state in self._generators.items() if state != now[library]}
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         if "rates" in self.interventions:

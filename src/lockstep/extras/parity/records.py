@@ -64,7 +64,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    """Without an end of its own: if the other side fails, the parent ends this process."""
+    """Waits without an end of its own: if the other side fails, the parent ends this process."""
     HEARTBEAT.beat("waiting for the other side", float("inf"))
     while not condition():
         time.sleep(0.002)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.checks import check_rules
 from lockstep.config.plan import Plan
 from lockstep.config.rules import Rule, integer, number, one_of
 from lockstep.errors import config_error
@@ -84,9 +85,7 @@ class Sides:
     @classmethod
     def of(cls, cfg: DictConfig, compose: Callable[[list[str]], DictConfig]) -> "Sides":
         """From the composed run; `compose` composes it again with more overrides."""
-        for key, accepts in PARITY_RULES.items():
-            if not accepts.test(value := OmegaConf.select(cfg, key)):
-                raise config_error(key, value, accepts.words)
+        check_rules(cfg, PARITY_RULES)
         plan, against = Plan.from_config(cfg), cfg.parity.against
         made = {"one": as_one_process, "ddp": as_plain_ddp}.get(against)
         if made is not None and plan.world_size == 1:
@@ -102,7 +101,7 @@ class Sides:
         return cls(*(_to_compare(side, precision) for side in (reference, cfg)), steps=cfg.parity.steps)
 
     def changed(self, overrides: dict[str, Any], steps: int) -> "Sides":
-        """With values set on both sides, and for another number of steps."""
+        """Returns copies with values set on both sides, for another number of steps."""
         sides = deepcopy(self.reference), deepcopy(self.other)
         for side in sides:
             for key, value in overrides.items():

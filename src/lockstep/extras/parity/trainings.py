@@ -29,14 +29,12 @@ from lockstep.extras.parity.records import Records
 from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Training
 from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.guard import PlainLightningGuard
-from lockstep.models.task import Task
 from lockstep.trainer.batchnorm import is_batchnorm
 from lockstep.trainer.monitor import Monitor
 
 # What leaves something, ends a training, or only watches it.
-_UNWANTED = (
-    *(Checkpoint, ProgressBar, EarlyStopping, Preemption, NonFinite, Watchdog, LearningRateMonitor, DeviceStatsMonitor, Monitor),
-)
+_UNWANTED = Checkpoint | ProgressBar | EarlyStopping | Preemption | NonFinite | Watchdog | DeviceStatsMonitor
+_UNWANTED |= LearningRateMonitor | Monitor
 
 
 def train(training: Training, patience: float) -> Findings:
@@ -62,13 +60,12 @@ def train(training: Training, patience: float) -> Findings:
     recorder.close(trainer)
     facts = {
         "batchnorm": any(map(is_batchnorm, model.modules())),
-        "own batchnorm": [name for name, m in model.named_modules() if is_batchnorm(m) and takes_own_statistics(m)],
+        "own batchnorm": any(is_batchnorm(layer) and takes_own_statistics(layer) for layer in model.modules()),
         "batch_norm": calls.seen,
         "time first": bool(time_first(model)),
         "batch size": next((c.facts().get("batch_size") for c in wanted if isinstance(c, PlainLightning)), None),
         "said": [line for callback in wanted for line in getattr(callback, "causes", ())],
         "sgd": all(isinstance(optimizer, torch.optim.SGD) for optimizer in trainer.optimizers),
-        "task": isinstance(model, Task),
         "untrained": [name for name, _ in model.named_parameters() if name not in recorder.facts["trained"]],
     }
     return Findings(recorder.differences.all, recorder.facts | facts)

@@ -113,7 +113,7 @@ def not_compared(comparison: Comparison) -> list[str]:
 
 
 def verdict(comparison: Comparison, explanations: list[Explanation]) -> str:
-    """Where they differ first, and why where that is known; then the same for what is left with that switched off."""
+    """Says where they differ first, and why where that is known; then the same of what is left with that switched off."""
     lines = [f"Not equal: {comparison.failure}" if comparison.failure is not None else f"Not equal, first {_where(comparison)}."]
     rest: Comparison | None = comparison
     for explanation in explanations:

@@ -27,7 +27,7 @@ def check_training_data(model: LightningModule, has_datamodule: bool) -> None:
 
 
 def _default_datamodule(hydra: Any) -> str | None:
-    """Of the config that is run; an experiment may name another one, or none."""
+    """Reads the config that is run; an experiment may name another one, or none."""
     paths = [Path(source.path, f"{hydra.job.config_name}.yaml") for source in hydra.runtime.config_sources]
     config: Any = next((OmegaConf.load(path) for path in paths if path.is_file()), OmegaConf.create())
     entries = [entry for entry in config.get("defaults", ()) if isinstance(entry, DictConfig)]

@@ -113,8 +113,8 @@ class TorchProfiler(_Window):
 
 
 class Nsight(_Window):
-    """For NVIDIA's Nsight Systems: the same window of rank zero between cudaProfilerStart and cudaProfilerStop, every operation
-    and the parts of each step as NVTX ranges. Outside the window nothing is marked."""
+    """Marks for NVIDIA's Nsight Systems the same window of rank zero between cudaProfilerStart and cudaProfilerStop, every
+    operation and the parts of each step as NVTX ranges. Outside the window nothing is marked."""
 
     _operations: emit_nvtx | None = None
 

@@ -48,7 +48,7 @@ class StepTime(StepParts):
             optimizer.register_step_post_hook(lambda *_: self.begin("rest"))
 
     def facts(self) -> dict[str, Any]:
-        """For the record of the run; once training has ended."""
+        """Returns what the record of the run has of it, once training has ended."""
         return self._facts
 
     def begin(self, part: str) -> None:
@@ -149,7 +149,7 @@ class _Batch:
         self._marks.append((part, self._now()))
 
     def has_gradient(self) -> None:
-        """Before DDP takes it: its hook is on the graph's node that this is called in."""
+        """Is called before DDP takes the gradient: its hook is on the graph's node that this is called in."""
         self._last_gradient = self._now()
 
     def _end_backward(self) -> None:
@@ -167,7 +167,7 @@ class _Batch:
         return self._device.type != "cuda" or self._marks[-1][1].query()
 
     def seconds(self) -> Tensor:
-        """Of each of PARTS."""
+        """Returns the seconds of each of PARTS."""
         parts = dict.fromkeys(PARTS, 0.0)
         for (part, began), (_, ended) in pairwise(self._marks):
             parts[part] += began.elapsed_time(ended) / 1000 if self._device.type == "cuda" else ended - began

@@ -56,13 +56,13 @@ class Measurement:
 
     @property
     def step_seconds(self) -> float | None:
-        """Of an optimizer step. Where the run has recorded none, of the whole training, with validation and checkpoints."""
+        """Returns the time of an optimizer step; where none is recorded, with that of validation and checkpoints in it."""
         rate = self.record.get("samples_per_second")
         return self.record.get("seconds_per_step") or (self.global_batch / rate if rate and self.global_batch else None)
 
     @property
     def samples_per_second(self) -> float | None:
-        """Over all devices."""
+        """Returns the sum over all devices."""
         return self.global_batch / self.step_seconds if self.global_batch and self.step_seconds else None
 
     @property

@@ -71,7 +71,7 @@ def _checked(fit: Fit, workload: Workload, point: Point) -> list[str]:
 
 
 def _prediction(fit: Fit, workload: Workload, devices: int) -> list[str]:
-    """By all candidates: the measurements can't distinguish them."""
+    """Returns what all candidates predict: the measurements can't distinguish them."""
     efficiency = fit.predict(lambda step: workload.efficiency(step, devices))
     low, high = efficiency.bounds
     efficiency = Estimate(efficiency.mean, (low, min(1.0, high)))

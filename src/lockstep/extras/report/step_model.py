@@ -138,7 +138,7 @@ class Fit:
         return Estimate(values[0][0], bounds)
 
     def is_sure_of(self, parameter: str) -> bool:
-        """Whether all candidates have this parameter, or none has it."""
+        """Returns whether all candidates have this parameter, or none has it."""
         return len({parameter in one.free for one in self.candidates}) == 1
 
 

@@ -122,7 +122,7 @@ class Search:
         print(f"\n{self._best()}", flush=True)
 
     def _check(self) -> None:
-        """Before anything is written: what Optuna is to be made of, and whether all that is to be chosen from is there."""
+        """Checks, before anything is written, what Optuna is to be made of and whether all that is to be chosen from is there."""
         for point in self.space.corners():
             self.loader.load_sweep_config(self.config, list(point))
         for name in (self.settings.objectives or {}).keys() - set(RECORDED):
@@ -148,8 +148,8 @@ class Search:
         return self.study.ask().number
 
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
-        """Of one trial. What it draws is counted from the seed and the trial's number, so that a search that is resumed does not
-        draw again what it had drawn before, but what it would have drawn."""
+        """Makes the sampler of one trial. What it draws is counted from the seed and the trial's number, so that a search that is
+        resumed does not draw again what it had drawn before, but what it would have drawn."""
         factory = Factory("hydra.sweeper.sampler", self.settings.sampler, self.trust)
         seed = factory.keywords.pop("seed", None)
         if seed is not None and factory.callee not in _OF_ONE_SEED:

@@ -89,8 +89,8 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         self._without_fused()
 
     def _without_fused(self) -> None:
-        """Of the kernels that make a whole step torch has not all for tensors in parts; those for many tensors at once take none
-        that are divided differently."""
+        """Switches off the kernels that make a whole step, of which torch has not all for sharded tensors; those for many tensors
+        at once take none that are divided differently."""
         names = ("fused", "foreach") if self.tensor_parallel_size > 1 else ("fused",)
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             group.update({name: False for name in names if name in group})
@@ -125,14 +125,14 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
 
     @torch.no_grad()
     def _begin_as_rank_zero(self, model: nn.Module) -> None:
-        """As DDP does. One tensor at a time: the whole need not fit the device."""
+        """Broadcasts rank zero's tensors as DDP does, one tensor at a time: the full model need not fit the device."""
         for tensor in (*model.parameters(), *model.buffers()):
             sent = tensor.detach().to(self.root_device).contiguous()
             dist.broadcast(sent, src=0)
             tensor.data = sent.to(tensor.device)  # fully_shard takes what is contiguous alone
 
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
-        """As torch.nn.utils.clip_grad_norm_, which does not take gradients that are divided differently."""
+        """Clips as torch.nn.utils.clip_grad_norm_ does, which does not take gradients that are divided differently."""
         parameters = self.precision_plugin.main_params(optimizer)
         if gradients := [parameter.grad for parameter in parameters if parameter.grad is not None]:
             factor = (clip_val / (norm(gradients) + 1e-6)).clamp(max=1.0)

@@ -82,7 +82,7 @@ def _words(code: int) -> str:
 
 
 def _write(directory: Path | None, status: Any, reason: str, **more: Any) -> None:
-    """Where there is a run: a directory without one can still become its."""
+    """Writes where there is a run: a directory without one can still become its."""
     if directory is not None and (directory / FILE).is_file():
         write_status(directory, status, reason, **more)
 

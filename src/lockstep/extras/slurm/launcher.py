@@ -126,7 +126,7 @@ class SlurmExecutor(Executor):
         )
 
     def _put_into_queue(self, script: Path, name: str, count: int, flags: Sequence[str]) -> None:
-        """Until the controller has answered, or we are asked to stop. Raises Refused."""
+        """Tries until the controller has answered, or we are asked to stop. Raises Refused."""
         while not STOP_SIGNALS.received:
             try:
                 commands.submit(script, name, count, flags, self.settings.jobs)

@@ -41,7 +41,7 @@ class Queue:
         self._due = time.monotonic() + self._poll
 
     def ask_if_due(self) -> None:
-        """Where it does not answer, states are taken not to have changed."""
+        """States are taken not to have changed if it does not answer."""
         if time.monotonic() > self._due:
             try:
                 self.ask()

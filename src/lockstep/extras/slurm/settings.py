@@ -47,15 +47,15 @@ class SlurmSettings(Settings):
         return super().from_config({name: value for name, value in content.items() if name != "_target_"})
 
     def gpus(self) -> int:
-        """Of a node. Raises ConfigError where nobody has said it: this machine need not be like those."""
+        """Returns the GPUs of a node. Raises ConfigError where nobody has said it: this machine need not be like those."""
         if self.gpus_per_node is None:
             words = "accepted is the number of GPUs of a node, 0 where it has none; or trainer.accelerator=cpu"
             raise config_error("hydra.launcher.gpus_per_node", "null", words)
         return self.gpus_per_node
 
     def flags(self, plan: Plan) -> tuple[str, ...]:
-        """For sbatch. One node is one task, whose process starts the others itself, as on any machine; of several nodes each
-        process is a task."""
+        """Returns options of sbatch. One node is one task, whose process starts the others itself, as on any machine; of several
+        nodes each process is a task."""
         tasks = plan.devices if plan.num_nodes > 1 else 1
         cpus = self.cpus_per_device * plan.devices // tasks
         flags = [f"--nodes={plan.num_nodes}", f"--ntasks-per-node={tasks}", f"--cpus-per-task={cpus}"]
