@@ -24,10 +24,10 @@ def main() -> None:
     parser.add_argument("sweeps", nargs="+", type=Path, metavar="SWEEP_DIR")
     is_equal = True
     for sweep in parser.parse_args().sweeps:
-        found = accuracies(sweep)
+        result = accuracies(sweep)
         print("| processes | seeds | test/acc | standard error | from one process |\n|---|---|---|---|---|")
-        one = statistics.mean(found[1])
-        for world_size, values in sorted(found.items()):
+        one = statistics.mean(result[1])
+        for world_size, values in sorted(result.items()):
             mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
             print(f"| {world_size} | {len(values)} | {mean:.5f} | {error:.5f} | {mean - one:+.5f} |")
             is_equal = is_equal and abs(mean - one) <= error
@@ -38,13 +38,13 @@ def main() -> None:
 
 def accuracies(sweep: Path) -> dict[int, list[float]]:
     """By world size, of the finished jobs of a sweep."""
-    found: dict[int, list[float]] = defaultdict(list)
+    result: dict[int, list[float]] = defaultdict(list)
     for file in sweep.glob("*/metrics.json"):
         content = read_json(file) or {}
-        found[content["world_size"]].append(content["metrics"]["test/acc"])
-    if min(map(len, found.values()), default=0) < 2 or 1 not in found:
+        result[content["world_size"]].append(content["metrics"]["test/acc"])
+    if min(map(len, result.values()), default=0) < 2 or 1 not in result:
         raise config_error("SWEEP_DIR", sweep, "accepted is a sweep with two seeds or more finished at each of 1 and N processes")
-    return found
+    return result
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def _walk(cfg: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _variants(key: str, value: Any) -> Iterator[tuple[str, str, str | None]]:
     """(kind, override, the key to be named) of one key."""
-    wrong = [("another type", text) for text in _of_another_type(value)]
+    wrong = [("another type", text) for text in _other_types(value)]
     wrong += [("out of range", text) for text in _out_of_range(key, value)]
     wrong += [("null", "null")] if value is not None else []
     for kind, text in wrong:
@@ -156,7 +156,7 @@ def _variants(key: str, value: Any) -> Iterator[tuple[str, str, str | None]]:
         yield "unknown key", f"+{key}.no_such_key=1", key if key in NAMED_BY_USERS else f"{key}.no_such_key"
 
 
-def _of_another_type(value: Any) -> tuple[str, ...]:
+def _other_types(value: Any) -> tuple[str, ...]:
     if isinstance(value, bool):
         return ("perhaps",)
     if isinstance(value, int | float):

@@ -60,12 +60,12 @@ def rank(number: int, steps: int, repeats: int, folder: str) -> None:
         trainings = [Training(net, shape) for net in (alone, together)]
         times: list[list[tuple[float, float]]] = [[], []]
         for repeat in range(repeats + 1):
-            for training, found in zip(trainings, times, strict=True):
+            for training, result in zip(trainings, times, strict=True):
                 seconds = training.run(2 if repeat == 0 else steps)  # at first to warm up
-                found.extend([seconds] if repeat else [])
+                result.extend([seconds] if repeat else [])
         if number == 0:
             layers = sum(isinstance(layer, _BatchNorm) for layer in alone.modules())
-            alone_ms, together_ms = ([1e3 * min(column) / steps for column in zip(*found, strict=True)] for found in times)
+            alone_ms, together_ms = ([1e3 * min(column) / steps for column in zip(*result, strict=True)] for result in times)
             cells = " | ".join(f"{work:.1f} ({clock:.1f})" for work, clock in (alone_ms, together_ms))
             price = together_ms[0] / alone_ms[0]
             print(f"| {name} | {'x'.join(map(str, shape))} | {layers} | {cells} | {price:.1f} times |", flush=True)

@@ -8,8 +8,8 @@ import torch
 def differences(a: Any, b: Any, where: str = "") -> list[str]:
     """The places at which two contents of checkpoints differ, in a bit or in kind."""
     if isinstance(a, dict) and isinstance(b, dict):
-        found = [f"{where}/{key}" for key in a.keys() ^ b.keys()]
-        return found + [place for key in a.keys() & b.keys() for place in differences(a[key], b[key], f"{where}/{key}")]
+        result = [f"{where}/{key}" for key in a.keys() ^ b.keys()]
+        return result + [place for key in a.keys() & b.keys() for place in differences(a[key], b[key], f"{where}/{key}")]
     if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
         return [place for i, pair in enumerate(zip(a, b, strict=True)) for place in differences(*pair, f"{where}/{i}")]
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):

@@ -161,15 +161,15 @@ def _kill(pid: int) -> None:
 
 def _verdict(run: Path, peaceful: Path, world: int) -> tuple[str, int, int]:
     """What differs, if anything; how many batches were trained on, and how many of them more than once."""
-    found = []
+    result = []
     for name in ("last.ckpt", "best.ckpt"):
         pair = (_content(folder, name) for folder in (run, peaceful))
-        found += [f"{name}{place}" for place in differences(*pair)]
-    ours, whole = (read_json(folder / "metrics.json") or {} for folder in (run, peaceful))
-    if ours.get("metrics") != whole["metrics"]:
-        found.append("metrics.json")
-    batches, again = _journal(run, world, whole, found)
-    return ("; ".join(found[:3]) or "equal"), batches, again
+        result += [f"{name}{place}" for place in differences(*pair)]
+    current, whole = (read_json(folder / "metrics.json") or {} for folder in (run, peaceful))
+    if current.get("metrics") != whole["metrics"]:
+        result.append("metrics.json")
+    batches, again = _journal(run, world, whole, result)
+    return ("; ".join(result[:3]) or "equal"), batches, again
 
 
 def _content(run: Path, name: str) -> Any:
@@ -183,7 +183,7 @@ def _without(content: Any, text: str) -> Any:
     return content.replace(text, "") if isinstance(content, str) else content
 
 
-def _journal(run: Path, world: int, whole: dict[str, Any], found: list[str]) -> tuple[int, int]:
+def _journal(run: Path, world: int, whole: dict[str, Any], result: list[str]) -> tuple[int, int]:
     """Looks at each batch that was trained on: the same samples each time, and in an epoch each sample once."""
     seen: dict[tuple[int, int, int], list[int]] = {}
     again = 0
@@ -192,11 +192,11 @@ def _journal(run: Path, world: int, whole: dict[str, Any], found: list[str]) -> 
             epoch, batch, ids = json.loads(line)
             again += (epoch, batch, rank) in seen
             if seen.setdefault((epoch, batch, rank), ids) != ids:
-                found.append(f"other samples in batch {batch} of epoch {epoch}")
+                result.append(f"other samples in batch {batch} of epoch {epoch}")
     for epoch in range(whole["epochs"]):
         counts = Counter(i for (e, _, _), ids in seen.items() if e == epoch for i in ids)
         if counts != Counter(range(whole["samples"]["train"])):
-            found.append(f"not every sample once in epoch {epoch}")
+            result.append(f"not every sample once in epoch {epoch}")
     return len(seen), again
 
 

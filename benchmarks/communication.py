@@ -63,8 +63,8 @@ def train_all(data: list[str], seeds: int, overrides: list[str]) -> None:
     for name in data:
         for seed in range(seeds):
             for variant, options in VARIANTS.items():
-                found = trained([*FIXED, *DATA[name], f"seed={seed}", *options, *overrides])
-                rows.append({"data": name, "variant": variant, "seed": seed} | found)
+                result = trained([*FIXED, *DATA[name], f"seed={seed}", *options, *overrides])
+                rows.append({"data": name, "variant": variant, "seed": seed} | result)
                 if dist.get_rank() == 0:
                     print(rows[-1], file=sys.stderr, flush=True)
             if dist.get_rank() == 0:
@@ -128,10 +128,10 @@ def table(data: str, rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|",
     ]
     for variant in dict.fromkeys(row["variant"] for row in rows if row["data"] == data):
-        found = [row for row in rows if (row["data"], row["variant"]) == (data, variant)]
-        kib, wall, cpu = (statistics.mean(row[name] for row in found) for name in ("kib", "wall", "cpu"))
-        accuracies = [row["accuracy"] for row in found]
-        spread = f" ± {statistics.stdev(accuracies):.2f}" if len(found) > 1 else ""
+        result = [row for row in rows if (row["data"], row["variant"]) == (data, variant)]
+        kib, wall, cpu = (statistics.mean(row[name] for row in result) for name in ("kib", "wall", "cpu"))
+        accuracies = [row["accuracy"] for row in result]
+        spread = f" ± {statistics.stdev(accuracies):.2f}" if len(result) > 1 else ""
         lines.append(f"| {variant} | {statistics.mean(accuracies):.2f}{spread} | {kib:,.1f} | {wall:,.0f} | {cpu:,.0f} |")
     return "\n".join(lines)
 

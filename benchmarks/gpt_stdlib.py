@@ -89,15 +89,15 @@ class Grams:
         """That it takes to say each token of a row but the first."""
         targets = numpy.arange(1, len(row))
         grams, counts = self.tables[0]
-        probability = (found(grams, counts, row[targets]) + 1) / (counts.sum() + self.size)
+        probability = (look_up(grams, counts, row[targets]) + 1) / (counts.sum() + self.size)
         for n, (grams, counts) in enumerate(self.tables[1:], start=2):
             contexts, first = numpy.unique(grams // self.size, return_index=True)
             sums = numpy.add.reduceat(counts, first)
             kinds = numpy.diff([*first, len(grams)])
             known = targets >= n - 1
             gram = numbers(row, self.size, n)
-            total, different = (found(contexts, values, gram // self.size) for values in (sums, kinds))
-            own = found(grams, counts, gram)
+            total, different = (look_up(contexts, values, gram // self.size) for values in (sums, kinds))
+            own = look_up(grams, counts, gram)
             seen = total > 0
             shorter = probability[known]
             probability[known] = numpy.where(seen, (own + different * shorter) / numpy.maximum(total + different, 1), shorter)
@@ -112,7 +112,7 @@ def numbers(row: numpy.ndarray, size: int, n: int) -> numpy.ndarray:
     return value
 
 
-def found(keys: numpy.ndarray, values: numpy.ndarray, wanted: numpy.ndarray) -> numpy.ndarray:
+def look_up(keys: numpy.ndarray, values: numpy.ndarray, wanted: numpy.ndarray) -> numpy.ndarray:
     """The values of the wanted keys, 0 for those that are not there."""
     places = numpy.minimum(numpy.searchsorted(keys, wanted), len(keys) - 1)
     return numpy.where(keys[places] == wanted, values[places], 0)

@@ -64,8 +64,8 @@ def default_run(folder: Path) -> tuple[set[Path], set[Path]]:
     if done.returncode:
         raise RuntimeError(done.stderr)
     said = [line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("MODULE ", "STEP "))]
-    ours = [(kind, Path(file)) for kind, file in said if file.startswith(str(ROOT / "src")) or file == str(ROOT / "train.py")]
-    return {file for kind, file in ours if kind == "MODULE"}, {file for kind, file in ours if kind == "STEP"}
+    own = [(kind, Path(file)) for kind, file in said if file.startswith(str(ROOT / "src")) or file == str(ROOT / "train.py")]
+    return {file for kind, file in own if kind == "MODULE"}, {file for kind, file in own if kind == "STEP"}
 
 
 def sizes(folder: Path) -> dict[str, int]:

@@ -78,8 +78,8 @@ def _rooms(work: Path) -> list[str]:
 
 
 def _run_room(python: str, work: Path, room: str, seconds: int) -> None:
-    found = {side: _run(python, work, f"{room}.{side}", side, [f"tests_pytorch/{room}"], seconds) for side in LOOPS}
-    if different := [node.removeprefix("tests/") for node in _different(found["stock"], found["ours"])]:
+    result = {side: _run(python, work, f"{room}.{side}", side, [f"tests_pytorch/{room}"], seconds) for side in LOOPS}
+    if different := [node.removeprefix("tests/") for node in _different(result["stock"], result["ours"])]:
         for side in LOOPS:
             _run(python, work, f"{room}.{side}.alone", side, different, seconds)
 
@@ -124,18 +124,18 @@ def _report(work: Path, tag: str, ours: str, versions: str) -> str:
     for room in _rooms(work):
         if not (work / "outcomes" / f"{room}.ours").is_file():
             continue
-        found = {side: _settled(work, room, side) for side in LOOPS}
-        both = found["stock"].keys() & found["ours"].keys()
-        left_out = len(found["stock"].keys() | found["ours"].keys()) - len(both)
-        found = {side: {node: found[side][node] for node in both} for side in LOOPS}
-        different = _different(found["stock"], found["ours"])
+        result = {side: _settled(work, room, side) for side in LOOPS}
+        both = result["stock"].keys() & result["ours"].keys()
+        left_out = len(result["stock"].keys() | result["ours"].keys()) - len(both)
+        result = {side: {node: result[side][node] for node in both} for side in LOOPS}
+        different = _different(result["stock"], result["ours"])
         differing += [
-            f"- `{node}`: {found['stock'].get(node)} with Lightning's loop, {found['ours'].get(node)} with ours"
+            f"- `{node}`: {result['stock'].get(node)} with Lightning's loop, {result['ours'].get(node)} with ours"
             for node in different
         ]
         for side in LOOPS:
-            total[side] += Counter(found[side].values())
-        cells = [_counts(Counter(found[side].values())) for side in LOOPS]
+            total[side] += Counter(result[side].values())
+        cells = [_counts(Counter(result[side].values())) for side in LOOPS]
         lines.append(f"| {room} | {' | '.join(cells)} | {len(different)} | {left_out} | {_steps(work, room)} |")
     lines.append(f"| all | {' | '.join(_counts(total[side]) for side in LOOPS)} | {len(differing)} | | |")
     return "\n".join([*lines, "", *(differing or ["No test ends differently."]), ""])

@@ -48,25 +48,25 @@ def measured(competitor: Competitor) -> Sample:
         environments = rank_environments(competitor.processes) if competitor.starts_as_ranks else [{}]
         processes = [_start(command, environment, folder) for environment in environments]
         try:
-            usages = [_end_of(process) for process in processes]
+            usages = [_wait_for_end(process) for process in processes]
         finally:
             for process in processes:
                 process.kill()
         seconds = time.perf_counter() - began
-        found: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else {}
+        result: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else {}
     return Sample(
-        samples=found.get("samples_trained", 0),
-        steps=found.get("steps", 0),
-        train_time=found.get("train_time", 0.0),
-        train_cpu=found.get("train_cpu_time", 0.0),
+        samples=result.get("samples_trained", 0),
+        steps=result.get("steps", 0),
+        train_time=result.get("train_time", 0.0),
+        train_cpu=result.get("train_cpu_time", 0.0),
         seconds=seconds,
         cpu=sum(usage.ru_utime + usage.ru_stime for usage in usages),
         peak_mib=max(usage.ru_maxrss for usage in usages) / 1024,
-        device_gib=found.get("device_memory_gib"),
+        device_gib=result.get("device_memory_gib"),
     )
 
 
-def _end_of(process: subprocess.Popen[str]) -> resource.struct_rusage:
+def _wait_for_end(process: subprocess.Popen[str]) -> resource.struct_rusage:
     """What it has used, and those that it has started and waited for. Raises CalledProcessError where it fails."""
     timer = threading.Timer(TIMEOUT, process.kill)
     timer.start()

@@ -57,8 +57,8 @@ def main() -> None:
         return
     lines = [heading(processor()), "", "| | processes | MiB of a process, at most |", "|---|---|---|"]
     for name, processes, options in ROWS:
-        found = started(processes, options)
-        lines.append(f"| {name} | {processes} | {max(found):,.0f} |")
+        result = started(processes, options)
+        lines.append(f"| {name} | {processes} | {max(result):,.0f} |")
         print(lines[-1], flush=True)
     (ROOT / "benchmarks" / "memory_of_parts.md").write_text("\n".join(lines) + "\n")
 

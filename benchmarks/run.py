@@ -49,7 +49,7 @@ def main() -> None:
             print(f"{competitor.name}: {samples[competitor.name][-1]}", file=sys.stderr, flush=True)
         text = f"{heading(hardware)}\n\n{suite.about}\n\n{_table(suite, competitors, samples)}\n"
         path.write_text(text)  # after each round: one that is ended early leaves a table of those it had
-        raw = {name: [sample._asdict() for sample in found] for name, found in samples.items()}
+        raw = {name: [sample._asdict() for sample in result] for name, result in samples.items()}
         path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")
     print(text)
 

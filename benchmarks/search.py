@@ -28,7 +28,7 @@ OPTIONS = ("model=mlp", "trainer.accelerator=cpu", "trainer.max_epochs=2", "logg
 SAMPLERS = {"TPE": "TPESampler", "at random": "RandomSampler"}
 
 
-class Found(NamedTuple):
+class Outcome(NamedTuple):
     """Of one run, or of the best trial of a search; `first`: the number of trials it took to do better than the default."""
 
     lr: float
@@ -47,39 +47,39 @@ def main() -> None:
     print(f"`python benchmarks/search.py SEARCH_DIR --seeds {given.seeds} --trials {given.trials}`; {made}.\n")
     columns = ["seed", "rate", "lr", "val/acc", "test/acc", "trials until better than the default"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
-    results: dict[str, list[Found]] = {}
+    results: dict[str, list[Outcome]] = {}
     for seed in range(given.seeds):
-        default = of_default(given.folder / f"default_{seed}", seed)
+        default = run_default(given.folder / f"default_{seed}", seed)
         row(seed, "default", default, results)
         for name, sampler in SAMPLERS.items():
-            row(seed, name, of_search(given.folder / f"{sampler}_{seed}", sampler, seed, given.trials, default.val), results)
-    for name, found in results.items():
-        lr, val, test = (statistics.fmean(values) for values in zip(*(one[:3] for one in found), strict=True))
-        row("mean", name, Found(lr, val, test), {})
+            row(seed, name, run_search(given.folder / f"{sampler}_{seed}", sampler, seed, given.trials, default.val), results)
+    for name, result in results.items():
+        lr, val, test = (statistics.fmean(values) for values in zip(*(one[:3] for one in result), strict=True))
+        row("mean", name, Outcome(lr, val, test), {})
 
 
-def row(seed: object, name: str, found: Found, results: dict[str, list[Found]]) -> None:
-    results.setdefault(name, []).append(found)
-    first = "never" if found.first is None and name != "default" and seed != "mean" else found.first or ""
-    print(f"| {seed} | {name} | {found.lr:.2g} | {found.val:.4f} | {found.test:.4f} | {first} |", flush=True)
+def row(seed: object, name: str, result: Outcome, results: dict[str, list[Outcome]]) -> None:
+    results.setdefault(name, []).append(result)
+    first = "never" if result.first is None and name != "default" and seed != "mean" else result.first or ""
+    print(f"| {seed} | {name} | {result.lr:.2g} | {result.val:.4f} | {result.test:.4f} | {first} |", flush=True)
 
 
-def of_default(folder: Path, seed: int) -> Found:
+def run_default(folder: Path, seed: int) -> Outcome:
     sweep(folder, f"seed={seed}")
-    return of_run(next(folder.glob("*/metrics.json")).parent)
+    return read_run(next(folder.glob("*/metrics.json")).parent)
 
 
-def of_search(folder: Path, sampler: str, seed: int, trials: int, default: float) -> Found:
+def run_search(folder: Path, sampler: str, seed: int, trials: int, default: float) -> Outcome:
     settings = {"n_trials": trials, "sampler._target_": f"optuna.samplers.{sampler}", "sampler.seed": seed}
     sweep(folder, "sweep=optuna", f"seed={seed}", *(f"hydra.sweeper.{name}={value}" for name, value in settings.items()))
     study = load_study(folder)
     better = (trial.number + 1 for trial in study.trials if trial.value is not None and trial.value > default)
-    return of_run(folder / study.best_trial.user_attrs["directory"])._replace(first=next(better, None))
+    return read_run(folder / study.best_trial.user_attrs["directory"])._replace(first=next(better, None))
 
 
-def of_run(directory: Path) -> Found:
+def read_run(directory: Path) -> Outcome:
     record = read_json(directory / "metrics.json") or {}
-    return Found(record["lr"], record["metrics"]["val/acc"], record["metrics"]["test/acc"])
+    return Outcome(record["lr"], record["metrics"]["val/acc"], record["metrics"]["test/acc"])
 
 
 def sweep(folder: Path, *overrides: str) -> None:

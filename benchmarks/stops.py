@@ -131,29 +131,29 @@ def _end(run: Path, kind: str, peaceful: Path, is_over: bool) -> str:
     pairs = [(run, peaceful)]
     if kind == "sweep":
         pairs = [(run / path.parent.name, path.parent) for path in peaceful.glob("*/metrics.json")]
-    found = [_verdict(*pair, 2 if kind == "2" else 1)[0] for pair in pairs]
-    return next((verdict for verdict in found if verdict != "equal"), "equal")
+    result = [_verdict(*pair, 2 if kind == "2" else 1)[0] for pair in pairs]
+    return next((verdict for verdict in result if verdict != "equal"), "equal")
 
 
 def _servers(parent: int) -> list[int]:
     """The import servers that a process has started, by proc(5)."""
-    found = []
+    result = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             is_child = int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == parent
             if is_child and b"server" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-    return found
+                result.append(int(folder.name))
+    return result
 
 
 def _alive() -> list[int]:
     """What has outlived its command by more than a moment; this process has no such mark: it was set when it had begun."""
     mark, deadline = f"{MARK}={os.environ[MARK]}".encode(), time.monotonic() + 10
-    while found := [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark)]:
+    while result := [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.1)
-    return found
+    return result
 
 
 def _has(path: Path, mark: bytes) -> bool:

@@ -47,7 +47,7 @@ def _steps(net: str, shape: str, batch_size: int, steps: int, val_batches: int) 
     def competitors(overrides: list[str]) -> list[Competitor]:
         sizes = {"net": net, "shape": shape, "batch-size": batch_size, "steps": steps, "val-batches": val_batches}
         options = [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
-        found: list[Competitor] = []
+        result: list[Competitor] = []
         for processes in (1, 2):
             for program, what in (
                 ("guide", "the guides' program, sample by sample"),
@@ -56,9 +56,9 @@ def _steps(net: str, shape: str, batch_size: int, steps: int, val_batches: int) 
             ):
                 name = f"{what}, {processes} process{'es' * (processes > 1)}"
                 command = _by_record(program, options)
-                found.append(Competitor(name, command, processes, program == "bare", starts_as_ranks=True))
-            found.append(_shipped(net, shape, batch_size, steps, val_batches, processes, overrides))
-        return found
+                result.append(Competitor(name, command, processes, program == "bare", starts_as_ranks=True))
+            result.append(_shipped(net, shape, batch_size, steps, val_batches, processes, overrides))
+        return result
 
     return competitors
 
@@ -166,14 +166,14 @@ def _guards(overrides: list[str]) -> list[Competitor]:
         "the same with `callbacks.step_time=null`": ["callbacks.step_time=null"],
         "the same with `callbacks=noise_scale` at every step": noise_scale,
     }
-    found: list[Competitor] = []
+    result: list[Competitor] = []
     for processes in (1, 2):
         for what, options in variants.items():
             if processes == 1 and flag in options:
                 continue  # which Lightning broadcasts among several
             made = _shipped("mlp", "1,8,8", 64, 1500, 1, processes, ["callbacks.pictures=null", *options, *overrides])
-            found.append(replace(made, name=made.name.replace("`python train.py`", what), is_floor=options is without))
-    return found
+            result.append(replace(made, name=made.name.replace("`python train.py`", what), is_floor=options is without))
+    return result
 
 
 _SAME = "The same net, batches, optimizer and data for all; one epoch and one validation. `train.py` with all it does by default."

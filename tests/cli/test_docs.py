@@ -36,12 +36,12 @@ class Block(NamedTuple):
 def blocks() -> Iterator[Block]:
     for page in PAGES:
         content = page.read_text()
-        for found in BLOCK.finditer(content):
-            line = content.count("\n", 0, found.start("text"))
-            yield Block(page, line, found["language"], found["text"], found["reason"])
+        for result in BLOCK.finditer(content):
+            line = content.count("\n", 0, result.start("text"))
+            yield Block(page, line, result["language"], result["text"], result["reason"])
 
 
-def commands_of(block: Block) -> list[list[str]]:
+def parse_commands(block: Block) -> list[list[str]]:
     """The command lines of a block, split as a shell does, without their comments."""
     joined = block.text.replace("\\\n", " ")
     return [words for line in joined.splitlines() if (words := shlex.split(line, comments=True))]
@@ -50,12 +50,14 @@ def commands_of(block: Block) -> list[list[str]]:
 def new_blocks() -> list[Block]:
     """Those that are run, less what shows no command that an earlier one has not."""
     seen: set[frozenset[str]] = set()
-    found = []
+    result = []
     for block in (block for block in blocks() if not block.reason):
-        commands = {frozenset(words) for words in commands_of(block)} if block.language == "bash" else {frozenset([block.text])}
-        found += [block] if commands - seen else []
+        commands = (
+            {frozenset(words) for words in parse_commands(block)} if block.language == "bash" else {frozenset([block.text])}
+        )
+        result += [block] if commands - seen else []
         seen |= commands
-    return found
+    return result
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +80,7 @@ def test_what_a_page_shows_runs(block: Block, made: Path, tmp_path: Path) -> Non
         done = python(tmp_path / "block.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return
-    for command in commands_of(block):
+    for command in parse_commands(block):
         assert command[0] == "python", f"{block.page.name}:{block.line}: {command} can't be run here: give the reason"
         script, arguments = ROOT / command[1], command[2:]
         arguments += [item for item in SHORT if command[1] == "train.py" and not is_without_training(arguments)]
@@ -105,7 +107,7 @@ def test_the_notebook_runs_and_holds_no_output(made: Path, tmp_path: Path) -> No
 def test_the_parts_of_the_recipes_train_together(tmp_path: Path) -> None:
     parts, command = [block for block in blocks() if block.page.name == "recipes.md"][:2]
     (tmp_path / "my_parts.py").write_text(parts.text)
-    (arguments,) = commands_of(command)
+    (arguments,) = parse_commands(command)
     done = python(ROOT / "train.py", *arguments[2:], *SHORT, "hydra.run.dir=run", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["metrics"]

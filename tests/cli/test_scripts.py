@@ -78,8 +78,8 @@ def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -
     assert right >= 18  # these are training images
     model = load_model(run / "checkpoints" / "best.ckpt")
     pixels = torch.tensor(digits.images[0] * 255 / 16).round().to(torch.uint8)
-    ours = next(row for row in rows if Path(row["path"]).stem == "0")
-    assert float(ours["probability"]) == pytest.approx(model.predict(pixels[None, None]).max().item(), abs=1e-5)
+    own = next(row for row in rows if Path(row["path"]).stem == "0")
+    assert float(own["probability"]) == pytest.approx(model.predict(pixels[None, None]).max().item(), abs=1e-5)
 
 
 @requires("images")

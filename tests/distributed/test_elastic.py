@@ -7,8 +7,8 @@ import pytest
 from agents import kill, rendezvous
 from commands import TIMEOUT
 from fits import last
-from lives import FIXED, JOURNAL, assert_none_lives, assert_same_training, held, hold, lives, status, undisturbed
 from ranks import in_ranks
+from restarted_runs import FIXED, JOURNAL, assert_none_lives, assert_same_training, held, hold, lives, status, undisturbed
 from waiting import wait_for
 
 pytestmark = pytest.mark.slow

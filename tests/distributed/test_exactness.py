@@ -23,8 +23,8 @@ from lockstep.trainer.batchnorm import synchronise_batchnorm
 
 
 @pytest.fixture(scope="module", params=(2, 3, 4))
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank of a group has found: one group per world size for all tests of this file."""
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank of a group has measured: one group per world size for all tests of this file."""
     return in_ranks(request.param, check_all, tmp_path_factory.mktemp("ranks"))
 
 
@@ -65,9 +65,9 @@ def check_gradients(rank: int, world_size: int) -> dict[str, list[float]]:
     }
 
 
-def test_gradients_are_those_of_the_mean_over_the_global_batch(found: list[dict[str, Any]]) -> None:
-    world_size = len(found)
-    for rank in found:
+def test_gradients_are_those_of_the_mean_over_the_global_batch(results: list[dict[str, Any]]) -> None:
+    world_size = len(results)
+    for rank in results:
         size = 12 // world_size // 3 * world_size  # 4 on 2 and 4 ranks, 3 on 3
         # the mean of x^2 over each slice of the order; the last has 3 samples of 4, or 1 of 3: two ranks have none
         by_hand = {4: [(1 + 4 + 9 + 16) / 4, (25 + 36 + 49) / 3], 3: [(1 + 4 + 9) / 3, (16 + 25 + 36) / 3, 49.0]}[size]
@@ -118,16 +118,16 @@ def check_batchnorm(rank: int, world_size: int) -> dict[str, Any]:
     """All samples to the first ranks, unevenly; the last rank has none."""
     counts = [11 - 3 * (world_size - 2), *[3] * (world_size - 2), 0]
     mine = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-    found = {}
+    results = {}
     for name, make in LAYERS.items():
         layer = make().double()
         synchronise_batchnorm(layer)
         with torch.profiler.profile() as profile:
-            found[name] = through(layer, pictures()[mine], slopes()[mine])
-        found[name]["exchanges"] = sum(event.name.startswith("c10d::") for event in profile.events() or [])
-        for gradient in found[name]["gradients"]:
+            results[name] = through(layer, pictures()[mine], slopes()[mine])
+        results[name]["exchanges"] = sum(event.name.startswith("c10d::") for event in profile.events() or [])
+        for gradient in results[name]["gradients"]:
             dist.all_reduce(gradient)
-    return found
+    return results
 
 
 def slopes() -> Tensor:
@@ -136,9 +136,9 @@ def slopes() -> Tensor:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_batchnorm_over_ranks_is_batchnorm_over_the_batch(name: str, found: list[dict[str, Any]]) -> None:
+def test_batchnorm_over_ranks_is_batchnorm_over_the_batch(name: str, results: list[dict[str, Any]]) -> None:
     expected = through(LAYERS[name]().double(), pictures(), slopes())
-    ranks = [rank["batchnorm"][name] for rank in found]
+    ranks = [rank["batchnorm"][name] for rank in results]
     close = {"rtol": 1e-12, "atol": 1e-12}
     for what in ("output", "gradient"):
         torch.testing.assert_close(torch.cat([rank[what] for rank in ranks]), expected[what], **close)
@@ -175,7 +175,7 @@ def small_task() -> Classifier:
     return Classifier(net=nn.Sequential(*net, nn.Linear(5, 5)), spec=spec, metrics=["loss"], **parts).double()
 
 
-def losses_of(model: nn.Module, task: Classifier, mine: slice) -> dict[str, Any]:
+def compute_losses(model: nn.Module, task: Classifier, mine: slice) -> dict[str, Any]:
     """Gradients of the sum of the losses, and BatchNorm's statistics."""
     losses = task.measure(model(pictures()[mine]), torch.arange(11)[mine] % 5)["loss"]
     losses.sum().backward()
@@ -186,15 +186,15 @@ def check_nothing(rank: int, world_size: int) -> dict[str, Any]:
     """Ranks but the first have no sample. Many small buckets: gradients are reduced in between BatchNorm's collectives."""
     task = small_task()
     synchronise_batchnorm(task)
-    found = losses_of(DistributedDataParallel(task, bucket_cap_mb=1e-4), task, slice(0, 11 if rank == 0 else 0))
-    return found | {"gradients": [gradient * world_size for gradient in found["gradients"]]}
+    results = compute_losses(DistributedDataParallel(task, bucket_cap_mb=1e-4), task, slice(0, 11 if rank == 0 else 0))
+    return results | {"gradients": [gradient * world_size for gradient in results["gradients"]]}
 
 
-def test_a_process_without_samples_changes_nothing(found: list[dict[str, Any]]) -> None:
+def test_a_process_without_samples_changes_nothing(results: list[dict[str, Any]]) -> None:
     task = small_task()
-    expected = losses_of(task, task, slice(None))
-    assert [len(rank["nothing"]["losses"]) for rank in found] == [11] + [0] * (len(found) - 1)
-    for rank in found:
+    expected = compute_losses(task, task, slice(None))
+    assert [len(rank["nothing"]["losses"]) for rank in results] == [11] + [0] * (len(results) - 1)
+    for rank in results:
         torch.testing.assert_close(rank["nothing"]["gradients"], expected["gradients"], rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(rank["nothing"]["buffers"], expected["buffers"], rtol=1e-12, atol=1e-12)
     assert task(pictures()[:0]).shape == (0, 5)
@@ -206,7 +206,7 @@ def values(length: int) -> Tensor:
 
 def check_sample_mean(rank: int, world_size: int) -> dict[int, tuple[float, int, int]]:
     """For lengths 1 to 13: the mean over all samples, their count, and the number of batches of this rank."""
-    found = {}
+    results = {}
     for length in range(1, 14):
         data = Batches(InMemory(values(length), values(length)))
         sampler = EvalSampler(length, 2, rank, world_size)
@@ -215,33 +215,33 @@ def check_sample_mean(rank: int, world_size: int) -> dict[int, tuple[float, int,
             means.update({"loss": data[draw].inputs})
         mean = means.compute()["loss"].item()
         with means.sync_context():
-            found[length] = (mean, int(means.count), len(sampler))
-    return found
+            results[length] = (mean, int(means.count), len(sampler))
+    return results
 
 
-def test_metrics_count_every_sample_once_at_any_length(found: list[dict[str, Any]]) -> None:
-    for rank in found:
+def test_metrics_count_every_sample_once_at_any_length(results: list[dict[str, Any]]) -> None:
+    for rank in results:
         for length, (mean, count, batches) in rank["means"].items():
             assert mean == pytest.approx(values(length).mean().item(), rel=1e-15)
             assert count == length
-            assert batches == -(-length // (2 * len(found)))
+            assert batches == -(-length // (2 * len(results)))
 
 
 def check_epoch_metrics(rank: int, world_size: int) -> dict[int, dict[str, float]]:
     """For lengths 3 to 13, a metric that adds up counts and two that keep every sample; of 3 samples, rank 3 has none."""
     scores = torch.rand(13, 3, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
     metrics = EpochMetrics({"f1": MulticlassF1Score(3), "auroc": MulticlassAUROC(3), "ece": MulticlassCalibrationError(3)})
-    found = {}
+    results = {}
     for length in range(3, 14):
         for draw in EvalSampler(length, 2, rank, world_size):
             metrics.update(scores[draw.ids], draw.ids % 3)
-        found[length] = {name: float(value) for name, value in metrics.compute().items()}
+        results[length] = {name: float(value) for name, value in metrics.compute().items()}
         metrics.reset()
-    return found
+    return results
 
 
-def test_other_metrics_are_those_of_one_process_at_any_length(found: list[dict[str, Any]]) -> None:
+def test_other_metrics_are_those_of_one_process_at_any_length(results: list[dict[str, Any]]) -> None:
     alone = check_epoch_metrics(0, 1)
-    for rank in found:
+    for rank in results:
         for length, values in rank["metrics"].items():
             assert values == pytest.approx(alone[length], rel=1e-6)

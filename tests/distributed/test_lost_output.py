@@ -111,14 +111,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_terminal_that_closes_ends_a_run_to_be_resumed(devices: int, tmp_path: Path) -> None:
     """And that nobody has read until then, as of a connection that hangs."""
-    ours, theirs = pty.openpty()
-    name = os.ttyname(theirs)
+    own, other = pty.openpty()
+    name = os.ttyname(other)
     arguments = (f"trainer.devices={devices}", "trainer.max_epochs=50", "hydra.run.dir=run", SLOW)
     (tmp_path / "in_a_terminal.py").write_text(IN_A_TERMINAL)
     with started(tmp_path / "in_a_terminal.py", name, *TRAIN, *arguments, cwd=tmp_path) as run:
-        os.close(theirs)
+        os.close(other)
         wait_for((tmp_path / "run" / "training").exists)
-        os.close(ours)
+        os.close(own)
         assert run.wait(timeout=TIMEOUT) == 75
     status = read(tmp_path / "run" / "status.json")
     assert (status["status"], status["reason"]) == ("preempted", "preempted by SIGHUP")

@@ -94,7 +94,7 @@ def stop_at_each_moment(rank: int, world_size: int, folder: Path) -> dict[str, A
     run = folder / "run"
     whole, _ = trained(folder / "whole", *OPTIONS, *options)
     nowhere = {"callbacks": None}  # which say where the best checkpoint is
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for moment in RANKS:
         for ranks in RANKS[moment]:
             dist.barrier()  # the other rank has read what is removed now
@@ -103,19 +103,19 @@ def stop_at_each_moment(rank: int, world_size: int, folder: Path) -> dict[str, A
             dist.barrier()
             number, step = broken_off(run, *options, extra=[Asked(ranks, moment, epoch=2 if moment == "the end" else 0)])
             again = trained(run, *OPTIONS, *options, ckpt_path=run / "checkpoints" / "last.ckpt")[0] if ranks == (1,) else whole
-            found[f"{moment} {ranks}"] = (number, step, differences(whole | nowhere, again | nowhere))
-    return found
+            result[f"{moment} {ranks}"] = (number, step, differences(whole | nowhere, again | nowhere))
+    return result
 
 
 def test_any_rank_at_any_moment_stops_all_at_one_step(tmp_path: Path) -> None:
     """They ask each other before every fourth step and after each validation, which come after each fifth."""
-    found = in_ranks(2, partial(stop_at_each_moment, folder=tmp_path), tmp_path)
-    assert found[0] == found[1]
-    steps = {name: step for name, (_, step, _) in found[0].items()}
+    result = in_ranks(2, partial(stop_at_each_moment, folder=tmp_path), tmp_path)
+    assert result[0] == result[1]
+    steps = {name: step for name, (_, step, _) in result[0].items()}
     expected = {"training": 4, "validation": 5, "saving": 4, "the end": 10}
     assert steps == {f"{moment} {ranks}": expected[moment] for moment in expected for ranks in RANKS[moment]}
-    assert {number for number, *_ in found[0].values()} == {signal.SIGTERM}
-    assert {name: different for name, (_, _, different) in found[0].items() if different} == {}
+    assert {number for number, *_ in result[0].values()} == {signal.SIGTERM}
+    assert {name: different for name, (_, _, different) in result[0].items() if different} == {}
 
 
 # Continuing
@@ -129,12 +129,12 @@ def continue_from_everywhere(rank: int, world_size: int, folder: Path) -> list[s
     kept.mkdir(parents=True, exist_ok=True)
     whole, _ = trained(folder / "run", *OPTIONS, *noise, devices, extra=[KeepAll(kept)])
     dist.barrier()
-    found = []
+    result = []
     for path in sorted(kept.iterdir(), key=lambda path: int(path.stem))[::2]:  # each is kept after two batches
         again, _ = trained(folder / "run", *OPTIONS, *noise, devices, ckpt_path=path)
-        found += [f"{path.name} {place}" for place in differences(whole, again)]
+        result += [f"{path.name} {place}" for place in differences(whole, again)]
     assert len(list(kept.iterdir())) >= 10
-    return found
+    return result
 
 
 def test_two_ranks_continue_bit_for_bit_from_anywhere(tmp_path: Path) -> None:
@@ -211,7 +211,9 @@ def leave_out(rank: int, world_size: int, folder: Path) -> Any:
 
     TrainSampler.__iter__, TrainSampler.__len__ = some, shorter
     absent, _ = trained(folder / "absent", *OPTIONS, *few, devices)
-    return [found for part in ("state_dict", "optimizer_states", "metrics") for found in differences(skipped[part], absent[part])]
+    return [
+        result for part in ("state_dict", "optimizer_states", "metrics") for result in differences(skipped[part], absent[part])
+    ]
 
 
 def test_a_step_is_left_out_by_all_when_one_rank_s_loss_is_nan(tmp_path: Path) -> None:

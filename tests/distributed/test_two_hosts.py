@@ -10,8 +10,19 @@ import pytest
 from agents import torchrun
 from capabilities import is_there
 from commands import ROOT
-from lives import FIXED, JOURNAL, assert_none_lives, assert_same_training, held, hold, lives, release, status, undisturbed
 from ranks import in_ranks
+from restarted_runs import (
+    FIXED,
+    JOURNAL,
+    assert_none_lives,
+    assert_same_training,
+    held,
+    hold,
+    lives,
+    release,
+    status,
+    undisturbed,
+)
 from two_hosts import ADDRESSES, PORT, Hosts, two_hosts, why_not
 from waiting import wait_for
 

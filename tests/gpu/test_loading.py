@@ -22,9 +22,9 @@ def test_batches_that_are_copied_ahead_are_the_same_in_the_same_order(workers: i
     arrived = list(make_loader(Batches(InMemory(IMAGES, TARGETS)), EvalSampler(1000, 64), **options))
     expected = list(make_loader(Batches(InMemory(IMAGES, TARGETS)), EvalSampler(1000, 64)))
     assert len(arrived) == len(expected) == 16
-    for ours, theirs in zip(arrived, expected, strict=True):
-        assert {tensor.device.type for tensor in ours[:3]} == {"cuda"}
-        assert all(torch.equal(a.cpu(), b) for a, b in zip(ours[:3], theirs[:3], strict=True))
+    for own, other in zip(arrived, expected, strict=True):
+        assert {tensor.device.type for tensor in own[:3]} == {"cuda"}
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(own[:3], other[:3], strict=True))
 
 
 def test_a_step_that_is_slow_to_begin_still_finds_its_own_batch() -> None:
@@ -43,10 +43,10 @@ def test_data_that_lives_on_the_device_gives_the_batches_of_the_cpu() -> None:
     on_device = pytest.importorskip("lockstep.extras.image_cache.on_device")
     augment = CropFlip(crop=4, flip=True, seed=2)
     there = on_device.BatchesOnDevice(InMemory(IMAGES, TARGETS), torch.device("cuda"), augment)
-    for ours, theirs in zip(
+    for own, other in zip(
         make_loader(there, TrainSampler(1000, 64)),
         make_loader(Batches(InMemory(IMAGES, TARGETS), augment), TrainSampler(1000, 64)),
         strict=True,
     ):
-        assert {tensor.device.type for tensor in ours[:3]} == {"cuda"}
-        assert all(torch.equal(a.cpu(), b) for a, b in zip(ours[:3], theirs[:3], strict=True))
+        assert {tensor.device.type for tensor in own[:3]} == {"cuda"}
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(own[:3], other[:3], strict=True))

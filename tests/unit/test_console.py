@@ -24,9 +24,9 @@ def _broken_pipe() -> int:
 
 
 def _closed_terminal() -> int:
-    ours, theirs = pty.openpty()
-    os.close(ours)
-    return theirs
+    own, other = pty.openpty()
+    os.close(own)
+    return other
 
 
 def _closed() -> int:
@@ -98,10 +98,10 @@ def test_what_can_be_written_is_written_whole(pipe: tuple[int, int]) -> None:
 def test_it_is_a_stream_like_any_other(pipe: tuple[int, int]) -> None:
     stream = stream_to(pipe[1])
     assert (stream.fileno(), stream.name, stream.isatty(), stream.encoding) == (pipe[1], "<stdout>", False, "utf-8")
-    ours, theirs = pty.openpty()
-    assert stream_to(theirs).isatty()
-    os.close(ours)
-    os.close(theirs)
+    own, other = pty.openpty()
+    assert stream_to(other).isatty()
+    os.close(own)
+    os.close(other)
 
 
 def test_a_notebook_s_output_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ CONFIGS = {"parity.py": "parity", "train.py": "train", "train.sbatch": "train"} 
 
 def rows(text: str) -> list[list[str]]:
     """The cells of its tables' rows, less their heads."""
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
-    return [cells for cells in found if not cells[0].startswith("---") and cells[-1] != "proved by"]
+    result = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    return [cells for cells in result if not cells[0].startswith("---") and cells[-1] != "proved by"]
 
 
 def code(cell: str) -> list[str]:

@@ -25,9 +25,9 @@ def test_outputs_are_uncorrelated_of_variance_one_and_their_negatives(images: Te
     layer = Whitening(2, kernel_size=2).double()
     layer.fit(images)
     nn.init.zeros_(layer.bias)
-    found = layer(images).movedim(1, 0).flatten(1)
-    assert torch.equal(found[8:], -found[:8])
-    covariance = found[:8] @ found[:8].T / found.shape[1]
+    result = layer(images).movedim(1, 0).flatten(1)
+    assert torch.equal(result[8:], -result[:8])
+    covariance = result[:8] @ result[:8].T / result.shape[1]
     torch.testing.assert_close(
         covariance.detach(), torch.eye(8, dtype=torch.float64), rtol=0, atol=0.02
     )  # less by 5e-4 / variance

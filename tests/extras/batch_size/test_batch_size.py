@@ -33,8 +33,8 @@ def test_the_largest_size_is_found_but_for_a_part_in_so_many(limit: int) -> None
         tried.append(size)
         return math.inf if size <= limit else None
 
-    found, too_large = largest_that_fits(fits)
-    assert found <= limit < (too_large or 0) <= found + max(1, found // CLOSE)
+    result, too_large = largest_that_fits(fits)
+    assert result <= limit < (too_large or 0) <= result + max(1, result // CLOSE)
     assert len(tried) == len(set(tried)) <= 2 + abs(math.log2(max(1, limit) / batch_size.FIRST)) + math.log2(CLOSE)
 
 

@@ -27,8 +27,8 @@ RESUMED_FROM = 6  # steps: the second of a second epoch, with weights that diffe
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two ranks has found: one group for all tests of this file."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two ranks has measured: one group for all tests of this file."""
     folder = tmp_path_factory.mktemp("ranks")
     return in_ranks(2, partial(check_all, folder=folder), folder)
 
@@ -37,13 +37,13 @@ def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
     kinds: dict[str, Communication] = {dtype: HalfPrecision(dtype) for dtype in ("float16", "bfloat16")}
     kinds["power"] = PowerSGD(rank=1, start=1)
-    gradients = {name: gradients_of(kind, rank) for name, kind in kinds.items()}
+    gradients = {name: communicate(kind, rank) for name, kind in kinds.items()}
     return {"gradients": gradients, "ended": never_met(folder)} | {
         choice: run_twice(folder / choice, choice, options) for choice, options in CHOICES.items()
     }
 
 
-def gradients_of(communication: Communication, rank: int) -> list[dict[str, Tensor]]:
+def communicate(communication: Communication, rank: int) -> list[dict[str, Tensor]]:
     """Of four steps, the third of which is not finite on rank one: the rank's own, and what comes of all."""
     torch.manual_seed(0)
     layer = nn.Linear(6, 5).double()
@@ -56,11 +56,13 @@ def gradients_of(communication: Communication, rank: int) -> list[dict[str, Tens
         own, bias = torch.autograd.grad(layer(inputs).tanh().sum(), [layer.weight, layer.bias])
         model.zero_grad()
         model(inputs).tanh().sum().backward()
-        steps.append({"own": own, "own bias": bias, "common": grad_of(layer.weight), "common bias": grad_of(layer.bias)})
+        steps.append(
+            {"own": own, "own bias": bias, "common": read_gradient(layer.weight), "common bias": read_gradient(layer.bias)}
+        )
     return steps
 
 
-def grad_of(parameter: nn.Parameter) -> Tensor:
+def read_gradient(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad.clone()
 
@@ -108,17 +110,17 @@ def never_met(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_adds_up_rounded_gradients(dtype: str, found: list[dict[str, Any]]) -> None:
+def test_half_precision_adds_up_rounded_gradients(dtype: str, results: list[dict[str, Any]]) -> None:
     kind = getattr(torch, dtype)
-    for number, (step, other) in enumerate(zip(*(rank["gradients"][dtype] for rank in found), strict=True)):
+    for number, (step, other) in enumerate(zip(*(rank["gradients"][dtype] for rank in results), strict=True)):
         expected = (step["own"].to(kind) / 2 + other["own"].to(kind) / 2).double()
         assert all(torch.allclose(one["common"], expected, rtol=0, atol=0, equal_nan=True) for one in (step, other))
         assert (step["own"].isnan().any(), other["own"].isnan().any()) == (False, number == 2)  # else it would tell nothing
 
 
-def test_power_sgd_sends_the_published_approximation_and_what_it_missed_later(found: list[dict[str, Any]]) -> None:
+def test_power_sgd_sends_the_published_approximation_and_what_it_missed_later(results: list[dict[str, Any]]) -> None:
     """Vogels et al. 2019, algorithms 1 and 2, with the factor of each step as the guess of the next."""
-    ranks = [rank["gradients"]["power"] for rank in found]
+    ranks = [rank["gradients"]["power"] for rank in results]
     first, *later = zip(*ranks, strict=True)
     assert torch.allclose(first[0]["common"], (first[0]["own"] + first[1]["own"]) / 2, rtol=1e-12)  # before its start
     errors = [torch.zeros(5, 6, dtype=torch.float64) for _ in ranks]
@@ -140,12 +142,12 @@ def test_power_sgd_sends_the_published_approximation_and_what_it_missed_later(fo
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_a_resumed_run_goes_on_to_the_bit(choice: str, found: list[dict[str, Any]]) -> None:
-    assert [rank[choice]["differences"] for rank in found] == [[], []]
+def test_a_resumed_run_goes_on_to_the_bit(choice: str, results: list[dict[str, Any]]) -> None:
+    assert [rank[choice]["differences"] for rank in results] == [[], []]
 
 
-def test_weights_are_averaged_when_they_are_said_to_be(found: list[dict[str, Any]]) -> None:
-    one, other = (rank["local_sgd"] for rank in found)
+def test_weights_are_averaged_when_they_are_said_to_be(results: list[dict[str, Any]]) -> None:
+    one, other = (rank["local_sgd"] for rank in results)
     assert [a == b for a, b in zip(one["after_steps"], other["after_steps"], strict=True)] == [
         *(True, True),  # before it starts
         *(False, False, True, False, False, True),  # steps 2 to 7, averaged every three
@@ -153,16 +155,16 @@ def test_weights_are_averaged_when_they_are_said_to_be(found: list[dict[str, Any
     assert one["after_validations"] == other["after_validations"]
 
 
-def test_what_is_tested_after_training_is_one_model(found: list[dict[str, Any]]) -> None:
-    one, other = (rank["ended"] for rank in found)
+def test_what_is_tested_after_training_is_one_model(results: list[dict[str, Any]]) -> None:
+    one, other = (rank["ended"] for rank in results)
     assert differences(one["model"], other["model"]) == []
     assert differences(one["model"], one["last"]["state_dict"]) == []
     ranks = [rank["state_dict"] for rank in one["last"]["communication"]]  # what a longer run goes on from
     assert differences(*ranks)
 
 
-def test_a_checkpoint_of_local_steps_has_the_mean_of_the_weights(found: list[dict[str, Any]]) -> None:
-    checkpoint = found[0]["local_sgd"]["checkpoint"]
+def test_a_checkpoint_of_local_steps_has_the_mean_of_the_weights(results: list[dict[str, Any]]) -> None:
+    checkpoint = results[0]["local_sgd"]["checkpoint"]
     ranks = [rank["state_dict"] for rank in checkpoint["communication"]]
     names = [name for name, tensor in checkpoint["state_dict"].items() if tensor.is_floating_point()]
     assert any(not torch.equal(ranks[0][name], ranks[1][name]) for name in names)
@@ -170,8 +172,8 @@ def test_a_checkpoint_of_local_steps_has_the_mean_of_the_weights(found: list[dic
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_the_claim_of_exactness_is_withdrawn_and_no_noise_scale_told(choice: str, found: list[dict[str, Any]]) -> None:
-    for rank in found:
+def test_the_claim_of_exactness_is_withdrawn_and_no_noise_scale_told(choice: str, results: list[dict[str, Any]]) -> None:
+    for rank in results:
         assert [cause for cause in rank[choice]["causes"] if cause.startswith("trainer.strategy.communication: ")]
         assert rank[choice]["estimates"] == 0
 

@@ -77,8 +77,8 @@ class DropPath(nn.Module):
     ids=lambda value: type(value).__name__,
 )
 def test_a_layer(layer: nn.Module, words: str | None) -> None:
-    found = [cause for cause in causes(net=nn.Sequential(layer)) if cause.startswith(words or ("noise", "running"))]
-    assert len(found) == (words is not None)
+    result = [cause for cause in causes(net=nn.Sequential(layer)) if cause.startswith(words or ("noise", "running"))]
+    assert len(result) == (words is not None)
 
 
 def test_a_batchnorm_that_is_not_synchronised() -> None:

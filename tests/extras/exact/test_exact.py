@@ -112,8 +112,8 @@ def _group(folder: Path, name: str) -> Path:
 def test_checkpoints_are_the_same_to_the_bit(name: str, trained: dict[int, dict[str, Any]]) -> None:
     one = trained[1][name]
     assert one["global_step"] > 2
-    found = {size: differences(one, checkpoints[name]) for size, checkpoints in trained.items() if name in checkpoints}
-    assert found == {size: [] for size in ((1, 2, 4) if name in ON_FOUR else (1, 2))}
+    result = {size: differences(one, checkpoints[name]) for size, checkpoints in trained.items() if name in checkpoints}
+    assert result == {size: [] for size in ((1, 2, 4) if name in ON_FOUR else (1, 2))}
 
 
 def refusal(rank: int, world_size: int, folder: Path) -> str:

@@ -78,7 +78,7 @@ def traced(events: list[list[str]], state: dict[str, str] = KEPT, begun: dict[st
     return sides.Findings([], {"trace": [spans], "modules": {"": "Own", "net": "Sequential", "net.0": "Noise"}})
 
 
-def found(*arguments: Any) -> Any:
+def find(*arguments: Any) -> Any:
     """The place where such a trace leaves that of NET and BACK."""
     return places.first_difference(traced(NET + BACK), traced(*arguments))
 
@@ -103,19 +103,19 @@ def changed(at: int) -> list[list[str]]:
     ],
 )
 def test_the_place_is_the_first_operation_that_gives_something_else_for_the_same(events: list[list[str]], what: str) -> None:
-    place = found(events)
+    place = find(events)
     assert (place.step, place.worker, place.what) == (1, 1, what)
 
 
 def test_what_a_place_may_read_is_named_with_where_it_comes_from() -> None:
-    assert "may read net.0.kept, which is not the same: what the process has" in found(changed(3), {"net.0.kept": "1"}).why
+    assert "may read net.0.kept, which is not the same: what the process has" in find(changed(3), {"net.0.kept": "1"}).why
     begun = {"net.0.kept": "2"}
-    assert "it begins as another one in each process" in found(changed(3), {"net.0.kept": "1"}, begun).why
-    assert "it depends on the process" in found(changed(3), {"net.0.kept": "0"}).why
+    assert "it begins as another one in each process" in find(changed(3), {"net.0.kept": "1"}, begun).why
+    assert "it depends on the process" in find(changed(3), {"net.0.kept": "0"}).why
 
 
 def test_the_same_traces_have_no_place() -> None:
-    assert found(NET + BACK) is None
+    assert find(NET + BACK) is None
 
 
 def test_what_one_process_does_not_repeat_is_the_reason_only_where_the_bits_part() -> None:

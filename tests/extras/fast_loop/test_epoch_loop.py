@@ -145,13 +145,13 @@ def train(folder: Path, is_short: bool, model: LightningModule, ckpt_path: Any =
     return trainer, events, getattr(model, "events", None), logs, weights, saver
 
 
-def _loops_of(folder: Path) -> dict[str, Any]:
+def _read_loops(folder: Path) -> dict[str, Any]:
     """Of each checkpoint what Lightning's loops have saved, and the optimizer's state."""
-    found = {}
+    outcome = {}
     for path in sorted(folder.glob("*.ckpt")):
         checkpoint = torch.load(path, weights_only=True)
-        found[path.name] = {name: _seen(checkpoint[name]) for name in ("loops", "optimizer_states", "lr_schedulers", "epoch")}
-    return found
+        outcome[path.name] = {name: _seen(checkpoint[name]) for name in ("loops", "optimizer_states", "lr_schedulers", "epoch")}
+    return outcome
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -167,10 +167,10 @@ def test_it_does_what_lightning_s_own_loop_does(case: str, kind: type[Model], tm
         assert isinstance(loop, EpochLoop) is is_short
         if is_short:
             assert loop._plain is not None
-        results.append((*result, _loops_of(folder), saver.best_model_score, trainer.callback_metrics, trainer.global_step))
+        results.append((*result, _read_loops(folder), saver.best_model_score, trainer.callback_metrics, trainer.global_step))
     own, short = results
-    for theirs, ours in zip(own[0], short[0], strict=True):
-        assert ours == theirs
+    for other, ours in zip(own[0], short[0], strict=True):
+        assert ours == other
     assert repr(short[1:]) == repr(own[1:])
 
 

@@ -36,20 +36,20 @@ def states(folder: Path, *options: str) -> list[dict[str, Tensor]]:
     return after.states
 
 
-def of_rank(rank: int, world_size: int, folder: Path) -> list[dict[str, Tensor]]:
+def train_rank(rank: int, world_size: int, folder: Path) -> list[dict[str, Tensor]]:
     become_rank(rank, world_size)
     return states(folder, f"trainer.devices={world_size}", "datamodule.batch_size=150")
 
 
 def test_two_processes_unfreeze_as_one_does(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
-    ranks = in_ranks(2, partial(of_rank, folder=tmp_path / "ranks"), tmp_path)
+    ranks = in_ranks(2, partial(train_rank, folder=tmp_path / "ranks"), tmp_path)
     start, first, second = states(tmp_path / "one")
     late = {name for name in start if name.startswith(LATE)}
     assert late
     for rank in ranks:
         assert {name for name in start if torch.equal(rank[0][name], rank[1][name])} == late
         assert not [name for name in start if torch.equal(rank[1][name], rank[2][name])]
-        for expected, found in zip((start, first, second), rank, strict=True):
-            assert all(torch.allclose(found[name], expected[name], rtol=1e-9, atol=1e-12) for name in start)
+        for expected, result in zip((start, first, second), rank, strict=True):
+            assert all(torch.allclose(result[name], expected[name], rtol=1e-9, atol=1e-12) for name in start)
     assert all(torch.equal(ranks[0][2][name], ranks[1][2][name]) for name in start)

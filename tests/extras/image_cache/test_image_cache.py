@@ -28,7 +28,7 @@ def cached(folder: Path, **options: Any) -> CachedImageFolder:
     return CachedImageFolder(str(folder), **{"size": 8, **options})
 
 
-def files_of(folder: Path) -> list[str]:
+def list_files(folder: Path) -> list[str]:
     """What there is of images in the cache of a data folder."""
     return sorted(path.name for path in folder.with_name(f"{folder.name}.cache").glob("*") if path.name != "lock")
 
@@ -60,10 +60,10 @@ def test_every_batch_is_the_uncached_one_bit_for_bit(layout: str, augment: Any, 
     for number, folder in enumerate(folders):
         write_noise(folder, 20 + number)
     options = {"size": 8, "batch_size": 6, "augment": augment, "drop_last": False, "num_workers": 0}
-    ours = batches(CachedImageFolder(str(tmp_path / "photos"), **options))
-    theirs = batches(ImageFolder(str(tmp_path / "photos"), **options))
-    assert len(ours) == len(theirs) > 4
-    for a, b in zip(ours, theirs, strict=True):
+    own = batches(CachedImageFolder(str(tmp_path / "photos"), **options))
+    other = batches(ImageFolder(str(tmp_path / "photos"), **options))
+    assert len(own) == len(other) > 4
+    for a, b in zip(own, other, strict=True):
         assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(a[:3], b[:3], strict=True))
         assert a.loss_weight == b.loss_weight
 
@@ -75,7 +75,7 @@ def test_images_are_decoded_by_several_processes_into_their_places(photos: Path,
     assert packed.targets.tolist() == [target for _, target in uncached]
     request.getfixturevalue("no_decoding")
     assert torch.equal(cached(photos).pack()["all"].inputs, packed.inputs)  # from the file
-    assert len(files_of(photos)) == 1
+    assert len(list_files(photos)) == 1
 
 
 def test_workers_are_started_where_there_is_something_to_decode(photos: Path) -> None:
@@ -113,20 +113,20 @@ def test_a_change_to_the_files_is_another_cache(change: Callable[[Path], None], 
     cached(photos).prepare_data()
     change(photos)
     cached(photos).prepare_data()
-    assert len(files_of(photos)) == 2
+    assert len(list_files(photos)) == 2
 
 
 def test_another_size_or_another_way_to_decode_is_another_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos = flat(tmp_path / "photos", 2)
     for size in (8, 9, 8):
         cached(photos, size=size).prepare_data()
-    assert len(files_of(photos)) == 2
+    assert len(list_files(photos)) == 2
     monkeypatch.setattr("PIL.__version__", "99")
     cached(photos).prepare_data()
     (tmp_path / "decoding.py").write_text("# of one's own")
     monkeypatch.setattr(decoding, "__file__", str(tmp_path / "decoding.py"))
     cached(photos).prepare_data()
-    assert len(files_of(photos)) == 4
+    assert len(list_files(photos)) == 4
 
 
 def test_a_folder_that_has_moved_keeps_its_cache(photos: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -162,11 +162,11 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_taken_for_whole(photos: 
     monkeypatch.setattr(decoding, "decode", killed_in_the_second_chunk)
     with forked(lambda: cached(photos).pack(workers=0) and None):
         pass
-    assert [name.endswith(".partial") for name in files_of(photos)] == [True]
+    assert [name.endswith(".partial") for name in list_files(photos)] == [True]
     monkeypatch.setattr(decoding, "decode", decode)
     packed = cached(photos).pack(workers=0)["all"]
     assert torch.equal(packed.inputs, torch.stack([image for image, _ in ImageFolder(str(photos), size=8).folders["all"]]))
-    assert files_of(photos) == [packed.path.name]
+    assert list_files(photos) == [packed.path.name]
 
 
 def test_a_file_that_was_cut_is_written_anew(photos: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_full_disk_is_refused_by_the_key_and_leaves_nothing(workers: int, phot
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert str(refused.value).startswith(f"datamodule.cache_dir={photos}.cache: can't be written (File too large); accepted is")
-    assert files_of(photos) == []
+    assert list_files(photos) == []
 
 
 def test_what_is_there_is_read_from_a_folder_that_can_not_be_written_to(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from image_files import write_noise
-from made_up import images, regression
+from synthetic import images, regression
 
 from lockstep.datamodules import Batch, DataModule, Digits
 from lockstep.errors import ConfigError
@@ -40,18 +40,18 @@ def epochs(datamodule: DataModule) -> list[Batch]:
     """Two of training, whose augmentation differs, one of validation and one of the test."""
     datamodule.prepare_data()
     train: Any = datamodule.train_dataloader()
-    found = list(train)
+    result = list(train)
     train.sampler.set_epoch(1)
     loaders: list[Any] = [train, datamodule.val_dataloader(), datamodule.test_dataloader()]
-    return found + [batch for loader in loaders for batch in loader]
+    return result + [batch for loader in loaders for batch in loader]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_batch_is_that_of_the_other_loaders_bit_for_bit(kind: str, photos: Path) -> None:
     options = {"batch_size": 16, "drop_last": False, "seed": 5}
-    ours, theirs = (epochs(KINDS[kind](photos, loading=loading, **options)) for loading in (OnDevice(), None))
-    assert len(ours) == len(theirs) >= 6
-    for a, b in zip(ours, theirs, strict=True):
+    own, other = (epochs(KINDS[kind](photos, loading=loading, **options)) for loading in (OnDevice(), None))
+    assert len(own) == len(other) >= 6
+    for a, b in zip(own, other, strict=True):
         assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(a[:3], b[:3], strict=True))
         assert a.loss_weight == b.loss_weight
 

@@ -96,13 +96,13 @@ def test_a_jpeg_has_pillow_s_pixels(kind: str, channels: int, tmp_path: Path, mo
     soft = Image.effect_noise((7, 5), 90).resize((61, 47), Image.Resampling.BICUBIC)
     picture = Image.merge("RGB", [soft, soft.rotate(90), soft.rotate(180)]).convert(options.pop("mode"))
     picture.save(tmp_path / "picture.jpg", **options)
-    ours = decode(tmp_path / "picture.jpg", (channels, 16, 16))
+    own = decode(tmp_path / "picture.jpg", (channels, 16, 16))
 
     def refuse(_: Any) -> None:
         raise RuntimeError
 
     monkeypatch.setattr(decoding, "decode_jpeg", refuse)
-    assert torch.equal(ours, decode(tmp_path / "picture.jpg", (channels, 16, 16)))
+    assert torch.equal(own, decode(tmp_path / "picture.jpg", (channels, 16, 16)))
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, 400, -2])

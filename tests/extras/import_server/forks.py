@@ -9,7 +9,7 @@ from lockstep.extras.import_server.servers import ImportServers
 Start = Callable[..., Any]
 
 
-def end_of(process: Any) -> tuple[int, str]:
+def wait_for_end(process: Any) -> tuple[int, str]:
     """Its exit code, and what it has said."""
     code = process.wait()
     assert process.poll() == process.returncode == code

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from commands import MARK, environment, processes_marked
-from forks import Start, end_of, pids
+from forks import Start, pids, wait_for_end
 from waiting import wait_for
 
 from lockstep.extras.import_server import servers as client
@@ -33,10 +33,10 @@ def test_what_runs_goes_on_without_its_server(number: int, start: Start, servers
     wait_for(lambda: Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[0] in "ZT")
     assert process.poll() is None
     Path("go").touch()
-    assert end_of(process) == (5, "up\n")
+    assert wait_for_end(process) == (5, "up\n")
     monkeypatch.setattr(client, "PATIENCE", 0.3)
     monkeypatch.setattr(Server, "start", slowly(Server.start, monkeypatch))
-    assert end_of(start("open('begun', 'a').write('x')", **{MARK: "one"}))[0] == 0
+    assert wait_for_end(start("open('begun', 'a').write('x')", **{MARK: "one"}))[0] == 0
     assert (len(pids(servers)), server in pids(servers)) == (1, False)
     assert Path("begun").read_text() == "x"
 
@@ -112,7 +112,7 @@ def test_without_a_server_there_are_fresh_ones(start: Start, folder: Path, capfd
             patch.setattr("tempfile.tempdir", str(folder / "missing"))
             process = start("print('all is well')")
         assert isinstance(process, subprocess.Popen)
-        assert end_of(process) == (0, "all is well\n")
+        assert wait_for_end(process) == (0, "all is well\n")
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("Processes are started as fresh interpreters, each of which imports torch anew: [Errno 2]")
@@ -123,21 +123,21 @@ def test_nobody_who_is_asked_to_stop_waits_for_a_server(start: Start) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         wait_for(lambda: received)
         assert isinstance(process := start("print('all is well')"), subprocess.Popen)
-    assert end_of(process) == (0, "all is well\n")
+    assert wait_for_end(process) == (0, "all is well\n")
 
 
 def test_what_is_forked_for_one_who_has_given_up_never_begins(start: Start, servers: ImportServers) -> None:
     """It waits for a word, which does not come."""
-    assert end_of(start("", **{MARK: "one"}))[0] == 0
+    assert wait_for_end(start("", **{MARK: "one"}))[0] == 0
     (server,) = pids(servers)
     os.kill(server, signal.SIGSTOP)
     with STOP_SIGNALS.deferring() as received:
         os.kill(os.getpid(), signal.SIGTERM)
         wait_for(lambda: received)
         assert isinstance(process := start("open('begun', 'a').write('x')", **{MARK: "one"}), subprocess.Popen)
-    assert end_of(process)[0] == 0
+    assert wait_for_end(process)[0] == 0
     os.kill(server, signal.SIGCONT)
-    assert end_of(start("open('begun', 'a').write('y')", **{MARK: "one"}))[0] == 0
+    assert wait_for_end(start("open('begun', 'a').write('y')", **{MARK: "one"}))[0] == 0
     assert pids(servers) == [server]
     assert Path("begun").read_text() == "xy"
 

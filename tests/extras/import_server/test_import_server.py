@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import MARK
-from forks import Start, end_of, pids
+from forks import Start, pids, wait_for_end
 from waiting import wait_for
 
 from lockstep.extras.import_server.servers import Forked, ImportServers
@@ -33,13 +33,13 @@ def test_it_is_what_a_fresh_one_is(start: Start) -> None:
     mark = {"GIVEN": "x y", MARK: "one"}
     process = start(LOOK, "a=1", "b c", **mark)
     assert isinstance(process, Forked)
-    code, said = end_of(process)
-    found = json.loads(said)
+    code, said = wait_for_end(process)
+    result = json.loads(said)
     assert code == 0
-    code, said = end_of(start(LOOK, "a=1", "b c", fresh=True, **mark))
-    assert found == json.loads(said)
-    assert found["argv"] == ["script.py", "a=1", "b c"]
-    assert found["leads"]
+    code, said = wait_for_end(start(LOOK, "a=1", "b c", fresh=True, **mark))
+    assert result == json.loads(said)
+    assert result["argv"] == ["script.py", "a=1", "b c"]
+    assert result["leads"]
 
 
 ENDS = {
@@ -62,9 +62,9 @@ def test_it_ends_as_a_fresh_one_does(start: Start) -> None:
     for text, code in ENDS.items():
         process = start(text)
         assert isinstance(process, Forked)
-        ended = end_of(process)
+        ended = wait_for_end(process)
         assert ended[0] == code
-        assert ended == end_of(start(text, fresh=True))
+        assert ended == wait_for_end(start(text, fresh=True))
 
 
 def test_it_can_be_asked_to_end(start: Start) -> None:
@@ -72,7 +72,7 @@ def test_it_can_be_asked_to_end(start: Start) -> None:
     wait_for(lambda: Path("output").read_text() == "up\n")
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert end_of(process) == (-signal.SIGTERM, "up\n")
+    assert wait_for_end(process) == (-signal.SIGTERM, "up\n")
     process.send_signal(signal.SIGTERM)  # which reaches nobody
 
 
@@ -80,14 +80,14 @@ def test_one_server_serves_all_of_one_environment(start: Start, servers: ImportS
     """What it forks is this process's child, as it has forked it or started it itself."""
     text, env = "import os; print(os.getppid())", {MARK: "one", "OMP_NUM_THREADS": "1"}
     own = (0, f"{os.getpid()}\n")
-    assert end_of(start(text, **env)) == own
+    assert wait_for_end(start(text, **env)) == own
     first = pids(servers)
-    assert end_of(start(text, **env, CUDA_VISIBLE_DEVICES="1", RANK="1")) == own
+    assert wait_for_end(start(text, **env, CUDA_VISIBLE_DEVICES="1", RANK="1")) == own
     assert pids(servers) == first
-    assert end_of(start(text, **env | {"OMP_NUM_THREADS": "2"})) == own  # read when libraries are loaded
+    assert wait_for_end(start(text, **env | {"OMP_NUM_THREADS": "2"})) == own  # read when libraries are loaded
     both = pids(servers)
     assert (len(both), both[:1]) == (2, first)
-    assert end_of(start(text, **env)) == own
+    assert wait_for_end(start(text, **env)) == own
     assert pids(servers) == both
 
 
@@ -104,7 +104,7 @@ for _ in range(2):
 
 def test_a_job_has_its_ranks_forked_without_another_import(start: Start, folder: Path) -> None:
     write_dynamo(folder, COUNTED)
-    assert end_of(start(JOB, **{MARK: "one"})) == (0, "True\nTrue\n")
+    assert wait_for_end(start(JOB, **{MARK: "one"})) == (0, "True\nTrue\n")
     assert len((folder / "imported").read_text().split()) == 1
 
 
@@ -121,7 +121,7 @@ def test_code_that_has_changed_is_imported_anew(start: Start, folder: Path) -> N
     text = "import sys; print('torch._dynamo' in sys.modules); import torch._dynamo; print(torch._dynamo.VALUE)"
     for value in ("first", "second"):
         write_dynamo(folder, f"VALUE = {value!r}")
-        assert end_of(start(text, **{MARK: "one"})) == (0, f"True\n{value}\n")
+        assert wait_for_end(start(text, **{MARK: "one"})) == (0, f"True\n{value}\n")
 
 
 CALLED = "import os; print(open('/proc/self/cmdline').read().rstrip(chr(0)))"
@@ -131,10 +131,10 @@ CALLED = "import os; print(open('/proc/self/cmdline').read().rstrip(chr(0)))"
 def test_processes_say_what_they_are(start: Start, servers: ImportServers) -> None:
     """A fork is its command until it says that it is a rank or a job; /proc/PID/environ is as it was, and the name in
     /proc/PID/stat is one word, as SLURM's proctrack/linuxproc reads it."""
-    assert end_of(start(CALLED, "a=1", "b c", **{MARK: "one"})) == (0, f"{sys.executable} script.py a=1 'b c'\n")
+    assert wait_for_end(start(CALLED, "a=1", "b c", **{MARK: "one"})) == (0, f"{sys.executable} script.py a=1 'b c'\n")
     (server,) = pids(servers)
     assert Path(f"/proc/{server}/cmdline").read_text().rstrip("\0") == "lockstep import server"
     text = "from lockstep.launchers.process_title import set_title; import os; set_title('lockstep rank 1/4 RUN'); " + CALLED
     text += f"; print('{MARK}=one' in open('/proc/self/environ').read(), 'SPT_NOENV' in os.environ)"
     text += "; print(open('/proc/self/stat').read().split()[3] == str(os.getppid()))"
-    assert end_of(start(text, **{MARK: "one"}))[1] == "lockstep rank 1/4 RUN\nTrue False\nTrue\n"
+    assert wait_for_end(start(text, **{MARK: "one"}))[1] == "lockstep rank 1/4 RUN\nTrue False\nTrue\n"

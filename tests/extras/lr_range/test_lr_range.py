@@ -56,17 +56,17 @@ def test_losses_are_smoothed_without_a_shift() -> None:
 @pytest.mark.parametrize("schedule", ["constant", "one_cycle"])
 def test_the_rate_rises_exponentially_whatever_the_schedule(schedule: str, tmp_path: Path) -> None:
     options = (f"model/lr_scheduler={schedule}", "lr_range.from=1e-5", "lr_range.to=1e-2", "lr_range.steps=31")
-    found, steps = measured(tmp_path, *options, "datamodule.batch_size=60", "trainer.accumulate_grad_batches=2")
+    result, steps = measured(tmp_path, *options, "datamodule.batch_size=60", "trainer.accumulate_grad_batches=2")
     expected = numpy.geomspace(1e-5, 1e-2, 31)
-    assert found["rates"] == pytest.approx(expected)
+    assert result["rates"] == pytest.approx(expected)
     assert [rate for (rate,) in steps.rates] == pytest.approx(numpy.repeat(expected, 2))
-    assert found["diverged_at"] is None
-    assert len(found["losses"]) == 31
+    assert result["diverged_at"] is None
+    assert len(result["losses"]) == 31
 
 
 def test_it_takes_a_run_s_samples_and_stops_where_it_diverges(tmp_path: Path) -> None:
     options = ("model/optimizer=sgd", "lr_range.from=1e-3", "lr_range.to=1e5", "lr_range.steps=60", "datamodule.batch_size=100")
-    found, steps = measured(tmp_path, *options)
+    result, steps = measured(tmp_path, *options)
     datamodule, *_ = build(cfg := compose(*plain(*options[-1:]), "trainer.accelerator=cpu"), Plan.from_config(cfg))
     expected = []
     for epoch in range(5):
@@ -75,15 +75,15 @@ def test_it_takes_a_run_s_samples_and_stops_where_it_diverges(tmp_path: Path) ->
         expected += [batch.ids.tolist() for batch in loader]
     assert 20 < len(steps.ids) < 60
     assert steps.ids == expected[: len(steps.ids)]
-    assert 1 < found["diverged_at"] < 1e5
-    assert 1e-3 < found["suggestion"] < found["diverged_at"]
-    assert len(found["rates"]) == len(found["losses"])
-    assert all(map(math.isfinite, found["losses"]))
-    json.dumps(found, allow_nan=False)
+    assert 1 < result["diverged_at"] < 1e5
+    assert 1e-3 < result["suggestion"] < result["diverged_at"]
+    assert len(result["rates"]) == len(result["losses"])
+    assert all(map(math.isfinite, result["losses"]))
+    json.dumps(result, allow_nan=False)
     assert {path.name for path in tmp_path.iterdir()} == {"csv", "lr_range.png"}  # no checkpoint, of any kind
     with (tmp_path / "csv" / "metrics.csv").open() as file:
         logged = [float(row["lr_range/loss"]) for row in csv.DictReader(file) if row["lr_range/loss"]]
-    assert logged[: len(found["losses"])] == pytest.approx(found["losses"])
+    assert logged[: len(result["losses"])] == pytest.approx(result["losses"])
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def copy(folder: Path, prefix: str) -> None:
     mirror.finish()
 
 
-def step_of(folder: Path) -> int:
+def read_step(folder: Path) -> int:
     return read_checkpoint("last", folder / "checkpoints" / "last.ckpt")["global_step"]
 
 
@@ -99,7 +99,7 @@ def test_a_run_of_train_sbatch_has_one_directory_and_its_newest_state(tmp_path: 
     copy(elsewhere, prefix)
     command = command_to_continue([f"resume={url}"])
     assert (command or [])[-1] == f"resume={quote(str(run))}"
-    assert step_of(run) == 5
+    assert read_step(run) == 5
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["slurm-77", "slurm-77.before-1"]
 
 
@@ -107,14 +107,14 @@ def test_what_is_here_is_left_alone_unless_its_copy_is_newer(run: Path, prefix: 
     url = f"{prefix}/logs/name/run"
     save(run, 2)  # not copied yet
     bring(url, run)
-    assert (step_of(run), capsys.readouterr().err) == (2, "")
+    assert (read_step(run), capsys.readouterr().err) == (2, "")
     elsewhere = run.with_name("elsewhere")
     bring(url, elsewhere)
     save(elsewhere, 7)
     copy(elsewhere, prefix)
     capsys.readouterr()
     bring(url, run)
-    assert (step_of(run), step_of(run.with_name("run.before-1"))) == (7, 2)
+    assert (read_step(run), read_step(run.with_name("run.before-1"))) == (7, 2)
     assert capsys.readouterr().err.splitlines() == [
         f"{run} is older than its copy: moved to run.before-1.",
         f"Fetching {url} to {run}.",
@@ -127,7 +127,7 @@ def test_the_other_ranks_wait_for_rank_zero(run: Path, prefix: str, monkeypatch:
     vanish(run)
     monkeypatch.setattr("time.sleep", lambda _: run.with_name("gone").rename(run))
     bring(url, run)
-    assert step_of(run) == 1
+    assert read_step(run) == 1
     vanish(run)
     monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr(fetch, "_FETCHED_WITHIN", 0.0)
@@ -159,7 +159,7 @@ def test_a_directory_in_use_is_not_moved(run: Path, prefix: str, tmp_path: Path,
     monkeypatch.setattr(fetch, "check_free", held)
     with pytest.raises(ConfigError, match=rf"^resume={run}: is being run by another$"):
         bring(f"{prefix}/logs/name/run", run)
-    assert step_of(run) == 1
+    assert read_step(run) == 1
 
 
 @pytest.mark.usefixtures("run")
@@ -174,7 +174,7 @@ def test_what_is_fetched_is_there_whole_or_not_at_all(prefix: str, tmp_path: Pat
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     bring(url, fresh)
-    assert step_of(fresh) == 1
+    assert read_step(fresh) == 1
 
 
 def test_a_copy_that_is_damaged_is_found_out_and_the_best_taken_instead(run: Path, prefix: str, tmp_path: Path) -> None:

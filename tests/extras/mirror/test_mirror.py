@@ -195,14 +195,14 @@ def test_a_run_that_has_gone_on_elsewhere_is_not_gone_on_with_here(
     here, again = (Mirror(copy_url(prefix, run), run, wait=20) for _ in range(2))
     here.start()
     here.finish()
-    theirs = note(run) | {"starts": [*note(run)["starts"], "elsewhere"], "host": "B"}
-    (tmp_path / "store" / "run" / "mirror.json").write_text(json.dumps(theirs))
+    other = note(run) | {"starts": [*note(run)["starts"], "elsewhere"], "host": "B"}
+    (tmp_path / "store" / "run" / "mirror.json").write_text(json.dumps(other))
     with pytest.raises(ConfigError, match=rf"^resume={run}: the run has gone on since, on B; accepted is resume={prefix}/run"):
         check_mirror(prefix, run, "its id", is_new=False)
     again.start()  # it was on its way already
     again.finish()
     assert "(the run has gone on since, on B)" in caplog.messages[-1]
-    assert json.loads((tmp_path / "store" / "run" / "mirror.json").read_text()) == theirs
+    assert json.loads((tmp_path / "store" / "run" / "mirror.json").read_text()) == other
 
 
 def test_a_sweep_s_job_that_is_tried_again_keeps_the_mark_of_its_last_attempt(run: Path, tmp_path: Path) -> None:

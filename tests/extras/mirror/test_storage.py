@@ -54,17 +54,17 @@ def test_a_folder_that_can_not_be_synced_is_said_and_does_not_keep_a_checkpoint_
     """As on CIFS: fsync(2) of a folder is EINVAL there."""
     fsync = os.fsync
 
-    def of_files_alone(descriptor: int, error: int = errno.EINVAL) -> None:
+    def sync_files_alone(descriptor: int, error: int = errno.EINVAL) -> None:
         if Path(f"/proc/self/fd/{descriptor}").is_dir():
             raise OSError(error, os.strerror(error))
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", of_files_alone)
+    monkeypatch.setattr(os, "fsync", sync_files_alone)
     (line,) = shortcomings(tmp_path)
     assert line.startswith(f"{tmp_path}: this file system can't sync a folder (Invalid argument); after a loss of power")
     write_checkpoint({"step": 1}, tmp_path / "last.ckpt")
     assert read_checkpoint("last", tmp_path / "last.ckpt") == {"step": 1}
-    monkeypatch.setattr(os, "fsync", lambda descriptor: of_files_alone(descriptor, errno.EIO))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: sync_files_alone(descriptor, errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):  # that is no lack but a failure
         sync_folder(tmp_path)
 

@@ -35,9 +35,9 @@ def by_svd(matrix: Tensor, steps: int) -> Tensor:
 @pytest.mark.parametrize("shape", [(5, 5), (4, 9), (9, 4), (1, 6), (6, 1)])
 @pytest.mark.parametrize("steps", [1, 3, 5])
 def test_the_iteration_is_its_polynomial_of_the_singular_values(shape: tuple[int, int], steps: int) -> None:
-    found = orthogonalized(matrix(*shape), steps)
-    assert found.shape == shape
-    torch.testing.assert_close(found, by_svd(matrix(*shape), steps), rtol=0, atol=1e-13)
+    result = orthogonalized(matrix(*shape), steps)
+    assert result.shape == shape
+    torch.testing.assert_close(result, by_svd(matrix(*shape), steps), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (6, 20), (20, 6)])

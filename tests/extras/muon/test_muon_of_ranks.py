@@ -24,7 +24,7 @@ DIVIDED = {  # the dimensions of a mesh of four processes, what each divides, an
 
 def steps_of_muon(_: int, __: int) -> dict[str, tuple[int, Tensor, Tensor]]:
     """The collectives of a step, and the weights after two, of sharded matrices and of full ones."""
-    found = {}
+    result = {}
     for name, (sizes, placements, shape) in DIVIDED.items():
         mesh = init_device_mesh("cpu", sizes)
         weight, gradient = torch.randn(2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -35,8 +35,8 @@ def steps_of_muon(_: int, __: int) -> dict[str, tuple[int, Tensor, Tensor]]:
             sharded.step()
         for optimizer in (sharded, full, full):
             optimizer.step()
-        found[name] = (counted.get_total_counts(), parts.full_tensor().detach(), plain.detach())
-    return found
+        result[name] = (counted.get_total_counts(), parts.full_tensor().detach(), plain.detach())
+    return result
 
 
 def test_muon_gathers_a_matrix_once_a_step_for_each_dimension_that_divides_it(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ def test_that_of_a_linear_regression_is_the_one_known_in_closed_form(accumulate:
     batches = ("datamodule.global_batch_size=64", f"trainer.accumulate_grad_batches={accumulate}")
     scale = linear.fitted(tmp_path, 64 * steps, *batches)
     gradient, trace = linear.in_closed_form()
-    found = scale.facts()
-    assert found["noise_scale_estimates"] == steps
-    assert found["noise_scale"] == pytest.approx(trace / gradient, rel=0.1)
-    assert found["noise_scale_gradient_squared"] == pytest.approx(gradient, rel=0.1)
-    assert found["noise_scale_trace"] == pytest.approx(trace, rel=0.1)
+    result = scale.facts()
+    assert result["noise_scale_estimates"] == steps
+    assert result["noise_scale"] == pytest.approx(trace / gradient, rel=0.1)
+    assert result["noise_scale_gradient_squared"] == pytest.approx(gradient, rel=0.1)
+    assert result["noise_scale_trace"] == pytest.approx(trace, rel=0.1)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -61,7 +61,7 @@ def test_the_closed_form_is_that_of_the_single_gradients() -> None:
     assert each.var(dim=0).sum().item() == pytest.approx(trace, rel=0.02)
 
 
-def of_parts(parts: list[Tensor]) -> tuple[float, float]:
+def estimate_from(parts: list[Tensor]) -> tuple[float, float]:
     """The unbiased estimates of |G|^2 and tr(Sigma) from parts of a step, (n, 7) each: a one-way analysis of variance."""
     every = torch.cat(parts).mean(dim=0)
     between = sum(len(part) * (part.mean(dim=0) - every).square().sum().item() for part in parts) / (len(parts) - 1)
@@ -81,12 +81,12 @@ def of_parts(parts: list[Tensor]) -> tuple[float, float]:
 def test_each_step_gives_the_estimates_of_its_parts(
     options: tuple[str, ...], steps: list[list[list[int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
-    monkeypatch.setattr(Smoothed, "add", lambda *arguments: found.append(arguments[1:3]))
+    result = []
+    monkeypatch.setattr(Smoothed, "add", lambda *arguments: result.append(arguments[1:3]))
     linear.fitted(tmp_path, 11, "datamodule.shuffle=false", "datamodule.drop_last=false", *options)
     samples = linear.data(11)
-    expected = [of_parts([linear.gradients(samples, torch.tensor(ids)) for ids in parts]) for parts in steps]
-    assert [value for pair in found for value in pair] == pytest.approx([value for pair in expected for value in pair], rel=1e-9)
+    expected = [estimate_from([linear.gradients(samples, torch.tensor(ids)) for ids in parts]) for parts in steps]
+    assert [value for pair in result for value in pair] == pytest.approx([value for pair in expected for value in pair], rel=1e-9)
 
 
 def test_smoothed_values_do_not_lean_towards_zero_and_are_divided_last() -> None:

@@ -19,8 +19,8 @@ EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")
 
 
 @pytest.fixture(scope="module", params=(2, 4))
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank has found: one group for all tests of this file."""
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank has measured: one group for all tests of this file."""
     folder = tmp_path_factory.mktemp("ranks")
     return in_ranks(request.param, partial(check_all, folder=folder), folder)
 
@@ -70,17 +70,17 @@ def differences_it_makes(folder: Path, devices: str) -> list[str]:
     return differences(plain | {"callbacks": None}, watched | {"callbacks": None})
 
 
-def test_that_of_a_linear_regression_is_the_one_known_in_closed_form(found: list[dict[str, Any]]) -> None:
+def test_that_of_a_linear_regression_is_the_one_known_in_closed_form(results: list[dict[str, Any]]) -> None:
     gradient, trace = linear.in_closed_form()
-    assert all(rank["facts"] == found[0]["facts"] for rank in found)
-    assert found[0]["facts"]["noise_scale"] == pytest.approx(trace / gradient, rel=0.1)
-    assert found[0]["facts"]["noise_scale_gradient_squared"] == pytest.approx(gradient, rel=0.1)
-    assert found[0]["facts"]["noise_scale_trace"] == pytest.approx(trace, rel=0.1)
+    assert all(rank["facts"] == results[0]["facts"] for rank in results)
+    assert results[0]["facts"]["noise_scale"] == pytest.approx(trace / gradient, rel=0.1)
+    assert results[0]["facts"]["noise_scale_gradient_squared"] == pytest.approx(gradient, rel=0.1)
+    assert results[0]["facts"]["noise_scale_trace"] == pytest.approx(trace, rel=0.1)
 
 
-def test_each_step_gives_the_estimates_of_its_parts(found: list[dict[str, Any]]) -> None:
+def test_each_step_gives_the_estimates_of_its_parts(results: list[dict[str, Any]]) -> None:
     """Micro-batch k is the k-th slice of 2 * world size samples; rank r has every world-size-th of it, from the r-th on."""
-    world_size, samples = len(found), linear.data(19)
+    world_size, samples = len(results), linear.data(19)
     every = linear.gradients(samples, torch.arange(19))
     expected = []
     for step in torch.arange(19).split(4 * world_size):
@@ -90,15 +90,15 @@ def test_each_step_gives_the_estimates_of_its_parts(found: list[dict[str, Any]])
         trace = sum(len(part) * (part.mean(dim=0) - mean).square().sum().item() for part in parts) / (len(parts) - 1)
         expected.append((mean.square().sum().item() - trace / len(step), trace))
     assert len(expected) == {2: 3, 4: 2}[world_size]
-    for rank in found:
+    for rank in results:
         assert [value for pair in rank["steps"] for value in pair] == pytest.approx(
             [value for pair in expected for value in pair], rel=1e-9
         )
 
 
-def test_training_is_the_same_to_the_bit(found: list[dict[str, Any]]) -> None:
-    assert [rank["differences"] for rank in found] == [[]] * len(found)
+def test_training_is_the_same_to_the_bit(results: list[dict[str, Any]]) -> None:
+    assert [rank["differences"] for rank in results] == [[]] * len(results)
 
 
-def test_one_that_fails_in_one_process_is_off_in_all(found: list[dict[str, Any]]) -> None:
-    assert [rank["failed"] for rank in found] in ([(True, True, 2)] * 2, [None] * 4)
+def test_one_that_fails_in_one_process_is_off_in_all(results: list[dict[str, Any]]) -> None:
+    assert [rank["failed"] for rank in results] in ([(True, True, 2)] * 2, [None] * 4)

@@ -37,8 +37,8 @@ class Model(nn.Module):
 
 
 def names(model: nn.Module, blocks: str) -> list[str]:
-    found = {module: name for name, module in model.named_modules()}
-    return [found[unit] for unit in _units(model, blocks)]
+    result = {module: name for name, module in model.named_modules()}
+    return [result[unit] for unit in _units(model, blocks)]
 
 
 def test_blocks_come_before_what_they_are_in_and_what_is_not_called_or_has_no_parameter_is_none() -> None:

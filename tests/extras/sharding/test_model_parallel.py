@@ -112,64 +112,64 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> list[dict[str, Any]]:
-    """What each of two ranks has found: one group for all tests of this file."""
+def results(folder: Path) -> list[dict[str, Any]]:
+    """What each of two ranks has measured: one group for all tests of this file."""
     return in_ranks(2, partial(check_all, folder=folder), folder)
 
 
-def furthest(ours: Any, theirs: Any) -> float:
+def furthest(own: Any, expected: Any) -> float:
     """The largest difference of numbers in two contents of the same form."""
-    if isinstance(ours, dict):
-        assert ours.keys() == theirs.keys()
-        return max((furthest(ours[key], theirs[key]) for key in ours), default=0.0)
-    if isinstance(ours, Tensor):
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-        return float((ours - theirs).abs().max()) if ours.numel() else 0.0
+    if isinstance(own, dict):
+        assert own.keys() == expected.keys()
+        return max((furthest(own[key], expected[key]) for key in own), default=0.0)
+    if isinstance(own, Tensor):
+        assert (own.shape, own.dtype) == (expected.shape, expected.dtype)
+        return float((own - expected).abs().max()) if own.numel() else 0.0
     return 0.0
 
 
-def test_each_process_holds_a_part_of_weights_gradients_and_optimizer_state(found: list[dict[str, Any]]) -> None:
+def test_each_process_holds_a_part_of_weights_gradients_and_optimizer_state(results: list[dict[str, Any]]) -> None:
     for name in ("weights", "gradients", "optimizer"):
-        held = [rank["held"][name] for rank in found]
-        assert sum(held) == found[0]["held"]["whole"]
+        held = [rank["held"][name] for rank in results]
+        assert sum(held) == results[0]["held"]["whole"]
         assert max(held) < 0.6 * sum(held)
 
 
-def test_clipping_averages_and_a_step_left_out_are_those_of_whole_models(found: list[dict[str, Any]]) -> None:
-    parts, plain = (found[0][which] for which in ("whole", "plain"))
-    assert [rank["left out"] for rank in found] == [[2], [2]]  # the loss was not finite on rank one alone
+def test_clipping_averages_and_a_step_left_out_are_those_of_whole_models(results: list[dict[str, Any]]) -> None:
+    parts, plain = (results[0][which] for which in ("whole", "plain"))
+    assert [rank["left out"] for rank in results] == [[2], [2]]  # the loss was not finite on rank one alone
     assert furthest(parts["state_dict"], plain["state_dict"]) < 1e-10
     assert furthest(parts["current_model_state"], plain["current_model_state"]) < 1e-10
     assert furthest(parts["optimizer_states"][0]["state"], plain["optimizer_states"][0]["state"]) < 1e-10
     assert furthest(parts["current_model_state"], parts["state_dict"]) > 1e-4  # else there is no average
 
 
-def test_the_average_becomes_the_model_in_parts_too(found: list[dict[str, Any]]) -> None:
-    averaged = found[0]["whole"]["state_dict"]
-    assert all(torch.equal(tensor, averaged[name]) for name, tensor in found[0]["after"].items())
+def test_the_average_becomes_the_model_in_parts_too(results: list[dict[str, Any]]) -> None:
+    averaged = results[0]["whole"]["state_dict"]
+    assert all(torch.equal(tensor, averaged[name]) for name, tensor in results[0]["after"].items())
 
 
-def test_a_preempted_run_goes_on_to_the_bit(found: list[dict[str, Any]]) -> None:
-    assert [rank["number"] for rank in found] == [signal.SIGTERM, signal.SIGTERM]
-    assert [rank["resumed"] for rank in found] == [[], []]
+def test_a_preempted_run_goes_on_to_the_bit(results: list[dict[str, Any]]) -> None:
+    assert [rank["number"] for rank in results] == [signal.SIGTERM, signal.SIGTERM]
+    assert [rank["resumed"] for rank in results] == [[], []]
 
 
 def test_what_was_trained_in_parts_goes_on_in_whole_models_and_on_one_process(
-    found: list[dict[str, Any]], folder: Path, tmp_path: Path
+    results: list[dict[str, Any]], folder: Path, tmp_path: Path
 ) -> None:
     one, _ = trained(tmp_path, *OPTIONS, ckpt_path=folder / "whole" / "checkpoints" / "previous.ckpt")
-    for other in (one, found[0]["ddp from parts"], found[0]["parts from ddp"]):
+    for other in (one, results[0]["ddp from parts"], results[0]["parts from ddp"]):
         assert other["global_step"] == 10
-        assert furthest(other["current_model_state"], found[0]["whole"]["current_model_state"]) < 1e-10
+        assert furthest(other["current_model_state"], results[0]["whole"]["current_model_state"]) < 1e-10
 
 
-def test_a_checkpoint_is_read_as_any_other(found: list[dict[str, Any]], folder: Path) -> None:
+def test_a_checkpoint_is_read_as_any_other(results: list[dict[str, Any]], folder: Path) -> None:
     path = folder / "whole" / "checkpoints" / "last.ckpt"
     saved = last(folder / "whole")["state_dict"]
     single = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in saved.items()}
     assert differences(dict(load_model(path).state_dict()), single) == []
-    assert found[0]["tested"] == found[1]["tested"]
-    assert found[0]["tested"][0]["test/loss"] > 0
+    assert results[0]["tested"] == results[1]["tested"]
+    assert results[0]["tested"][0]["test/loss"] > 0
 
 
 # Layers that are divided besides, on a mesh of two by two processes

@@ -141,13 +141,13 @@ class Cluster:
         return [pid for pid, _ in self._processes_with(f"SLURMD_NODENAME={node}")]
 
     def _processes_with(self, *more: str) -> list[tuple[int, set[str]]]:
-        ours = f"SLURM_CONF={self.environment['SLURM_CONF']}"
-        return [(pid, variables) for pid, variables in _environments() if {ours, *more} <= variables]
+        own = f"SLURM_CONF={self.environment['SLURM_CONF']}"
+        return [(pid, variables) for pid, variables in _environments() if {own, *more} <= variables]
 
-    def processes_of(self, job: str) -> dict[str, int]:
+    def list_processes(self, job: str) -> dict[str, int]:
         """The tasks that srun has started in a job, by rank."""
-        found = self._processes_with(f"SLURM_JOB_ID={job}", "SLURM_STEP_ID=0")
-        ranks = {_value(variables, "SLURM_PROCID"): pid for pid, variables in reversed(found) if _is_task(pid)}
+        result = self._processes_with(f"SLURM_JOB_ID={job}", "SLURM_STEP_ID=0")
+        ranks = {_value(variables, "SLURM_PROCID"): pid for pid, variables in reversed(result) if _is_task(pid)}
         return {rank: pid for rank, pid in ranks.items() if rank}
 
     def watches_over(self, job: str) -> bool:

@@ -94,12 +94,12 @@ def test_a_warning_before_the_first_step_is_a_requeue(
     job, run = submit(cluster, checkout, *(in_step if moment == "first batch" else []))
     if moment == "first batch":
         wait_for((run / f"fault of rank {stuck}").exists, SECONDS)
-    wait_for_slurm(lambda: len(cluster.processes_of(job)) == 2)
-    os.kill(cluster.processes_of(job)[str(stuck)], signal.SIGSTOP)
+    wait_for_slurm(lambda: len(cluster.list_processes(job)) == 2)
+    os.kill(cluster.list_processes(job)[str(stuck)], signal.SIGSTOP)
     if moment == "process group":
         wait_for(lambda: is_listening(FIRST_PORT + int(job)), SECONDS)
     if moment == "import":
-        wait_for(lambda: has_a_title(cluster.processes_of(job)["1"]), SECONDS)
+        wait_for(lambda: has_a_title(cluster.list_processes(job)["1"]), SECONDS)
     cluster.ask("scancel", "--signal=USR1", job)  # as SLURM does before a time limit
     wait_for_slurm(lambda: is_requeued(cluster, job))
     assert is_named(run), output(run)

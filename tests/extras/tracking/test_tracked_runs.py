@@ -37,13 +37,13 @@ def test_a_killed_run_goes_on_as_one_run_of_mlflow(tmp_path: Path) -> None:
     pytest.importorskip("mlflow", reason="MLflow is not installed: pip install -e '.[mlflow]'")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     run = killed_and_resumed(tmp_path, "logger=[csv,mlflow]", MLFLOW_TRACKING_URI=uri)
-    found, points = mlflow_points(uri, "digits_mlp")
+    result, points = mlflow_points(uri, "digits_mlp")
     values = {(step, name): value for step, name, value in points}
     expected = {point: float(value) for point, value in logged(run).items()}
     assert {point: values.get(point) for point in expected} == pytest.approx(expected)
     metrics = json.loads((run / "metrics.json").read_text())["metrics"]
-    assert {name: found.data.metrics[name] for name in metrics} == pytest.approx(metrics)
-    assert (found.info.status, found.info.run_name, found.data.params["model"]) == ("FINISHED", "run", "mlp")
+    assert {name: result.data.metrics[name] for name in metrics} == pytest.approx(metrics)
+    assert (result.info.status, result.info.run_name, result.data.params["model"]) == ("FINISHED", "run", "mlp")
 
 
 def test_a_killed_run_goes_on_as_one_run_of_w_and_b(tmp_path: Path) -> None:

@@ -72,21 +72,21 @@ def test_a_run_that_goes_on_is_the_same_run(tmp_path: Path, uri: str) -> None:
     for step in range(4, 9):
         again.log_metrics({"train/loss": step / 2}, step)
     assert history(uri, "train/loss") == [(step, step / 2) for step in range(9)]
-    (found,) = kept(uri)
-    assert (found.info.status, found.info.run_name) == ("RUNNING", "2026-11-22_seed=0")
+    (result,) = kept(uri)
+    assert (result.info.status, result.info.run_name) == ("RUNNING", "2026-11-22_seed=0")
 
 
 def test_what_a_finished_run_comes_to_is_there_and_a_prolonged_one_goes_on(tmp_path: Path, uri: str) -> None:
     run = run_directory(tmp_path)
     first = logger(run, uri)
     first.log_result({"model": "mlp", "trainer.max_epochs": 2}, {"val/acc": 0.5}, 10)
-    (found,) = kept(uri)
-    assert found.info.status == "FINISHED"
-    assert found.data.params == {"model": "mlp", "trainer.max_epochs": "2"}
+    (result,) = kept(uri)
+    assert result.info.status == "FINISHED"
+    assert result.data.params == {"model": "mlp", "trainer.max_epochs": "2"}
     logger(run, uri).log_result({"model": "mlp", "trainer.max_epochs": 4, "seed": 0}, {"val/acc": 0.75}, 20)
-    (found,) = kept(uri)  # MLflow keeps the first value of a parameter, and refuses another
-    assert found.data.params == {"model": "mlp", "trainer.max_epochs": "2", "seed": "0"}
-    assert found.data.metrics["val/acc"] == 0.75
+    (result,) = kept(uri)  # MLflow keeps the first value of a parameter, and refuses another
+    assert result.data.params == {"model": "mlp", "trainer.max_epochs": "2", "seed": "0"}
+    assert result.data.metrics["val/acc"] == 0.75
     assert history(uri, "val/acc") == [(10, 0.5), (20, 0.75)]
 
 
@@ -146,8 +146,8 @@ def test_only_rank_zero_writes(tmp_path: Path, uri: str, monkeypatch: pytest.Mon
 def test_a_library_that_is_not_installed_is_named(
     library: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == library else found(name, *more))
+    result = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == library else result(name, *more))
     entry = dict(compose(f"logger={library}", run_dir=tmp_path).logger[library])
     with pytest.raises(ConfigError) as refused:
         construct(f"logger.{library}", entry)

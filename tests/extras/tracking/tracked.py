@@ -16,9 +16,9 @@ def mlflow_points(uri: str, experiment: str) -> tuple[Any, list[tuple[int, str, 
     import mlflow
 
     client = mlflow.MlflowClient(uri)
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    (run,) = client.search_runs([found.experiment_id])
+    result = client.get_experiment_by_name(experiment)
+    assert result is not None
+    (run,) = client.search_runs([result.experiment_id])
     history = [point for name in run.data.metrics for point in client.get_metric_history(run.info.run_id, name)]
     return run, sorted((point.step, point.key, point.value) for point in history)
 
@@ -27,14 +27,14 @@ def wandb_rows(run: Path) -> list[dict[str, Any]]:
     """The rows of an offline run's last life, as `wandb sync` reads them."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    found = []
+    result = []
     (path,) = (run / "wandb" / "latest-run").glob("*.wandb")
     for data in _wandb_records(path):
         record = Record()
         record.ParseFromString(data)
         if items := record.history.item:
-            found.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
-    return found
+            result.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return result
 
 
 def _wandb_records(path: Path) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ def content(step: int) -> dict[str, Any]:
     return {"global_step": step, "state_dict": {"weight": torch.full((64, 64), float(step))}, "names": ["a", "b"]}
 
 
-def step_of(path: Path) -> int:
+def read_step(path: Path) -> int:
     checkpoint = read_checkpoint("checkpoint", path)
     assert torch.equal(checkpoint["state_dict"]["weight"], torch.full((64, 64), float(checkpoint["global_step"])))
     return checkpoint["global_step"]

@@ -113,14 +113,14 @@ def last(run_dir: Path) -> dict[str, Any]:
 
 def logged(run: Path) -> dict[tuple[int, str], str]:
     """What was logged at which step under which name, less how fast it went. Fails if a point was logged twice."""
-    found: dict[tuple[int, str], str] = {}
+    result: dict[tuple[int, str], str] = {}
     with (run / "csv" / "metrics.csv").open() as file:
         for row in csv.DictReader(file):
             for name, value in row.items():
                 if value and name not in ("step", "epoch") and not name.startswith(("throughput/", "time/")):
-                    assert (int(row["step"]), name) not in found, f"{name} at step {row['step']} twice"
-                    found[int(row["step"]), name] = value
-    return found
+                    assert (int(row["step"]), name) not in result, f"{name} at step {row['step']} twice"
+                    result[int(row["step"]), name] = value
+    return result
 
 
 class KeepAll(Callback):

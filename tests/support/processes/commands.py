@@ -94,7 +94,7 @@ def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, cwd: Pa
         seconds = GRACE if seconds or processes_marked(mark) else MOMENT
 
     def left() -> list[int]:
-        session = warm.in_session_of(process.pid) if isinstance(process, warm.Running) else []
+        session = warm.list_session(process.pid) if isinstance(process, warm.Running) else []
         return [*{*processes_marked(mark), *session, *warm.served_in(cwd)} - there]
 
     deadline = time.monotonic() + seconds

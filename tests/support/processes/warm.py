@@ -35,10 +35,10 @@ class Running:
 
     def __init__(self, arguments: list[str], cwd: Path, environment: dict[str, str]) -> None:
         self.args = arguments
-        (output, theirs), (errors, theirs_too) = (multiprocessing.Pipe(duplex=False) for _ in range(2))
-        self._process = _forked(arguments, cwd, environment, theirs, theirs_too)
+        (output, other), (errors, theirs_too) = (multiprocessing.Pipe(duplex=False) for _ in range(2))
+        self._process = _forked(arguments, cwd, environment, other, theirs_too)
         self.stdout, self.stderr = (os.fdopen(os.dup(pipe.fileno())) for pipe in (output, errors))
-        for pipe in (output, errors, theirs, theirs_too):
+        for pipe in (output, errors, other, theirs_too):
             pipe.close()
         self._said: dict[str, str] = {}
         self._readers = [threading.Thread(target=self._read, args=(name,), daemon=True) for name in ("stdout", "stderr")]
@@ -132,7 +132,7 @@ def _main(arguments: list[str], cwd: Path, environment: dict[str, str], output: 
     os._exit(code & 0xFF)
 
 
-def in_session_of(leader: int) -> list[int]:
+def list_session(leader: int) -> list[int]:
     """What lives of a session."""
 
     def is_meant(process: Path) -> bool:
@@ -157,9 +157,9 @@ def served_in(folder: Path) -> list[int]:
 
 def living(is_meant: Callable[[Path], bool]) -> list[int]:
     """The pids of the processes that are meant, by their folders in /proc (proc(5)); what ends meanwhile is none."""
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if is_meant(process):
-                found.append(int(process.name))
-    return found
+                result.append(int(process.name))
+    return result

@@ -17,15 +17,15 @@ NO_EPOCHS = "guards.checkpoint.every_n_epochs=null"
 def saves(folder: Path, *overrides: str) -> list[tuple[int, int, int]]:
     """(epochs finished, steps, batches finished) each time last.ckpt was to be written."""
     datamodule, model, trainer = prepared(folder, *overrides, base=BARE)
-    found: list[tuple[int, int, int]] = []
+    result: list[tuple[int, int, int]] = []
 
     def save_checkpoint(path: Path, **_: Any) -> None:
         assert path == folder / "checkpoints" / "last.ckpt"
-        found.append((trainer.current_epoch, trainer.global_step, trainer.fit_loop.epoch_loop.batch_progress.total.completed))
+        result.append((trainer.current_epoch, trainer.global_step, trainer.fit_loop.epoch_loop.batch_progress.total.completed))
 
     trainer.save_checkpoint = save_checkpoint
     trainer.fit(model, datamodule)
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_saved_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         base=BARE,
     )
     trainers.append(trainer)
-    found: list[int] = []
-    trainer.save_checkpoint = lambda *_, **__: found.append(trainer.global_step)
+    result: list[int] = []
+    trainer.save_checkpoint = lambda *_, **__: result.append(trainer.global_step)
     trainer.fit(model, datamodule)
-    assert found == [3, 6, 8]
+    assert result == [3, 6, 8]
 
 
 def test_ranks_that_were_shown_different_files_are_told_so(tmp_path: Path) -> None:

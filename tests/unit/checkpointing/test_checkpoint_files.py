@@ -14,7 +14,7 @@ import pytest
 import torch
 from commands import python
 from fits import last, trained
-from steps import content, names, step_of
+from steps import content, names, read_step
 from waiting import wait_for
 
 from lockstep.checkpointing import (
@@ -29,7 +29,7 @@ from lockstep.errors import ConfigError
 
 def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
-    assert (step_of(folder / "last.ckpt"), step_of(folder / "previous.ckpt")) == (2, 1)
+    assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
     assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
 
 
@@ -47,16 +47,16 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
         flipped = bytes([whole[place] ^ 1 << dice.randrange(8)])
         path.write_bytes(whole[:place] if harm == "cut" else whole[:place] + flipped + whole[place + 1 :])
         caplog.clear()
-        found = latest_valid_checkpoint(folder)
-        if found == path:  # a bit that nothing depends on: padding, or a time in the archive's directory
+        result = latest_valid_checkpoint(folder)
+        if result == path:  # a bit that nothing depends on: padding, or a time in the archive's directory
             again = torch.load(path, weights_only=True)
             assert again["global_step"] == 2
             assert torch.equal(again["state_dict"]["weight"], expected["state_dict"]["weight"])
             continue
         recovered += 1
-        assert found == folder / "previous.ckpt"
+        assert result == folder / "previous.ckpt"
         assert f"checkpoint={path}: " in caplog.messages[0]
-        assert caplog.messages[-1] == f"continuing from {found} instead"
+        assert caplog.messages[-1] == f"continuing from {result} instead"
     assert recovered >= (25 if harm == "cut" else 20)
 
 
@@ -101,7 +101,7 @@ def test_what_would_not_load_again_is_not_written(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"last.ckpt: the checkpoint was not written .*; earlier ones are untouched"):
         AtomicCheckpointIO().save_checkpoint(content(3) | {"extra": Runs()}, folder / "last.ckpt")
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
-    assert step_of(folder / "last.ckpt") == 2
+    assert read_step(folder / "last.ckpt") == 2
 
 
 # A disk that is full, a folder that can't be written to, a process that is killed
@@ -127,7 +127,7 @@ for action in ("warn", "fail"):
     assert lines[0] == line  # the warning, after which the process went on
     assert lines[-1] == f"lockstep.checkpointing.io.CheckpointError: {line}"
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
-    assert (step_of(folder / "last.ckpt"), step_of(folder / "previous.ckpt")) == (2, 1)
+    assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
 
 
 def test_a_read_only_folder_leaves_the_earlier_checkpoints(folder: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_read_only_folder_leaves_the_earlier_checkpoints(folder: Path) -> None
             os._exit(44)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
-    assert step_of(folder / "last.ckpt") == 2
+    assert read_step(folder / "last.ckpt") == 2
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
@@ -173,11 +173,11 @@ def test_a_kill_between_two_steps_of_a_save_leaves_a_sound_newest(
     with pytest.raises(KeyboardInterrupt):
         write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
     assert calls == ["link", "replace", "replace"][:nth]
-    assert (latest_valid_checkpoint(folder), step_of(folder / "last.ckpt")) == (folder / "last.ckpt", 2)
+    assert (latest_valid_checkpoint(folder), read_step(folder / "last.ckpt")) == (folder / "last.ckpt", 2)
     monkeypatch.undo()
     for step in (4, 5):  # and what is left does not hinder
         write_checkpoint(content(step), folder / "last.ckpt", keep_as="previous.ckpt")
-    assert (step_of(folder / "last.ckpt"), step_of(folder / "previous.ckpt")) == (5, 4)
+    assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (5, 4)
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
 
 
@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_the_sound_one(
     monkeypatch.setattr(Path, "replace", killed)
     with contextlib.suppress(KeyboardInterrupt):
         write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
-    assert step_of(latest_valid_checkpoint(folder) or Path("nowhere")) in (1, 3)
+    assert read_step(latest_valid_checkpoint(folder) or Path("nowhere")) in (1, 3)
 
 
 def test_without_links_a_rename_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_without_links_a_rename_does(folder: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "link", refused)
     write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
-    assert (step_of(folder / "last.ckpt"), step_of(folder / "previous.ckpt")) == (3, 2)
+    assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (3, 2)
 
 
 @pytest.mark.slow
@@ -229,9 +229,9 @@ def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> 
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
-        assert step_of(folder / "last.ckpt") >= newest
-        newest = step_of(folder / "last.ckpt")
-        assert step_of(folder / "previous.ckpt") in (newest - 1, newest)
+        assert read_step(folder / "last.ckpt") >= newest
+        newest = read_step(folder / "last.ckpt")
+        assert read_step(folder / "previous.ckpt") in (newest - 1, newest)
     assert newest > 12
 
 
@@ -247,15 +247,15 @@ def test_what_a_killed_save_has_left_is_removed_when_the_run_goes_on(folder: Pat
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that are read whole, as they are."""
-    found: list[str] = []
+    result: list[str] = []
     testzip = zipfile.ZipFile.testzip
 
     def noted(archive: zipfile.ZipFile) -> str | None:
-        found.append(Path(str(archive.filename)).name)
+        result.append(Path(str(archive.filename)).name)
         return testzip(archive)
 
     monkeypatch.setattr(zipfile.ZipFile, "testzip", noted)
-    return found
+    return result
 
 
 def test_a_resumption_reads_its_checkpoint_whole_once(tmp_path: Path, reads: list[str]) -> None:
@@ -264,9 +264,9 @@ def test_a_resumption_reads_its_checkpoint_whole_once(tmp_path: Path, reads: lis
     kept = (tmp_path / "checkpoints" / "last.ckpt").rename(tmp_path / "checkpoints" / "previous.ckpt")
     os.utime(kept, (1e9, 1e9))
     reads.clear()
-    found = latest_valid_checkpoint(tmp_path / "checkpoints")
-    assert found == kept
-    trained(tmp_path, "trainer.max_epochs=2", "guards.checkpoint.every_n_steps=100", ckpt_path=found)
+    result = latest_valid_checkpoint(tmp_path / "checkpoints")
+    assert result == kept
+    trained(tmp_path, "trainer.max_epochs=2", "guards.checkpoint.every_n_steps=100", ckpt_path=result)
     assert last(tmp_path)["global_step"] == 8
     assert reads.count("previous.ckpt") == 1
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fits import BARE, last, prepared
-from steps import names, step_of
+from steps import names, read_step
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -168,4 +168,4 @@ def test_a_data_worker_that_dies_during_a_save_is_no_failed_write(choice: str, f
 
     with pytest.raises(RuntimeError, match=r"DataLoader worker .* is killed by signal"):
         AtomicCheckpointIO(on_save_error=choice).save_checkpoint({"state": Fatal()}, folder / "last.ckpt")
-    assert (names(folder), step_of(folder / "last.ckpt")) == ({"last.ckpt", "previous.ckpt"}, 2)
+    assert (names(folder), read_step(folder / "last.ckpt")) == ({"last.ckpt", "previous.ckpt"}, 2)

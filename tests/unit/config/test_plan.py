@@ -17,7 +17,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: request.param)
 
 
-def plan_of(cfg: DictConfig, **changes: Any) -> Plan:
+def make_plan(cfg: DictConfig, **changes: Any) -> Plan:
     for key, value in changes.items():
         OmegaConf.update(cfg, key.replace("__", "."), value)
     return Plan.from_config(cfg)
@@ -49,7 +49,7 @@ def plan_of(cfg: DictConfig, **changes: Any) -> Plan:
 def test_devices_become_an_accelerator_and_a_number(
     accelerator: str, devices: object, kind: str, count: int, ids: tuple[int, ...] | None, shipped: DictConfig
 ) -> None:
-    plan = plan_of(shipped, trainer__accelerator=accelerator, trainer__devices=devices)
+    plan = make_plan(shipped, trainer__accelerator=accelerator, trainer__devices=devices)
     assert (plan.accelerator, plan.devices, plan.device_ids, plan.world_size) == (kind, count, ids, count)
 
 
@@ -69,7 +69,7 @@ def test_devices_become_an_accelerator_and_a_number(
 )
 def test_devices_that_are_not_there_are_refused(accelerator: str, devices: object, message: str, shipped: DictConfig) -> None:
     with pytest.raises(ConfigError) as refused:
-        plan_of(shipped, trainer__accelerator=accelerator, trainer__devices=devices)
+        make_plan(shipped, trainer__accelerator=accelerator, trainer__devices=devices)
     assert str(refused.value) == message
 
 
@@ -78,13 +78,13 @@ def test_gpus_are_not_counted_for_a_run_on_the_cpu(shipped: DictConfig, monkeypa
         raise AssertionError("counting imports torch and asks the driver")
 
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", count)
-    assert plan_of(shipped, trainer__accelerator="cpu").accelerator == "cpu"
+    assert make_plan(shipped, trainer__accelerator="cpu").accelerator == "cpu"
 
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("gpus", [4], indirect=True)
 def test_the_world_is_devices_times_nodes(shipped: DictConfig) -> None:
-    plan = plan_of(shipped, trainer__accelerator="gpu", trainer__devices="auto", trainer__num_nodes=3)
+    plan = make_plan(shipped, trainer__accelerator="gpu", trainer__devices="auto", trainer__num_nodes=3)
     assert (plan.devices, plan.num_nodes, plan.world_size) == (4, 3, 12)
 
 
@@ -116,7 +116,7 @@ def test_a_run_elsewhere_has_the_gpus_and_the_cores_of_there(shipped: DictConfig
 def test_batch_size_is_per_process(
     batch_size: int, devices: int, accumulate: int, global_batch_size: int, shipped: DictConfig
 ) -> None:
-    plan = plan_of(
+    plan = make_plan(
         shipped,
         trainer__accelerator="cpu",
         trainer__devices=devices,
@@ -129,7 +129,7 @@ def test_batch_size_is_per_process(
 
 @pytest.mark.parametrize(("devices", "accumulate", "batch_size"), [(1, 1, 96), (2, 1, 48), (4, 1, 24), (4, 3, 8), (1, 96, 1)])
 def test_global_batch_size_is_divided(devices: int, accumulate: int, batch_size: int, shipped: DictConfig) -> None:
-    plan = plan_of(
+    plan = make_plan(
         shipped,
         trainer__accelerator="cpu",
         trainer__devices=devices,
@@ -141,7 +141,7 @@ def test_global_batch_size_is_divided(devices: int, accumulate: int, batch_size:
 
 def test_global_batch_size_that_does_not_divide_is_refused(shipped: DictConfig) -> None:
     with pytest.raises(ConfigError) as refused:
-        plan_of(
+        make_plan(
             shipped,
             trainer__accelerator="cpu",
             trainer__devices=5,
@@ -166,7 +166,7 @@ def test_global_batch_size_that_does_not_divide_is_refused(shipped: DictConfig) 
     ],
 )
 def test_learning_rate_scales_with_the_global_batch(scaling: str, devices: int, lr: float, shipped: DictConfig) -> None:
-    plan = plan_of(
+    plan = make_plan(
         shipped,
         trainer__accelerator="cpu",
         trainer__devices=devices,
@@ -178,7 +178,7 @@ def test_learning_rate_scales_with_the_global_batch(scaling: str, devices: int, 
 
 
 def test_learning_rate_scales_with_accumulation_too(shipped: DictConfig) -> None:
-    plan = plan_of(
+    plan = make_plan(
         shipped,
         trainer__accelerator="cpu",
         trainer__accumulate_grad_batches=8,
@@ -192,10 +192,10 @@ def test_learning_rate_scales_with_accumulation_too(shipped: DictConfig) -> None
 def test_adam_is_scaled_with_its_betas_and_epsilon(shipped: DictConfig) -> None:
     with open_dict(shipped):
         shipped.model.optimizer.eps = 1e-6
-    plan = plan_of(shipped, trainer__accelerator="cpu", trainer__devices=4, lr_scaling="adam", model__optimizer__lr=0.5)
+    plan = make_plan(shipped, trainer__accelerator="cpu", trainer__devices=4, lr_scaling="adam", model__optimizer__lr=0.5)
     assert plan.lr == 1.0  # four times the batch of 64
     assert plan.scaled == {"betas": pytest.approx([0.6, 0.996]), "eps": 5e-7}
-    assert plan_of(shipped, trainer__devices=1).scaled == {"betas": pytest.approx([0.9, 0.999]), "eps": 1e-6}
+    assert make_plan(shipped, trainer__devices=1).scaled == {"betas": pytest.approx([0.9, 0.999]), "eps": 1e-6}
 
 
 @pytest.mark.parametrize(
@@ -209,19 +209,19 @@ def test_the_rule_of_adam_is_refused_where_it_can_not_be_followed(
     changes: dict[str, Any], message: str, shipped: DictConfig
 ) -> None:
     with pytest.raises(ConfigError, match=f"^lr_scaling=adam: {message}"):
-        plan_of(shipped, trainer__accelerator="cpu", lr_scaling="adam", **changes)
+        make_plan(shipped, trainer__accelerator="cpu", lr_scaling="adam", **changes)
 
 
 def test_an_optimizer_without_a_learning_rate_has_none(shipped: DictConfig) -> None:
     with open_dict(shipped):
         del shipped.model.optimizer["lr"]
-    plan = plan_of(shipped, trainer__accelerator="cpu", lr_scaling="linear")
+    plan = make_plan(shipped, trainer__accelerator="cpu", lr_scaling="linear")
     assert plan.lr is None
     assert "learning rate" not in str(plan)
 
 
 def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None:
-    plan = plan_of(shipped, trainer__accelerator="cpu", trainer__devices=2)
+    plan = make_plan(shipped, trainer__accelerator="cpu", trainer__devices=2)
     assert plan.facts() == {
         "accelerator": "cpu",
         "devices": 2,
@@ -258,15 +258,15 @@ def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None
     indirect=["gpus"],
 )
 def test_a_plan_in_words(changes: dict[str, Any], words: str, shipped: DictConfig) -> None:
-    assert str(plan_of(shipped, **changes)) == words
+    assert str(make_plan(shipped, **changes)) == words
 
 
 def test_more_processes_than_a_machine_can_bear_are_refused(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
     with pytest.raises(ConfigError, match=r"^trainer\.devices=17: this machine has 2 core\(s\); accepted is up to 16, or more "):
-        plan_of(shipped, trainer__accelerator="cpu", trainer__devices=17)
+        make_plan(shipped, trainer__accelerator="cpu", trainer__devices=17)
     shipped.max_processes_per_core = 9
-    assert plan_of(shipped, trainer__accelerator="cpu", trainer__devices=17).world_size == 17
+    assert make_plan(shipped, trainer__accelerator="cpu", trainer__devices=17).world_size == 17
 
 
 def test_more_data_workers_than_a_machine_can_bear_are_refused(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,11 +274,11 @@ def test_more_data_workers_than_a_machine_can_bear_are_refused(shipped: DictConf
     with pytest.raises(
         ConfigError, match=r"^datamodule\.num_workers=1000000: this machine has 2 core\(s\); accepted is up to 16"
     ):
-        plan_of(shipped, trainer__accelerator="cpu", datamodule__num_workers=10**6)
-    plan_of(shipped, trainer__accelerator="cpu", datamodule__num_workers=16)
+        make_plan(shipped, trainer__accelerator="cpu", datamodule__num_workers=10**6)
+    make_plan(shipped, trainer__accelerator="cpu", datamodule__num_workers=16)
 
 
 def test_mps_is_refused_where_there_is_none(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     with pytest.raises(ConfigError, match=r"^trainer\.accelerator=mps: this machine is not a Mac"):
-        plan_of(shipped, trainer__accelerator="mps")
+        make_plan(shipped, trainer__accelerator="mps")

@@ -39,8 +39,8 @@ COMPANIONS = {
 
 
 def options(group: str) -> list[str]:
-    found = [f"{group}={file.stem}" for file in sorted((CONF / group).glob("*.yaml"))]
-    return [option for option in found if option not in ABSTRACT]
+    result = [f"{group}={file.stem}" for file in sorted((CONF / group).glob("*.yaml"))]
+    return [option for option in result if option not in ABSTRACT]
 
 
 def every_option() -> list[list[str]]:
@@ -58,14 +58,14 @@ def test_every_option_passes_and_names_targets_that_exist(
     cfg = compose(*chosen, *(override for option in chosen for override in COMPANIONS.get(option, [])))
     check(cfg)
     assert Plan.from_config(cfg).world_size >= 1
-    for target in targets_of(OmegaConf.to_container(cfg, resolve=True)):
+    for target in list_targets(OmegaConf.to_container(cfg, resolve=True)):
         assert callable(get_object(target))
 
 
-def targets_of(node: Any) -> list[str]:
+def list_targets(node: Any) -> list[str]:
     children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
     own = [node["_target_"]] if isinstance(node, dict) and "_target_" in node else []
-    return own + [target for child in children for target in targets_of(child)]
+    return own + [target for child in children for target in list_targets(child)]
 
 
 @pytest.mark.parametrize("option", ABSTRACT)

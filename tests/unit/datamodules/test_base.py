@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy
 import pytest
 import torch
-from made_up import images, regression
 from sklearn.preprocessing import StandardScaler
+from synthetic import images, regression
 from torch import Tensor
 from torch.utils.data import Dataset
 

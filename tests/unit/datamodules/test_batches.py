@@ -127,12 +127,12 @@ def test_a_loader_yields_the_draws_in_order_with_and_without_workers(dataset: st
     here, elsewhere = (loaded(num_workers, DATASETS[dataset]) for num_workers in (0, 2))
     # 20 samples at a global batch of 8 on 2 ranks: 4, 4 and half of the tail of 4, which weighs 2 / 4
     assert [(len(batch.ids), batch.loss_weight) for batch in here] == [(4, 0.25), (4, 0.25), (2, 0.5)]
-    for ours, theirs in zip(here, elsewhere, strict=True):
-        assert torch.equal(ours.inputs, theirs.inputs)
-        assert torch.equal(ours.targets, theirs.targets)
-        assert torch.equal(ours.ids, theirs.ids)
-        assert torch.equal(ours.targets, TARGETS[ours.ids])
-        assert ours.loss_weight == theirs.loss_weight
+    for own, other in zip(here, elsewhere, strict=True):
+        assert torch.equal(own.inputs, other.inputs)
+        assert torch.equal(own.targets, other.targets)
+        assert torch.equal(own.ids, other.ids)
+        assert torch.equal(own.targets, TARGETS[own.ids])
+        assert own.loss_weight == other.loss_weight
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from made_up import images, regression
+from synthetic import images, regression
 
 from lockstep.datamodules import DataModule
 from lockstep.errors import ConfigError

@@ -15,7 +15,7 @@ WORLDS = (1, 2, 3, 4)
 LENGTHS = (*range(1, 14), 49, 100)
 
 
-def ranks_of(length: int, batch_size: int, world_size: int, **options: Any) -> list[TrainSampler]:
+def make_samplers(length: int, batch_size: int, world_size: int, **options: Any) -> list[TrainSampler]:
     return [TrainSampler(length, batch_size, rank, world_size, **options) for rank in range(world_size)]
 
 
@@ -23,7 +23,7 @@ def epochs_at(world_size: int, drop_last: bool) -> Iterator[tuple[list[TrainSamp
     """The samplers of all ranks and what each draws, for every length, batch size and accumulation that makes a step."""
     for length, batch_size, accumulate in product(LENGTHS, (1, 2, 3, 5), (1, 2, 3)):
         if not drop_last or length >= batch_size * world_size * accumulate:
-            ranks = ranks_of(length, batch_size, world_size, accumulate=accumulate, drop_last=drop_last)
+            ranks = make_samplers(length, batch_size, world_size, accumulate=accumulate, drop_last=drop_last)
             yield ranks, [list(rank) for rank in ranks]
 
 
@@ -33,7 +33,7 @@ def steps(draws: list[list[BatchIndices]], accumulate: int) -> list[list[list[Ba
     return [[rank[start : start + accumulate] for rank in draws] for start in starts]
 
 
-def ids_of(draws: list[BatchIndices]) -> list[int]:
+def join_ids(draws: list[BatchIndices]) -> list[int]:
     return [i for draw in draws for i in draw.ids.tolist()]
 
 
@@ -43,7 +43,7 @@ def test_ranks_take_as_many_batches_and_share_out_the_epoch_exactly_once(world_s
     for ranks, draws in epochs_at(world_size, drop_last):
         sampler = ranks[0]
         assert {len(rank) for rank in draws} == {len(rank) for rank in ranks} == {len(sampler)}
-        taken = [i for rank in draws for i in ids_of(rank)]
+        taken = [i for rank in draws for i in join_ids(rank)]
         tail = sampler.length % sampler.global_batch_size if drop_last else 0  # all that drop_last leaves out
         assert len(taken) == sampler.samples_per_epoch == sampler.length - tail
         assert len(set(taken)) == len(taken)
@@ -54,8 +54,8 @@ def test_ranks_take_as_many_batches_and_share_out_the_epoch_exactly_once(world_s
 def test_drop_last_leaves_out_only_the_end_of_the_global_order(world_size: int) -> None:
     for ranks, draws in epochs_at(world_size, drop_last=True):
         whole = TrainSampler(ranks[0].length, 1, drop_last=False)  # one process, one sample a batch: the global order
-        order = ids_of(list(whole))
-        assert {i for rank in draws for i in ids_of(rank)} == set(order[: ranks[0].samples_per_epoch])
+        order = join_ids(list(whole))
+        assert {i for rank in draws for i in join_ids(rank)} == set(order[: ranks[0].samples_per_epoch])
 
 
 @pytest.mark.parametrize("drop_last", [True, False])
@@ -68,7 +68,7 @@ def test_each_step_is_the_mean_over_the_samples_that_one_process_takes_for_it(wo
         alone = TrainSampler(sampler.length, sampler.global_batch_size, drop_last=drop_last)
         for step, whole in zip(steps(draws, sampler.accumulate), alone, strict=True):
             together = [draw for rank in step for draw in rank]
-            assert set(ids_of(together)) == set(whole.ids.tolist())
+            assert set(join_ids(together)) == set(whole.ids.tolist())
             divisor = world_size * sampler.accumulate
             assert sum(len(draw.ids) * draw.loss_weight / divisor for draw in together) == pytest.approx(1, abs=1e-12)
             assert len({draw.loss_weight for draw in together}) == 1  # each sample counts the same
@@ -76,14 +76,14 @@ def test_each_step_is_the_mean_over_the_samples_that_one_process_takes_for_it(wo
 
 def test_ids_of_two_ranks_written_out() -> None:
     """7 samples in order, 2 ranks of 2: the global batches are 0 1 2 3 and 4 5 6."""
-    first, second = ([draw.ids.tolist() for draw in rank] for rank in ranks_of(7, 2, 2, shuffle=False, drop_last=False))
+    first, second = ([draw.ids.tolist() for draw in rank] for rank in make_samplers(7, 2, 2, shuffle=False, drop_last=False))
     assert first == [[0, 2], [4, 6]]
     assert second == [[1, 3], [5]]
 
 
 def test_accumulated_batches_and_their_tail_written_out() -> None:
     """15 samples in order, 2 ranks of 2, two batches a step: a global batch of 8, then a tail of 7 in two batches."""
-    first, second = (list(rank) for rank in ranks_of(15, 2, 2, accumulate=2, shuffle=False, drop_last=False))
+    first, second = (list(rank) for rank in make_samplers(15, 2, 2, accumulate=2, shuffle=False, drop_last=False))
     assert [draw.ids.tolist() for draw in first] == [[0, 2], [4, 6], [8, 10], [12, 14]]
     assert [draw.ids.tolist() for draw in second] == [[1, 3], [5, 7], [9, 11], [13]]
     assert [draw.loss_weight for draw in first] == [4 / 8, 4 / 8, 4 / 7, 4 / 7]  # world * accumulate / samples of the step
@@ -91,7 +91,7 @@ def test_accumulated_batches_and_their_tail_written_out() -> None:
 
 def test_gradient_of_a_tail_is_the_mean_over_its_samples() -> None:
     """49 samples, global batch 48 on 2 ranks. The loss of sample i is i * w, its gradient i."""
-    ranks = [list(rank) for rank in ranks_of(49, 24, 2, shuffle=False, drop_last=False)]
+    ranks = [list(rank) for rank in make_samplers(49, 24, 2, shuffle=False, drop_last=False)]
     assert [[len(draw.ids) for draw in rank] for rank in ranks] == [[24, 1], [24, 0]]  # as many batches, one empty
     gradients = []
     for step in range(2):
@@ -122,7 +122,7 @@ def test_order_changes_with_the_epoch_and_with_the_seed_and_is_otherwise_the_sam
         sampler = TrainSampler(100, 10, seed=seed)
         sampler.set_epoch(epoch)
         assert {draw.epoch for draw in sampler} == {epoch}
-        return ids_of(list(sampler))
+        return join_ids(list(sampler))
 
     assert order(0, 3) == order(0, 3)
     orders = [order(seed, epoch) for seed, epoch in [(0, 0), (0, 1), (0, 2), (10, 0), (20, 0)]]
@@ -135,7 +135,7 @@ def test_without_shuffle_the_order_is_the_data_s_own_in_every_epoch() -> None:
     sampler = TrainSampler(10, 5, shuffle=False)
     for epoch in range(2):
         sampler.set_epoch(epoch)
-        assert ids_of(list(sampler)) == list(range(10))
+        assert join_ids(list(sampler)) == list(range(10))
 
 
 @pytest.mark.parametrize(
@@ -162,15 +162,15 @@ def test_evaluation_takes_each_sample_exactly_once(length: int, world_size: int)
     for batch_size in (1, 2, 3, 64):
         ranks = [EvalSampler(length, batch_size, rank, world_size) for rank in range(world_size)]
         draws = [list(rank) for rank in ranks]
-        assert sorted(i for rank in draws for i in ids_of(rank)) == list(range(length))
+        assert sorted(i for rank in draws for i in join_ids(rank)) == list(range(length))
         expected = -(-length // (batch_size * world_size))
         assert [len(rank) for rank in draws] == [len(rank) for rank in ranks] == [expected] * world_size
         assert all(len(draw.ids) <= batch_size and draw.loss_weight == 1.0 for rank in draws for draw in rank)
 
 
 def test_evaluation_has_one_order_at_any_batch_and_world_size() -> None:
-    order = ids_of(list(EvalSampler(100, 7)))
-    assert order == ids_of(list(EvalSampler(100, 64)))
+    order = join_ids(list(EvalSampler(100, 7)))
+    assert order == join_ids(list(EvalSampler(100, 64)))
     first, second = ([draw.ids for draw in EvalSampler(100, 5, rank, 2)] for rank in (0, 1))
     together = [
         i for pair in zip(first, second, strict=True) for ids in zip(*pair, strict=True) for i in torch.stack(ids).tolist()

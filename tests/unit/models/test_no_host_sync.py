@@ -22,11 +22,11 @@ class Reads(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.stacks: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in READS:
-            self.found.append("".join(traceback.format_stack(limit=8)))
+            self.stacks.append("".join(traceback.format_stack(limit=8)))
         return func(*args, **(kwargs or {}))
 
 
@@ -64,11 +64,11 @@ def test_a_step_reads_no_value(options: tuple[str, ...], tmp_path: Path) -> None
     trainer.callbacks.append(watch)
     trainer.fit(model, datamodule)
     assert watch.batches == 4
-    assert watch.reads.found == []
+    assert watch.reads.stacks == []
 
 
 def test_what_reads_is_seen() -> None:
     with Reads() as reads:
         if torch.ones(()) > 0:
             float(torch.ones(()))
-    assert len(reads.found) == 2
+    assert len(reads.stacks) == 2

@@ -45,14 +45,14 @@ def entry(target: str, **values: Any) -> dict[str, Any]:
 
 
 def test_one_of_torch_s_by_name_keeps_what_is_lightning_s() -> None:
-    found = entry(f"{TORCH}.ExponentialLR", gamma=0.9, **WHEN)
-    assert isinstance(found["scheduler"], ExponentialLR)
-    assert (found["interval"], found["frequency"], found["monitor"]) == ("step", 1, None)
+    result = entry(f"{TORCH}.ExponentialLR", gamma=0.9, **WHEN)
+    assert isinstance(result["scheduler"], ExponentialLR)
+    assert (result["interval"], result["frequency"], result["monitor"]) == ("step", 1, None)
 
 
 def test_a_function_s_dictionary_comes_before_the_config() -> None:
-    found = entry(f"{__name__}.lightning_s", gamma=0.5, interval="step", frequency=2)
-    assert (found["interval"], found["frequency"], found["name"]) == ("epoch", 2, "rate")
+    result = entry(f"{__name__}.lightning_s", gamma=0.5, interval="step", frequency=2)
+    assert (result["interval"], result["frequency"], result["name"]) == ("epoch", 2, "rate")
 
 
 def test_a_function_that_asks_for_it_is_given_how_long_training_lasts() -> None:
@@ -103,8 +103,8 @@ def test_on_the_command_line_a_schedule_of_torch_s_trains(tmp_path: Path) -> Non
 
 def blocks(language: str) -> dict[str, str]:
     """Those of the page that open with a file's name, by it."""
-    found = re.findall(rf"^```{language}\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return dict(found)
+    result = re.findall(rf"^```{language}\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return dict(result)
 
 
 def test_the_page_s_examples_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

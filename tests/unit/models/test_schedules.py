@@ -28,12 +28,12 @@ def factors(schedule: Callable[..., dict[str, Any]], length: TrainingLength, cou
     """The learning rate, of 1, before each of the first `count` advances of the schedule."""
     sgd = optimizer()
     scheduler = schedule(sgd, length, **options)["scheduler"]
-    found = []
+    result = []
     for _ in range(count):
-        found.append(sgd.param_groups[0]["lr"])
+        result.append(sgd.param_groups[0]["lr"])
         sgd.step()
         scheduler.step()
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_warmup_is_linear_and_what_follows_constant(when: dict[str, Any], expect
 def test_cosine_falls_from_one_after_the_warmup_to_the_least_factor(
     when: dict[str, Any], least: float, points: dict[int, float]
 ) -> None:
-    found = factors(schedules.cosine, TEN_EPOCHS, max(points) + 1, **WHEN | when, min_factor=least)
-    assert {at: found[at] for at in points} == pytest.approx(points, rel=1e-12, abs=1e-12)
+    result = factors(schedules.cosine, TEN_EPOCHS, max(points) + 1, **WHEN | when, min_factor=least)
+    assert {at: result[at] for at in points} == pytest.approx(points, rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_cosine_falls_from_one_after_the_warmup_to_the_least_factor(
 def test_linear_is_a_straight_line_from_one_to_the_least_factor(
     when: dict[str, Any], least: float, points: dict[int, float]
 ) -> None:
-    found = factors(schedules.linear, TEN_EPOCHS, max(points) + 1, **WHEN | when, min_factor=least)
-    assert {at: found[at] for at in points} == pytest.approx(points, rel=1e-12, abs=1e-12)
+    result = factors(schedules.linear, TEN_EPOCHS, max(points) + 1, **WHEN | when, min_factor=least)
+    assert {at: result[at] for at in points} == pytest.approx(points, rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_a_group_until_a_part_of_training_is_at_the_end_of_its_schedule_there() 
     parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
     sgd = torch.optim.SGD([{"params": parameters[:1]}, {"params": parameters[1:], "until": 0.25, "lr": 10.0}], lr=1.0)
     scheduler = schedules.linear(sgd, TEN_EPOCHS, **WHEN | {"warmup_steps": 20}, min_factor=0.0)["scheduler"]
-    found = [[group["lr"] for group in sgd.param_groups]]
+    result = [[group["lr"] for group in sgd.param_groups]]
     for _ in range(30):
         sgd.step()
         scheduler.step()
-        found.append([group["lr"] for group in sgd.param_groups])
+        result.append([group["lr"] for group in sgd.param_groups])
     # four times as fast: step 2 is like step 8 of 20 of warm-up, step 15 half way down from 20 to 100
-    assert [found[at][1] for at in (0, 2, 5, 15, 25, 30)] == pytest.approx([10 / 21, 90 / 21, 10, 5, 0, 0])
-    assert [found[at][0] for at in (2, 20, 30)] == pytest.approx([3 / 21, 1, 0.875])
+    assert [result[at][1] for at in (0, 2, 5, 15, 25, 30)] == pytest.approx([10 / 21, 90 / 21, 10, 5, 0, 0])
+    assert [result[at][0] for at in (2, 20, 30)] == pytest.approx([3 / 21, 1, 0.875])
 
 
 @pytest.mark.parametrize("schedule", ["one_cycle", "plateau"])
@@ -128,13 +128,13 @@ def test_schedules_of_torch_s_own_can_not_end_earlier_for_a_group(schedule: str)
 
 
 def test_step_multiplies_every_so_many_epochs() -> None:
-    found = factors(schedules.step, TEN_EPOCHS, 7, **WHEN | {"interval": "epoch"}, step_size=3, gamma=0.1)
-    assert found == [1, 1, 1, 0.1, 0.1, 0.1, pytest.approx(0.01)]
+    result = factors(schedules.step, TEN_EPOCHS, 7, **WHEN | {"interval": "epoch"}, step_size=3, gamma=0.1)
+    assert result == [1, 1, 1, 0.1, 0.1, 0.1, pytest.approx(0.01)]
 
 
 def test_step_counts_from_the_end_of_the_warmup() -> None:
-    found = factors(schedules.step, TEN_EPOCHS, 6, **WHEN | {"warmup_steps": 2}, step_size=2, gamma=0.5)
-    assert found == [1 / 3, 2 / 3, 1, 1, 0.5, 0.5]
+    result = factors(schedules.step, TEN_EPOCHS, 6, **WHEN | {"warmup_steps": 2}, step_size=2, gamma=0.5)
+    assert result == [1 / 3, 2 / 3, 1, 1, 0.5, 0.5]
 
 
 def test_one_cycle_moves_at_every_interval() -> None:

@@ -36,10 +36,10 @@ def test_views_are_the_image_mirrored_and_moved_by_a_pixel_each_way(images: Tens
     padded = functional.pad(images, [1] * 4, mode="reflect")
     moved = (images, padded[:, :, :4, :5], padded[:, :, 2:, 2:])  # as it is, down and right, up and left
     expected = [one for view in moved for one in (view, view.flip(-1))]
-    found = list(views(images, "mirror_translate"))
-    assert [weight for weight, _ in found] == [0.25, 0.25, 0.125, 0.125, 0.125, 0.125]
+    result = list(views(images, "mirror_translate"))
+    assert [weight for weight, _ in result] == [0.25, 0.25, 0.125, 0.125, 0.125, 0.125]
     for view in expected:
-        assert sum(torch.equal(view, shown) for _, shown in found) == 1
+        assert sum(torch.equal(view, shown) for _, shown in result) == 1
     assert [weight for weight, _ in views(images, "mirror")] == [0.5, 0.5]
     assert views(images.mul(255).byte(), "mirror_translate").__next__()[1].dtype == torch.uint8
 

@@ -79,7 +79,7 @@ def test_a_damaged_run_goes_on_as_itself_or_says_why_not(
     kept = made(tmp_path / "kept", "ours", 3, OVERRIDES)
     other = made(tmp_path / "other", "theirs", 9, ["model=mlp", "seed=9"])
     run, dice = tmp_path / "run", random.Random(0)
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for path in sorted(path for path in kept.rglob("*") if path.is_file()):
         name = str(path.relative_to(kept))
         for damaged in damages(path.read_bytes(), (other / name).read_bytes(), dice):
@@ -88,13 +88,13 @@ def test_a_damaged_run_goes_on_as_itself_or_says_why_not(
             (run / name).unlink() if damaged is None else (run / name).write_bytes(damaged)
             said = goes_on(run)
             assert "\n" not in said
-            found.setdefault(name, []).append(said)
-    assert sum(map(len, found.values())) >= 150
-    refused = {name: [line for line in lines if not line.startswith("from step")] for name, lines in found.items()}
+            result.setdefault(name, []).append(said)
+    assert sum(map(len, result.values())) >= 150
+    refused = {name: [line for line in lines if not line.startswith("from step")] for name, lines in result.items()}
     assert {name for name, lines in refused.items() if lines} == {"run.json"}  # anything else is done without
-    assert len(refused["run.json"]) == len(found["run.json"]) - 1  # which lacks the last line's end alone
+    assert len(refused["run.json"]) == len(result["run.json"]) - 1  # which lacks the last line's end alone
     assert all(line.startswith(f"resume={run}: ") for line in refused["run.json"])
-    assert {"from step 1", "from step 2"} == set(found["checkpoints/last.ckpt"])
+    assert {"from step 1", "from step 2"} == set(result["checkpoints/last.ckpt"])
     assert "of another run than this" in caplog.text
 
 

@@ -34,7 +34,7 @@ def run_in(folder: Path, status: Any = "preempted", overrides: list[str] = FIRST
     return folder
 
 
-def overrides_of(command: list[str] | None) -> list[str]:
+def read_overrides(command: list[str] | None) -> list[str]:
     """Less the flags and the directory, which are checked here."""
     assert command is not None
     assert command[:4] == ["--config-name", "train", "--config-path", str(CONF)]
@@ -69,7 +69,7 @@ def test_other_command_lines_stay_as_they_are(arguments: list[str]) -> None:
 def test_a_run_goes_on_as_it_was_started_in_its_directory(spelled: Callable[[str], str], tmp_path: Path) -> None:
     run = run_in(tmp_path / "it's, a=run")
     command = command_to_continue([f"resume={spelled(str(run))}"])
-    assert overrides_of(command) == FIRST
+    assert read_overrides(command) == FIRST
     assert command is not None
     assert command[-2:] == [f"hydra.run.dir={quote(str(run))}", f"resume={quote(str(run))}"]
 
@@ -78,8 +78,8 @@ def test_what_is_new_replaces_what_was(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
     new = ["trainer.max_epochs=20", "test=false"]
     expected = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "trainer.max_epochs=20"]
-    assert overrides_of(command_to_continue([new[0], f"resume={run}", new[1]])) == [*expected, "test=false"]
-    added = overrides_of(command_to_continue([f"resume={run}", "trainer.profiler=advanced"]))
+    assert read_overrides(command_to_continue([new[0], f"resume={run}", new[1]])) == [*expected, "test=false"]
+    added = read_overrides(command_to_continue([f"resume={run}", "trainer.profiler=advanced"]))
     assert added[2] == "++trainer.profiler=advanced"  # it is not there without the + of the first start
 
 
@@ -87,9 +87,9 @@ def test_what_was_put_in_place_of_another_stays_in_its_place(tmp_path: Path) -> 
     """`~KEY +KEY={...}`: without the first of them what is there would be merged with it."""
     replaced = ["~model.optimizer", "+model.optimizer={_target_: torch.optim.Rprop, _partial_: true}"]
     run = run_in(tmp_path / "run", overrides=[*FIRST, *replaced])
-    assert overrides_of(command_to_continue([f"resume={run}", "trainer.max_epochs=20"]))[-2:] == replaced
+    assert read_overrides(command_to_continue([f"resume={run}", "trainer.max_epochs=20"]))[-2:] == replaced
     taken_away = run_in(tmp_path / "other", overrides=[*replaced, "~model.optimizer"])
-    assert overrides_of(command_to_continue([f"resume={taken_away}"])) == ["~model.optimizer"]
+    assert read_overrides(command_to_continue([f"resume={taken_away}"])) == ["~model.optimizer"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_other_weights_are_another_run(tmp_path: Path) -> None:
 )
 def test_on_another_world_the_global_batch_stays(new: list[str], added: list[str], tmp_path: Path) -> None:
     run = run_in(tmp_path / "run", size=48)
-    overrides = overrides_of(command_to_continue([f"resume={run}", *new]))
+    overrides = read_overrides(command_to_continue([f"resume={run}", *new]))
     assert [item for item in overrides if "global_batch_size" in item] == added
 
 
@@ -128,7 +128,7 @@ def test_a_finished_run_has_nothing_to_continue_but_with_something_new(tmp_path:
     assert command_to_continue([f"resume={run}"]) is not None  # its record is lost
     (run / "metrics.json").write_text('{"metrics": {}}')
     assert command_to_continue([f"resume={run}"]) is None
-    assert "trainer.max_epochs=20" in overrides_of(command_to_continue([f"resume={run}", "trainer.max_epochs=20"]))
+    assert "trainer.max_epochs=20" in read_overrides(command_to_continue([f"resume={run}", "trainer.max_epochs=20"]))
 
 
 def test_a_run_that_is_running_is_refused(tmp_path: Path) -> None:
@@ -160,14 +160,14 @@ def test_a_rank_of_ours_has_it_spelled_out_already(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("spelled", ["+resume={}", "++resume={}", "+resume='{}'", "resume=nowhere resume={}"])
 def test_however_it_is_spelled(spelled: str, tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
-    assert overrides_of(command_to_continue([*spelled.format(run).split(), "test=false"])) == [*FIRST, "test=false"]
+    assert read_overrides(command_to_continue([*spelled.format(run).split(), "test=false"])) == [*FIRST, "test=false"]
 
 
 def test_to_go_on_and_to_start_over_are_two_things(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
     with pytest.raises(ConfigError, match=rf"^resume={run}: goes on with what overwrite=true would set aside"):
         command_to_continue([f"resume={run}", "overwrite=true"])
-    assert overrides_of(command_to_continue([f"resume={run}", "overwrite=false"])) == FIRST
+    assert read_overrides(command_to_continue([f"resume={run}", "overwrite=false"])) == FIRST
 
 
 def test_what_a_run_was_is_not_guessed_at(tmp_path: Path) -> None:
@@ -223,4 +223,4 @@ def test_the_last_one_is_no_job_of_a_sweep_and_a_torn_status_does_not_hide_it(
 def test_a_batch_size_that_was_found_is_not_searched_for_again(asked: str, tmp_path: Path) -> None:
     """A sweep continues a job with the overrides of its grid."""
     run = run_in(tmp_path / "run", overrides=[*FIRST, "datamodule.batch_size=24"], size=48)
-    assert overrides_of(command_to_continue([*FIRST, asked, f"resume={run}"])) == [*FIRST, "datamodule.batch_size=24"]
+    assert read_overrides(command_to_continue([*FIRST, asked, f"resume={run}"])) == [*FIRST, "datamodule.batch_size=24"]

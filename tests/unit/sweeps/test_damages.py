@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def copy_of(whole: Path, place: Path) -> Iterator[Path]:
+def copied_to(whole: Path, place: Path) -> Iterator[Path]:
     """Of links, since nothing is written in place; removed again."""
     shutil.copytree(whole, place / "sweep", copy_function=os.link)
     yield place / "sweep"
@@ -58,7 +58,7 @@ def test_any_file_may_be_damaged(
     """Of the sweep itself, and of a job that has finished."""
     files = sorted(path for pattern in ("*", "*seed=0*/**/*") for path in whole.glob(pattern) if path.is_file())
     for name in [path.relative_to(whole) for path in files]:
-        with copy_of(whole, tmp_path) as folder:
+        with copied_to(whole, tmp_path) as folder:
             damage(folder / name, how)
             caplog.clear()
             capsys.readouterr()

@@ -10,10 +10,10 @@ from lockstep.trainer import batchnorm
 def test_one_value_a_channel_is_refused_as_on_one_process(process: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variance of one value is none: torch raises on one process, and so does each of several."""
     value = torch.tensor([1.0, 1.0, 1.0])
-    ours, theirs = (1, 0) if process == "the one with the value" else (0, 1)
-    monkeypatch.setattr(batchnorm, "_gather", lambda own: torch.stack([own, torch.stack([value, 0 * value, theirs * value])]))
+    current, other = (1, 0) if process == "the one with the value" else (0, 1)
+    monkeypatch.setattr(batchnorm, "_gather", lambda own: torch.stack([own, torch.stack([value, 0 * value, other * value])]))
     with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
-        batchnorm._batch_norm(torch.randn(ours, 3), None, None, training=True)
+        batchnorm._batch_norm(torch.randn(current, 3), None, None, training=True)
 
 
 def test_two_values_on_two_processes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:

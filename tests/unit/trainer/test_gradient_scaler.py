@@ -49,15 +49,15 @@ def scaled(run_dir: Path, *overrides: str, scale: float, extra: list[Callback], 
 @pytest.mark.parametrize("clip", [(), ("trainer.gradient_clip_val=0.01",)], ids=["as it is", "clipped"])
 def test_accumulated_and_clipped_gradients_are_those_of_full_precision(clip: tuple[str, ...], tmp_path: Path) -> None:
     options = (*SGD, *clip, "trainer.accumulate_grad_batches=2", "trainer.max_steps=1", "callbacks.best_checkpoint=null")
-    ours, theirs = Steps(), Steps()
-    scaled(tmp_path / "scaled", *options, scale=2.0**10, extra=[ours])
-    trained(tmp_path / "full", *options, extra=[theirs])
-    assert len(ours.weights) == len(theirs.weights) == 3  # a step of two batches
-    assert torch.equal(ours.weights[0], ours.weights[1])
-    difference = (ours.update(1) - theirs.update(1)).norm() / theirs.update(1).norm()
+    own, other = Steps(), Steps()
+    scaled(tmp_path / "scaled", *options, scale=2.0**10, extra=[own])
+    trained(tmp_path / "full", *options, extra=[other])
+    assert len(own.weights) == len(other.weights) == 3  # a step of two batches
+    assert torch.equal(own.weights[0], own.weights[1])
+    difference = (own.update(1) - other.update(1)).norm() / other.update(1).norm()
     assert 0 < difference < 5e-3  # of half precision's rounding
     if clip:
-        assert ours.update(1).norm() == pytest.approx(0.01, rel=1e-3)
+        assert own.update(1).norm() == pytest.approx(0.01, rel=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # before the first step that is not left out

@@ -1,4 +1,4 @@
-"""The lives of a run whose processes are ended and started again: what each has trained on, and where it waits for its end."""
+"""A run whose processes are ended and started again: what each has trained on, and where it waits for its end."""
 
 import json
 import os
@@ -27,7 +27,7 @@ FIXED = (
     "logger=csv",
     "test=false",
 )
-JOURNAL = "+callbacks.journal={_target_:lives.Journal}"
+JOURNAL = "+callbacks.journal={_target_:restarted_runs.Journal}"
 
 
 class Journal(Callback):
@@ -66,7 +66,7 @@ class Hold(Callback):
 
 def hold(world_size: int, epoch: int, batch: int) -> str:
     place = f"world_size:{world_size},epoch:{epoch},batch:{batch}"
-    return f"+callbacks.hold{world_size}={{_target_:lives.Hold,{place}}}"
+    return f"+callbacks.hold{world_size}={{_target_:restarted_runs.Hold,{place}}}"
 
 
 def held(run: Path, world_size: int) -> Path:
@@ -101,10 +101,10 @@ def status(run: Path) -> Any:
 
 def assert_same_training(run: Path, whole: Path) -> None:
     """Weights and optimizer up to rounding; in each step the same samples, by the last life that made it; each once an epoch."""
-    ours, theirs = last(run), last(whole)
-    assert ours["global_step"] == theirs["global_step"]
-    torch.testing.assert_close(ours["state_dict"], theirs["state_dict"], rtol=1e-10, atol=1e-10)
-    states = [one["optimizer_states"][0]["state"] for one in (ours, theirs)]
+    own, other = last(run), last(whole)
+    assert own["global_step"] == other["global_step"]
+    torch.testing.assert_close(own["state_dict"], other["state_dict"], rtol=1e-10, atol=1e-10)
+    states = [one["optimizer_states"][0]["state"] for one in (own, other)]
     torch.testing.assert_close(*states, rtol=1e-10, atol=1e-10)
     assert _samples(run) == _samples(whole)
     for epoch in {epoch for epoch, _ in _samples(run)}:
@@ -114,12 +114,12 @@ def assert_same_training(run: Path, whole: Path) -> None:
 
 def _samples(run: Path) -> dict[tuple[int, int], list[int]]:
     """By epoch and step."""
-    found: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+    result: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
     for line in journal(run):
-        found.setdefault((line["epoch"], line["step"]), []).append((line["began"], line["ids"]))
+        result.setdefault((line["epoch"], line["step"]), []).append((line["began"], line["ids"]))
     return {
         place: sorted(chain.from_iterable(ids for began, ids in shares if began == max(began for began, _ in shares)))
-        for place, shares in sorted(found.items())
+        for place, shares in sorted(result.items())
     }
 
 
