@@ -16,7 +16,7 @@ from lockstep import console
 from lockstep.config.overrides import check_single, null_groups_left_out, override_key, split_flags
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.imports import remove_empty_cache
-from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers, this_rank
+from lockstep.launchers.environment import SWEPT_KEYS, launcher, register_resolvers, this_rank
 from lockstep.launchers.outcome import classify_error
 from lockstep.launchers.rank import attach_to_parent, report_to_parent
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
@@ -30,6 +30,15 @@ register_resolvers()
 
 def start(main: Callable[[], Any]) -> None:
     """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
+    try:
+        _start(main)
+    except BaseException as error:
+        with contextlib.suppress(ConfigError):  # an environment that is none of a rank's
+            launcher().leave(error.code if isinstance(error, SystemExit) else ExitCode.FAILED)
+        raise
+
+
+def _start(main: Callable[[], Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
     try:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too

@@ -71,13 +71,20 @@ class Cluster:
     def run_id(self, rank: Rank) -> str:
         """Returns a name for the run that its ranks agree on and no other run has: by the process that has started them all."""
         parent = os.getppid()
-        return f"{self.name}-{platform.node()}-{parent}-{_start_time(parent)}"
+        return f"{self.name}-{platform.node()}-{parent}-{start_time(parent)}"
 
     def rendezvous(self) -> str | None:
         """Returns the name under which ranks that come later meet the others, None where they can't."""
 
-    def lightning_environment(self) -> Any:
-        """Returns the same for Lightning, which would guess wrong inside a job of one task."""
+    def attach(self) -> int | None:
+        """Called first in a rank of it. Returns a descriptor that can be read when what has started the rank has ended, for it to
+        end too; None where it need not."""
+
+    def leave(self, code: Any) -> None:
+        """Called last in a rank that ends by an exception: for who does not end the other ranks by itself."""
+
+    def lightning_environment(self, directory: Path) -> Any:
+        """Returns the same for Lightning, which would guess wrong inside a job of one task; `directory` is the run's."""
         from lightning.fabric.plugins.environments import LightningEnvironment
 
         return LightningEnvironment()
@@ -132,7 +139,10 @@ class Torchrun(Cluster):
     def rendezvous(self) -> str | None:
         return None if (name := os.environ["TORCHELASTIC_RUN_ID"]) == "none" else name
 
-    def lightning_environment(self) -> Any:
+    def attach(self) -> int | None:
+        return os.pidfd_open(os.getppid()) if hasattr(os, "pidfd_open") else None  # its store is in there
+
+    def lightning_environment(self, directory: Path) -> Any:
         from lightning.fabric.plugins.environments import TorchElasticEnvironment
 
         return TorchElasticEnvironment()
@@ -154,7 +164,7 @@ def queue() -> Cluster:
     return next((cluster for cluster in clusters() if cluster.job()), Cluster())
 
 
-def _start_time(pid: int) -> int:
+def start_time(pid: int) -> int:
     """Returns when a process began, in clock ticks since boot; 0 where there is no /proc."""
     try:
         return int(stat(pid)[19])

@@ -14,20 +14,20 @@ from pathlib import Path
 
 from lockstep.atomic_files import write_json
 from lockstep.errors import ConfigError
-from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, this_rank
+from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, launcher, this_rank
 from lockstep.launchers.outcome import Outcome
 
 
 def attach_to_parent() -> bool:
-    """Kills this process group when the one that started it is gone, kill -9 included: a rank follows its parent or
-    torchrun, a sweep's job the sweep. Does nothing in a process that a person has started.
+    """Kills this process group when the one that started it is gone, kill -9 included: a rank follows its parent or who else has
+    started it, a sweep's job the sweep. Does nothing in a process that a person has started.
 
     Returns whether a parent or a sweep of this program has started it.
     """
     own, swept = (_lifeline(name) for name in (PARENT_PIPE, SWEEP_PIPE))
     os.environ.pop(SWEEP_PIPE, None)  # what a job starts can't read it
     pipe = swept if own is None else own
-    descriptor = _torchrun() if pipe is None else pipe
+    descriptor = launcher().attach() if pipe is None else pipe
     if descriptor is not None:
         threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
     return pipe is not None
@@ -42,13 +42,6 @@ def _lifeline(name: str) -> int | None:
         if stat.S_ISFIFO(os.fstat(int(given)).st_mode):
             return int(given)
     raise ConfigError(f"{name}={given}: is left over from a run that has ended; accepted is an environment without it")
-
-
-def _torchrun() -> int | None:
-    """Returns a descriptor that can be read when torchrun has ended. A rank that comes to this too late can't reach its store."""
-    if not {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"} <= os.environ.keys() or not hasattr(os, "pidfd_open"):
-        return None
-    return os.pidfd_open(os.getppid())
 
 
 def _die_with(descriptor: int) -> None:

@@ -86,7 +86,7 @@ def _check_launch(plan: Plan) -> None:
     rank = this_rank()
     if rank is None and plan.num_nodes > 1:
         raise config_error(
-            "trainer.num_nodes", plan.num_nodes, "several nodes are started by srun or torchrun; accepted here is 1"
+            "trainer.num_nodes", plan.num_nodes, "torchrun, say, starts the processes of several nodes; accepted here is 1"
         )
     if rank is not None and rank.world_size != plan.world_size:
         raise ConfigError(

@@ -1,6 +1,7 @@
 """What the arguments of a trainer, its strategy and the strategies of this package accept, and what does not go together."""
 
 import datetime
+from importlib import import_module
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -24,6 +25,10 @@ def _is_duration(value: object) -> bool:
         return False
 
 
+def _is_backend(name: Any) -> bool:
+    return name in ("nccl", "gloo") or import_module("torch.distributed").is_backend_available(str(name))
+
+
 UNENDING = Rule("accepted is an integer of at least 1, or -1 for no limit", lambda v: is_int(v) and (v >= 1 or v == -1))
 AMOUNT = Rule(
     "accepted is a number of batches of at least 1, or a fraction above 0.0 and up to 1.0",
@@ -33,6 +38,7 @@ LIMIT = Rule(
     "accepted is a number of batches, or a fraction between 0.0 and 1.0",
     lambda v: (is_int(v) and v >= 0) or (isinstance(v, float) and 0 <= v <= 1),
 )
+BACKEND = Rule("accepted is nccl, gloo, another one that this torch was built with", _is_backend)
 PRECISIONS = ("32-true", "32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true", "64", 16, 32, 64)
 GRADIENT_SCALER = (16, "16-mixed")  # the precisions in which gradients are scaled
 
@@ -57,7 +63,7 @@ RULES = {
         "num_sanity_val_steps": integer(-1).or_null(),
         "deterministic": one_of(True, False, "warn"),
         "benchmark": YES_NO.or_null(),
-        "strategy.process_group_backend": one_of("nccl", "gloo").or_null(),
+        "strategy.process_group_backend": BACKEND.or_null(),
         "strategy.timeout": number(1, 10**7),
     },
     "DDP": {

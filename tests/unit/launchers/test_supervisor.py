@@ -239,7 +239,7 @@ time.sleep(60)
 """
 AGENT = """
 import os, subprocess, sys
-environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "0"}
+environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment, start_new_session=True)
 os.wait()
 """

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import DictConfig
 from refusals import changed, refusal, validate
 
@@ -29,3 +30,12 @@ ON_CPU = {"trainer.accelerator": "cpu"}
 def test_what_several_processes_can_not_do_is_refused(changes: dict[str, Any], message: str, shipped: DictConfig) -> None:
     validate(changed(shipped, **ON_CPU, **changes))
     assert refusal(changed(shipped, **{"trainer.devices": 2})).startswith(message)
+
+
+def test_another_backend_is_accepted_where_torch_has_it(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = changed(shipped, **ON_CPU, **{"trainer.devices": 2, "trainer.strategy.process_group_backend": "mpi"})
+    if not torch.distributed.is_mpi_available():
+        words = "accepted is nccl, gloo, another one that this torch was built with, or null"
+        assert refusal(cfg) == f"trainer.strategy.process_group_backend=mpi: {words}"
+    monkeypatch.setattr("torch.distributed.is_backend_available", lambda name: name == "mpi")
+    validate(cfg)
