@@ -1,6 +1,6 @@
 """One run, from the config to its record:  python train.py [GROUP=OPTION ...] [key=value ...]"""
 
-import lockstep.launchers.stop_at_once  # noqa: F401
+import lockstep.launchers.begin  # noqa: F401
 
 # isort: split
 import hydra

@@ -6,6 +6,9 @@
 The result is kept as RUN_DIR/evaluations/ID/metrics.json.
 """
 
+import lockstep.launchers.begin  # noqa: F401
+
+# isort: split
 import argparse
 import logging
 import re

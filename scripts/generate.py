@@ -7,6 +7,9 @@ It ends after LENGTH tokens or with the document. The same seed gives the same t
 model was trained on: a token sees at most so many back.
 """
 
+import lockstep.launchers.begin  # noqa: F401
+
+# isort: split
 import argparse
 import itertools
 import sys

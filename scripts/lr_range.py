@@ -15,6 +15,9 @@ the rate at which the loss falls fastest. That holds for this global batch, and 
 No checkpoint is saved, and nothing that was trained is kept.
 """
 
+import lockstep.launchers.begin  # noqa: F401
+
+# isort: split
 import argparse
 import logging
 import sys

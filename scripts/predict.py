@@ -7,6 +7,9 @@ An INPUT is an image or a folder, which is searched through. Images become the s
 that can't be read is named, the others are predicted, and the exit code is 1. FILE is replaced when all is predicted.
 """
 
+import lockstep.launchers.begin  # noqa: F401
+
+# isort: split
 import argparse
 import contextlib
 import csv

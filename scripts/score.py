@@ -9,6 +9,9 @@
 The samples are those of the run's training split, not augmented; another seed splits otherwise.
 """
 
+import lockstep.launchers.begin  # noqa: F401
+
+# isort: split
 import argparse
 from pathlib import Path
 from typing import Any

@@ -227,14 +227,12 @@ def test_a_rank_that_fails_before_its_run_tells_its_parent_why(tmp_path: Path, m
 
 
 def test_a_request_to_stop_before_the_program_has_its_modules_ends_it_at_once() -> None:
-    text = "import lockstep.launchers.stop_at_once as first, os, signal, sys\nassert 'lockstep.cli' not in sys.modules\n"
+    text = "import lockstep.launchers.begin as first, os, signal, sys\nassert 'lockstep.cli' not in sys.modules\n"
     text += "signal.raise_signal(signal.SIGTERM)"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (75, "Stopped before anything had begun. The same command starts it.\n")
     lines = (ROOT / "train.py").read_text().splitlines()
-    assert next(line for line in lines if line.startswith(("import ", "from "))).startswith(
-        "import lockstep.launchers.stop_at_once"
-    )
+    assert next(line for line in lines if line.startswith(("import ", "from "))).startswith("import lockstep.launchers.begin")
 
 
 @pytest.mark.usefixtures("_full_errors")

@@ -3,13 +3,12 @@
 import functools
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from lockstep.places import config_file
 
 
 @functools.cache
 def read_settings() -> dict[str, Any]:
-    """Returns its content. It is read once: a working directory may go."""
-    content: Any = OmegaConf.to_container(OmegaConf.load(config_file("launchers.yaml")))
-    return content
+    """Returns its content. It is read once: a working directory may go; and by YAML alone, which imports in a moment."""
+    return yaml.safe_load(config_file("launchers.yaml").read_bytes())

@@ -82,7 +82,7 @@ def test_one_server_serves_all_of_one_environment(start: Start, servers: ImportS
     own = (0, f"{os.getpid()}\n")
     assert wait_for_end(start(text, **env)) == own
     first = pids(servers)
-    assert wait_for_end(start(text, **env, CUDA_VISIBLE_DEVICES="1", RANK="1")) == own
+    assert wait_for_end(start(text, **env, CUDA_VISIBLE_DEVICES="1", RANK="1", HYDRA_FULL_ERROR="1")) == own
     assert pids(servers) == first
     assert wait_for_end(start(text, **env | {"OMP_NUM_THREADS": "2"})) == own  # read when libraries are loaded
     both = pids(servers)

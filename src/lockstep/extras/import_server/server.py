@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import sysconfig
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -90,7 +91,7 @@ def give_server(imports: Imports) -> None:
         _end_with_parent()
         requests.close()
         nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (1, 2):  # whoever reads what this process prints sees its end
+        for descriptor in (0, 1, 2):  # whoever reads what this process prints sees its end
             os.dup2(nowhere, descriptor)
         serve(other_end, imports)
     other_end.close()
@@ -142,9 +143,9 @@ def _fork_for_parent() -> int:
 
 
 def _become(request: Request, imports: Imports, given: list[int], channel: socket.socket) -> NoReturn:
-    """Runs in the new process: makes it what `python ARGUMENTS` is when its script begins, runs that, and exits as it would."""
-    code = 1
-    try:
+    """Runs in the new process, the one that was asked for."""
+
+    def prepare() -> None:
         os.setsid()
         if channel.recv(8) != b"go":
             os._exit(0)  # who asked for it has gone, or has given up
@@ -154,15 +155,29 @@ def _become(request: Request, imports: Imports, given: list[int], channel: socke
             os.dup2(descriptor, number)
             os.close(descriptor)
         os.set_inheritable(lifeline, False)
-        os.environ.clear()
-        os.environ.update(request.environment | imports.environment | {request.lifeline: str(lifeline)})
+        set_environment(request.environment | imports.environment | {request.lifeline: str(lifeline)})
         if request.lifeline == SWEEP_PIPE:  # a job may start ranks
             give_server(imports)
         os.sched_setaffinity(0, request.cores)
-        os.chdir(request.cwd)
-        set_title(shlex.join([sys.executable, *request.arguments]))
+
+    become(request.arguments, request.cwd, prepare)
+
+
+def set_environment(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def become(arguments: list[str], cwd: str, prepare: Callable[[], None]) -> NoReturn:
+    """Runs in a forked process, which has its streams and its environment from `prepare`: makes it what `python ARGUMENTS` is
+    when its script begins, runs that, and exits as it would."""
+    code = 1
+    try:
+        prepare()
+        os.chdir(cwd)
+        set_title(shlex.join([sys.executable, *arguments]))
         _as_if_imported_here()
-        code = run_as_main(request.arguments)
+        code = run_as_main(arguments)
     except BaseException as error:
         show_uncaught(error)
     if code == -signal.SIGINT:
