@@ -52,8 +52,9 @@ class Extra:
 def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            yield ast.unparse(target), ast.literal_eval(node.value)
+            target = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            if target != "FORMER_NAMES":
+                yield target, ast.literal_eval(node.value)
 
 
 def extras() -> dict[str, Extra]:
