@@ -40,3 +40,14 @@ def test_each_job_of_a_sweep_searches_for_itself(tmp_path: Path) -> None:
     refused = python(*sweep, "datamodule.batch_size=auto", cwd=tmp_path)
     assert refused.returncode == 2
     assert "datamodule.batch_size=auto: a CPU has no memory of its own to fill" in refused.stderr
+
+
+def test_what_does_not_fit_of_a_global_batch_is_accumulated(tmp_path: Path) -> None:
+    """Of 24 samples each of two processes has 12, in parts of 3, the largest of its divisors that fits."""
+    limit = ("datamodule.batch_size=auto", "datamodule.global_batch_size=24", f"memory_per_process={3.5 * GIB_PER_SAMPLE}")
+    done = train(*OPTIONS, *limit, "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "=auto: 3 per process, 4 accumulated; 4 do not fit; of 1.75 GiB of memory each" in done.stdout
+    record = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    sizes = [record[name] for name in ("batch_size", "accumulate_grad_batches", "global_batch_size", "samples_trained", "steps")]
+    assert sizes == [3, 4, 24, 24, 1]

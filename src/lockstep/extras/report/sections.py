@@ -8,7 +8,7 @@ from lockstep.extras.report.estimates import estimate
 from lockstep.extras.report.goodput import Goodput
 from lockstep.extras.report.measurements import Measurement, Measurements
 from lockstep.extras.report.page import Block
-from lockstep.extras.report.series import KEPT, Point, Series, common_target, first_time, grouped, metric_change
+from lockstep.extras.report.series import KEPT, STRONG, Point, Series, common_target, first_time, grouped, metric_change
 
 
 def scaling(analysis: Analysis) -> Iterator[Block]:
@@ -59,6 +59,7 @@ def _overview(measured: Measurements) -> str:
 def _table(series: Series, goodput: Goodput, measured: Measurements, chosen: Point | None) -> Block:
     columns = ["devices", "best lr", f"{measured.metric} at it", "its change", "samples/s", "speed-up", "efficiency"]
     more = [] if goodput.is_throughput else ["worth of a sample", "goodput"]
+    batch = [] if series.kind == STRONG else ["global batch"]  # which the heading has
     rows = [
         [
             f"{point.devices}{' (taken)' if point is chosen else ''}",
@@ -71,12 +72,12 @@ def _table(series: Series, goodput: Goodput, measured: Measurements, chosen: Poi
             *([f"{goodput.efficiency[point.devices]:.2f}", f"{goodput.speedup(point):.2f}"] if more else []),
             f"{point.step_seconds.scaled(1000):.3g}",
             f"{point.hours:.3g}",
-            str(point.global_batch),
+            *([str(point.global_batch)] if batch else []),
             str(len(point.rows)),
         ]
         for point in series.points
     ]
-    return {"columns": [*columns, *more, "ms per step", "device-hours a job", "global batch", "jobs"], "table": rows}
+    return {"columns": [*columns, *more, "ms per step", "device-hours a job", *batch, "jobs"], "table": rows}
 
 
 def time_to_target(analysis: Analysis) -> Iterator[Block]:
