@@ -1,16 +1,20 @@
 """deploy/: what it names is there, and what it starts is accepted. Neither containers nor Kubernetes are run here."""
 
+import copy
 import re
+import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from torch.distributed.run import parse_args
 
 from lockstep.config.checks import check
 from lockstep.config.plan import Plan
+from lockstep.errors import ExitCode
 from lockstep.runs.composition import CONF, compose
 
 ROOT = CONF.parent
@@ -19,6 +23,14 @@ JOB: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "pytorchjob.yaml").read_
 REPLICAS = JOB["spec"]["pytorchReplicaSpecs"]
 POD = REPLICAS["Master"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
+ONE_NODE: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "job.yaml").read_text())
+ONE_POD = ONE_NODE["spec"]["template"]["spec"]
+(TRAIN,) = ONE_POD["containers"]
+TEMPLATE = REPLICAS["Master"]["template"]
+MANIFESTS = {  # an operator's own kind is none of Kubernetes', but its pods are
+    "job.yaml": ONE_NODE,
+    "pods of pytorchjob.yaml": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"} | TEMPLATE["metadata"], "spec": POD},
+}
 
 
 def instructions(name: str) -> list[str]:
@@ -79,7 +91,52 @@ def test_a_pod_that_is_started_again_finds_its_run() -> None:
     assert [replica["restartPolicy"] for replica in REPLICAS.values()] == ["OnFailure"] * len(REPLICAS)
 
 
-@pytest.mark.parametrize("name", ["Containerfile", "pytorchjob.yaml"])
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_kubernetes_schemas_accept_it_and_no_other_key(name: str) -> None:
+    kubernetes_validate.validate(MANIFESTS[name], "1.37", strict=True)
+    changed = copy.deepcopy(MANIFESTS[name])
+    (changed["spec"].get("template") or changed)["spec"]["containers"][0]["comand"] = ["true"]
+    with pytest.raises(kubernetes_validate.ValidationError, match="comand"):
+        kubernetes_validate.validate(changed, "1.37", strict=True)
+
+
+def test_the_job_of_one_node_is_one_that_train_py_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
+    cfg = compose(*(one.replace("/runs/data", str(tmp_path)) for one in TRAIN["args"]))
+    check(cfg)
+    assert Plan.from_config(cfg).world_size == int(TRAIN["resources"]["limits"]["nvidia.com/gpu"]) == 4
+    assert cfg.guards.preemption.deadline < ONE_POD["terminationGracePeriodSeconds"]
+
+
+def test_a_preempted_job_is_not_a_failed_one_and_a_refused_one_is_not_tried_again() -> None:
+    rules = {
+        rule["action"]: rule["onExitCodes"] for rule in ONE_NODE["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in rule
+    }
+    assert {action: codes["values"] for action, codes in rules.items()} == {
+        "FailJob": [ExitCode.REFUSED],
+        "Ignore": [ExitCode.PREEMPTED],
+    }
+    assert {codes["containerName"] for codes in rules.values()} == {TRAIN["name"]}
+
+
+def test_a_pod_in_the_place_of_another_goes_on_with_its_run(tmp_path: Path) -> None:
+    """Its script, with a program that prints its arguments in the place of Python."""
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$*"\nexit 75\n')
+    (tmp_path / "python").chmod(0o755)
+    run = tmp_path / "run"
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "RUN": str(run), "PROGRAM": "train.py"}
+
+    def started() -> tuple[int, str]:
+        done = subprocess.run([*TRAIN["command"], "seed=1", "a='b c'"], env=env, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert started() == (75, f"train.py hydra.run.dir={run} seed=1 a='b c'\n")
+    run.mkdir()
+    (run / "run.json").touch()
+    assert started() == (75, f"train.py resume={run}\n")
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "job.yaml", "pytorchjob.yaml"])
 def test_each_file_says_that_it_was_not_run(name: str) -> None:
     head = (ROOT / "deploy" / name).read_text().partition("\n\n")[0]
     assert "Not run here" in head
