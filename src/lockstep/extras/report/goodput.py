@@ -79,9 +79,7 @@ def _first_samples(row: Measurement, target: float, maximize: bool) -> float | N
     values: Sequence[float] = [sign * value for _, value, _ in row.history]
     epochs = [epoch for _, _, epoch in row.history]
     at = next((i for i, value in enumerate(values) if value >= sign * target), None)
-    if at is None:
-        return None
-    if at == 0:
-        return epochs[0] * size
+    if not at:
+        return None if at is None else epochs[0] * size
     before = max(values[:at])
     return size * (epochs[at - 1] + (epochs[at] - epochs[at - 1]) * (sign * target - before) / (values[at] - before))
