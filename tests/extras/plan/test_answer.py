@@ -4,8 +4,9 @@ import numpy
 import pytest
 from planted_answers import Quadratic
 
-from lockstep.extras.plan.answer import STATISTICS, critical_batches, make_plan, sentence
+from lockstep.extras.plan.answer import STATISTICS, THROUGHPUT, make_plan, sentence
 from lockstep.extras.plan.branches import Branches, explore
+from lockstep.extras.plan.critical import critical_batches, criticals
 from lockstep.extras.report.step_model import Fit, StepModel, Timing, fit
 
 BATCH = 32
@@ -82,10 +83,14 @@ def test_the_sentence_has_the_choice_its_interval_its_price_and_the_next_count()
     plan = make_plan(branches(noise=512), timed(StepModel(fixed=1e-3, per_sample=1e-3, transfer=0.03)), COUNTS, BATCH)
     said = sentence(plan, BATCH, 0.114)
     assert plan.chosen is not None
+    assert plan.target is not None
+    assert plan.critical is not None
     assert said.startswith(f"Take {plan.chosen.devices} device")
     assert f"global batch {plan.chosen.multiple * BATCH}, lr " in said
-    assert " as fast to the same loss as 1 device with batch 32, at " in said
-    assert "x the device-hours" in said
+    assert f" as fast to val/loss {plan.target:.3g} as 1 device with batch 32, at " in said
+    low, high = plan.chosen.cost.bounds
+    assert f"{plan.chosen.cost.mean:.2f}x ({low:.2f}x to {high:.2f}x) the device-hours, limited by {plan.chosen.limit}." in said
+    assert f"The critical batch is {plan.critical.words(BATCH)}." in said
     assert said.endswith("It cost 11% of one training.")
 
 
@@ -116,6 +121,36 @@ def test_it_says_when_nothing_can_be_said(flat: bool, fitted: bool, words: str) 
 def test_the_same_measurements_give_the_same_answer() -> None:
     first, second = (make_plan(branches(noise=512), timed(FAST_LINK), COUNTS, BATCH) for _ in range(2))
     assert first == second
+
+
+def test_a_critical_batch_beyond_what_was_tried_is_above_it_and_no_number() -> None:
+    planted = 2.5129 * 16384 / BATCH
+    known = branches(noise=16384, largest=8)
+    for found in criticals(known).values():
+        assert found.is_above
+        assert found.tried == 8 < planted
+        assert found.bounds[1] == float("inf")
+        assert found.words(BATCH) == "above 256, the largest that was tried"
+    rows = critical_batches(known, BATCH)
+    assert [(row["critical_batch"], row["critical_interval"], row["critical_above"]) for row in rows] == [(None, None, 256)] * 2
+    assert "The critical batch is above 256" in sentence(make_plan(known, timed(FAST_LINK), COUNTS, BATCH), BATCH, 0.1)
+
+
+def test_a_critical_batch_within_what_was_tried_has_an_interval_that_holds_it() -> None:
+    (found, _) = criticals(branches(noise=64)).values()
+    low, high = found.bounds
+    assert not found.is_above
+    assert low < found.value < high < found.tried
+    assert 1 / 1.3 < found.value * BATCH / (2.5129 * 64) < 1.3
+
+
+def test_a_target_that_the_training_reaches_is_named_and_what_is_least_certain() -> None:
+    plan = make_plan(branches(noise=512), timed(FAST_LINK, 0.1), COUNTS, BATCH, target=0.123)
+    assert "to val/acc 0.123 as" in sentence(plan, BATCH, 0.1, "val/acc")
+    assert plan.candidates[-1].least_certain in (STATISTICS, THROUGHPUT)
+    assert plan.candidates[0].seconds.mean == pytest.approx(1e-3 + 1e-3 / BATCH, rel=0.2)
+    unsure = make_plan(branches(noise=512), timed(FAST_LINK, 0.8), COUNTS, BATCH)
+    assert "too uncertain, by their throughput most" in sentence(unsure, BATCH, 0.1)
 
 
 def test_the_power_of_the_rate_is_that_of_the_batches_that_were_measured() -> None:

@@ -48,6 +48,7 @@ def test_a_plan_killed_at_several_moments_says_what_an_undisturbed_one_would(tmp
     assert done.returncode == 0, done.stdout + done.stderr
     plan = planned(tmp_path)
     assert plan["answer"].startswith("Take ")
+    assert f" as fast to val/loss {plan['target']:.3g} as 1 device with batch 16, at " in plan["answer"]
     assert f"Follow it: {' '.join(plan['overrides'])}" in done.stdout
     assert {one["is_measured"] for one in plan["candidates"] if one["devices"] == 8} == {False}
     assert plan["samples"]["measured"] <= 0.2 * plan["samples"]["training"]
@@ -99,6 +100,8 @@ def test_a_plan_from_the_checkpoints_of_a_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     plan = planned(tmp_path)
     assert plan["answer"] in done.stdout
+    reached = json.loads((tmp_path / "run" / "metrics.json").read_text())["metrics"]["val/loss"]
+    assert plan["target"] in (None, pytest.approx(reached))  # None: nothing can be said
     assert plan["batch"] == 16
     assert [row["samples"] for row in plan["critical_batches"]] == [1280, 2560]  # epochs of whole batches
     assert all(len(branch["losses"]) >= 5 for branch in plan["branches"])

@@ -4,6 +4,7 @@ sweep.py           which jobs a plan is made of (`python train.py -m sweep=plan`
 training.py        the overrides that make them
 callback.py        the losses of a branch at given numbers of samples
 branches.py        which branches to try, and what their losses say of the batch
+critical.py        the critical batch at a checkpoint, with its interval, or what it is above
 answer.py          goodput, the choice, and the sentence that says it
 record.py          plan.json; report_section.py makes a page of it
 """

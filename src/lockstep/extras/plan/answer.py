@@ -2,32 +2,34 @@
 arXiv:2008.12260)."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy
 
-from lockstep.extras.plan.branches import Branches, best_rate, critical_batch, direct_critical, efficiencies
+from lockstep.extras.plan.branches import Branches, best_rate
+from lockstep.extras.plan.critical import Critical, criticals
 from lockstep.extras.report.choice import WORTH
 from lockstep.extras.report.estimates import Estimate
 from lockstep.extras.report.step_model import Fit, StepModel, Workload
 
-_DRAWS = 200  # of the bootstrap
 _WIDEST = 2.0  # a speed-up whose interval's ends differ by a larger factor is not chosen
-STATISTICS = "statistics"
+STATISTICS, THROUGHPUT = "statistics", "throughput"
 
 
 @dataclass(frozen=True)
 class Candidate:
     """speedup: of the time to the same loss, over the fewest devices with the smallest batch; cost: the device-hours over those;
-    limit: what keeps the speed-up from being the number of devices; is_measured: whether its count of devices was timed."""
+    seconds: for what a sample is worth in the smallest batch; limit: what keeps the speed-up from being the number of devices;
+    errors: standard ones of the speed-up's logarithm, by their cause; is_measured: whether its count of devices was timed."""
 
     devices: int
     multiple: int
     speedup: Estimate
     cost: Estimate
+    seconds: Estimate
     limit: str
+    errors: Mapping[str, float]
     is_measured: bool
 
     @property
@@ -35,16 +37,23 @@ class Candidate:
         low, high = self.speedup.bounds
         return high <= _WIDEST * low
 
+    @property
+    def least_certain(self) -> str:
+        """The cause of the larger error."""
+        return max(self.errors, key=lambda cause: self.errors[cause])
+
 
 @dataclass(frozen=True)
 class Plan:
     """candidates: all of them; front: those that no other beats in both speed and cost; chosen: None where nothing can be said,
-    for the reason `why_not`."""
+    for the reason `why_not`. target: the loss to which it is so fast; critical: what is known of the critical batch there."""
 
     candidates: tuple[Candidate, ...] = ()
     chosen: Candidate | None = None
     rate: float | None = None
     why_not: str | None = None
+    target: float | None = None
+    critical: Critical | None = field(default=None, compare=False)
 
     @property
     def front(self) -> list[Candidate]:
@@ -66,40 +75,36 @@ def _fastest(candidates: Sequence[Candidate]) -> Candidate:
     return max(candidates, key=lambda one: one.speedup.mean)
 
 
-def make_plan(known: Branches, fit: Fit | None, counts: Sequence[int], batch: int, seed: int = 0) -> Plan:
-    """`batch` is the smallest one; `counts` are the devices to choose from, the fewest first."""
+def make_plan(
+    known: Branches, fit: Fit | None, counts: Sequence[int], batch: int, seed: int = 0, target: float | None = None
+) -> Plan:
+    """`batch` is the smallest one; `counts` are the devices to choose from, the fewest first. `target` is a loss that the
+    training is known to reach; where there is none, it is what branches have reached."""
     if fit is None:
         return Plan(why_not="the throughput was not measured on two counts of devices")
-    criticals = _criticals(known, seed)
-    if criticals is None:
+    found = criticals(known, seed)
+    if not found:
         return Plan(
             why_not="over a branch the loss falls by hardly more than it scatters; a larger plan.budget makes branches longer"
         )
-    multiples = sorted({multiple for start in known.starts for multiple in known.multiples(start)})
-    pairs = [(n, multiple) for n in counts for multiple in multiples if (multiple * batch) % n == 0]
-    candidates = tuple(_candidate(fit, counts[0], n, batch, multiple, criticals, seed) for n, multiple in pairs)
+    last = max(found)
+    values = numpy.array([found[last].value, *(draw for one in found.values() for draw in one.draws)])
+    pairs = [(n, multiple) for n in counts for multiple in known.multiples(last) if (multiple * batch) % n == 0]
+    candidates = tuple(_candidate(fit, counts[0], n, batch, multiple, values, seed) for n, multiple in pairs)
     sure = [one for one in candidates if one.is_sure]
     if all((one.devices, one.multiple) == (counts[0], 1) for one in sure):
-        return Plan(candidates, why_not="the speed-ups are too uncertain; a larger plan.budget makes them surer")
+        least = max(candidates, key=lambda one: sum(one.errors.values())).least_certain
+        words = f"the speed-ups are too uncertain, by their {least} most; a larger plan.budget makes them surer"
+        return Plan(candidates, why_not=words, critical=found[last])
     chosen = _choose(sure, counts)
-    return Plan(candidates, chosen, rate_at(known, chosen.multiple))
+    goal = known.lowest(last) if target is None else target
+    return Plan(candidates, chosen, rate_at(known, chosen.multiple), target=goal, critical=found[last])
 
 
 def rate_at(known: Branches, multiple: int) -> float:
     """The geometric mean of the best rates at the checkpoints."""
     rates = [best_rate(known.worths(start).at(multiple))[0] for start in known.starts if multiple in known.multiples(start)]
     return math.exp(sum(map(math.log, rates)) / len(rates))
-
-
-def _criticals(known: Branches, seed: int) -> numpy.ndarray | None:
-    """Critical batches in multiples of the smallest: the last checkpoint's, then draws over all checkpoints and the noise."""
-    usable = [start for start in known.starts if math.isfinite(critical_batch(known, start))]
-    if not usable:
-        return None
-    generator, spread = numpy.random.default_rng(seed), known.spread
-    chosen = [int(start) for start in generator.choice(usable, _DRAWS)]
-    draws = [critical_batch(known.perturbed(generator, spread, start), start) for start in chosen]
-    return numpy.array([critical_batch(known, usable[-1]), *(draw for draw in draws if math.isfinite(draw))])
 
 
 def _candidate(fit: Fit, fewest: int, devices: int, batch: int, multiple: int, criticals: numpy.ndarray, seed: int) -> Candidate:
@@ -110,21 +115,28 @@ def _candidate(fit: Fit, fewest: int, devices: int, batch: int, multiple: int, c
 
     throughput = fit.predict(faster)
     kept = (1 + 1 / criticals) / (1 + multiple / criticals)
-    speedups = (
-        throughput.mean * kept[1:] * numpy.exp(_sigma(throughput) * numpy.random.default_rng(seed).normal(size=len(kept) - 1))
-    )
-    mean = float(throughput.mean * kept[0])
-    low, high = (float(end) for end in numpy.quantile(speedups, [0.025, 0.975]))
-    ratio = devices / fewest
+    errors = {THROUGHPUT: _sigma(throughput), STATISTICS: float(numpy.std(numpy.log(kept)))}
+    ratio, speedup = devices / fewest, _scattered(throughput, kept, seed)
     is_statistical = -math.log(kept[0]) > max(0.0, math.log(ratio / throughput.mean))
+    low, high = speedup.bounds
     return Candidate(
         devices=devices,
         multiple=multiple,
-        speedup=Estimate(mean, (min(low, mean), max(high, mean))),
-        cost=Estimate(ratio / mean, (ratio / max(high, mean), ratio / min(low, mean))),
+        speedup=speedup,
+        cost=Estimate(ratio / speedup.mean, (ratio / high, ratio / low)),
+        seconds=_scattered(fit.predict(lambda step: 1 / work.throughput(step, devices)), 1 / kept, seed),
         limit=STATISTICS if is_statistical else work.limit(fit.model, devices),
+        errors=errors,
         is_measured=devices in fit.counts,
     )
+
+
+def _scattered(estimate: Estimate, factors: numpy.ndarray, seed: int) -> Estimate:
+    """The estimate times the first factor, with what both its own error and the other factors' scatter make of it."""
+    noise = numpy.exp(_sigma(estimate) * numpy.random.default_rng(seed).normal(size=len(factors) - 1))
+    mean = float(estimate.mean * factors[0])
+    low, high = (float(end) for end in numpy.quantile(estimate.mean * factors[1:] * noise, [0.025, 0.975]))
+    return Estimate(mean, (min(low, mean), max(high, mean)))
 
 
 def _sigma(estimate: Estimate) -> float:
@@ -145,52 +157,31 @@ def _choose(candidates: Sequence[Candidate], counts: Sequence[int]) -> Candidate
     return best
 
 
-def critical_batches(known: Branches, batch: int) -> list[dict[str, Any]]:
-    """By checkpoint: the batch that needs twice the samples, the largest one that keeps up, efficiencies and best rates."""
-    rows = []
-    for start in known.starts:
-        multiples = known.multiples(start)
-        rates = {multiple * batch: best_rate(known.worths(start).at(multiple))[0] for multiple in multiples}
-        critical = critical_batch(known, start)
-        rows.append(
-            {
-                "samples": start,
-                "critical_batch": critical * batch if math.isfinite(critical) else None,
-                "largest_that_keeps_up": direct_critical(known, start) * batch,
-                "efficiency": {multiple * batch: value for multiple, value in efficiencies(known, start).items()},
-                "best_rate": rates,
-                "power_of_the_rate": _power(rates),
-            }
-        )
-    return rows
-
-
-def _power(rates: dict[int, float]) -> float | None:
-    """With which power of the batch the best rate grows, over the batches that were measured."""
-    if len(rates) < 2:
-        return None
-    return float(numpy.polyfit(numpy.log([*rates]), numpy.log([*rates.values()]), 1)[0])
-
-
-def sentence(plan: Plan, batch: int, cost: float) -> str:
+def sentence(plan: Plan, batch: int, cost: float, monitor: str = "val/loss") -> str:
     """The answer. `cost`: of all that was run, in trainings."""
     spent = f"It cost {cost:.0%} of one training."
+    critical = "" if plan.critical is None else f" The critical batch is {plan.critical.words(batch)}."
     chosen = plan.chosen
     if chosen is None or plan.rate is None:
-        return f"Nothing can be said: {plan.why_not}. {spent}"
+        return f"Nothing can be said: {plan.why_not}.{critical} {spent}"
     fewest = _devices(min(one.devices for one in plan.candidates))
+    goal = "the same loss" if plan.target is None else f"{monitor} {plan.target:.3g}"
     what = (
         f"Take {_devices(chosen.devices)}, global batch {chosen.multiple * batch}, lr {plan.rate:.2g}: {_fast(chosen)} as fast "
-        f"to the same loss as {fewest} with batch {batch}, at {chosen.cost.mean:.2f}x the device-hours."
+        f"to {goal} as {fewest} with batch {batch}, at {_times(chosen.cost)} the device-hours, limited by {chosen.limit}."
     )
     if (more := plan.next_larger) is not None:
-        what += f" {_devices(more.devices)} would be {_fast(more)} at {more.cost.mean:.2f}x the cost."
-    return f"{what} {spent}"
+        what += f" {_devices(more.devices)} would be {_fast(more)} at {_times(more.cost)} the cost, limited by {more.limit}."
+    return f"{what}{critical} {spent}"
 
 
 def _fast(one: Candidate) -> str:
-    low, high = one.speedup.bounds
-    return f"{one.speedup.mean:.2g}x ({low:.2g}x to {high:.2g}x{'' if one.is_measured else ', by the fitted model'})"
+    return _times(one.speedup, "" if one.is_measured else ", by the fitted model")
+
+
+def _times(value: Estimate, how: str = "") -> str:
+    low, high = value.bounds
+    return f"{value.mean:.2f}x ({low:.2f}x to {high:.2f}x{how})"
 
 
 def _devices(count: int) -> str:

@@ -68,6 +68,10 @@ class Branches:
     def multiples(self, start: int) -> list[int]:
         return sorted({one.multiple for one in self.curves if one.start == start and math.isfinite(sum(self.curves[one]))})
 
+    def lowest(self, start: int) -> float:
+        """The loss to which the smallest batch has come at its best rate."""
+        return min(curve[-1] for one, curve in self.curves.items() if one.start == start and one.multiple == 1)
+
     def logs(self, start: int) -> dict[Branch, Array]:
         """The logarithms of the losses of the branches that have not diverged."""
         own = {one: curve for one, curve in self.curves.items() if one.start == start}

@@ -36,13 +36,15 @@ def _blocks(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _choices(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"heading": "What it was chosen from"}
     yield {"picture": "front", "alt": "Speed-up over cost, with the Pareto front", "draw": lambda: draw_front(plan)}
-    columns = ["devices", "global batch", "speed-up", "device-hours", "limited by", "throughput"]
+    columns = ["devices", "global batch", "speed-up", "device-hours", "seconds", "limited by", "least certain", "throughput"]
     rows = [one for one in plan["candidates"] if one["is_on_front"] or _is_chosen(one, plan)]
     yield {"columns": columns, "table": [_row(one) for one in rows]}
     yield {
         "text": "These are the Pareto front and the choice. Speed-ups are of the time to the same loss, over a device with batch "
-        f"{plan['batch']}: throughput times what the samples are worth. Throughput was timed on {plan['timed_devices']} devices; "
-        "for others it is predicted by the fitted model of a step, which knows this machine's links only."
+        f"{plan['batch']}: throughput times what the samples are worth. Seconds are of a training "
+        "that is worth as much as the configured one, without validation. Throughput was timed on "
+        f"{plan['timed_devices']} devices; for others it is predicted by the fitted model of a step, which knows this "
+        "machine's links only."
     }
 
 
@@ -53,12 +55,15 @@ def _is_chosen(one: dict[str, Any], plan: dict[str, Any]) -> bool:
 
 def _row(one: dict[str, Any]) -> list[str]:
     speedup, cost = (f"{mean:.2f}x [{low:.2f} to {high:.2f}]" for mean, low, high in (one["speedup"], one["cost"]))
+    seconds, low, high = one["seconds_of_a_training"]
     return [
         str(one["devices"]),
         str(one["global_batch"]),
         speedup,
         cost,
+        f"{seconds:.4g} [{low:.4g} to {high:.4g}]",
         one["limit"],
+        max(one["errors"], key=lambda cause: one["errors"][cause]),
         "timed" if one["is_measured"] else "predicted",
     ]
 
@@ -66,9 +71,17 @@ def _row(one: dict[str, Any]) -> list[str]:
 def _critical_row(row: dict[str, Any], noise_scales: dict[str, float | None]) -> list[str]:
     noise = noise_scales.get(str(row["samples"]))
     rates = ", ".join(f"{batch}: {rate:.2g}" for batch, rate in row["best_rate"].items() if rate is not None)
-    critical = "can't be said" if row["critical_batch"] is None else f"{row['critical_batch']:.0f}"
     largest = str(row["largest_that_keeps_up"])
-    return [str(row["samples"]), critical, largest, "" if noise is None else f"{noise:.0f}", rates]
+    return [str(row["samples"]), _critical(row), largest, "" if noise is None else f"{noise:.0f}", rates]
+
+
+def _critical(row: dict[str, Any]) -> str:
+    if row["critical_above"] is not None:
+        return f"above {row['critical_above']}, the largest that was tried"
+    if row["critical_batch"] is None:
+        return "can't be said"
+    low, high = row["critical_interval"]
+    return f"{row['critical_batch']:.0f} [{low:.0f} to {'more than was tried' if high is None else f'{high:.0f}'}]"
 
 
 def draw_front(plan: dict[str, Any]) -> Any:
@@ -102,7 +115,13 @@ def draw_critical(plan: dict[str, Any]) -> Any:
     axes.plot(
         [row["samples"] for row in rows], [row["largest_that_keeps_up"] for row in rows], "v", label="largest that keeps up"
     )
-    for points, mark, label in ((measured, "o", "critical batch by branches"), (noise, "x", "noise scale")):
+    above = [(row["samples"], row["critical_above"]) for row in rows if row["critical_above"]]
+    marks = (
+        (measured, "o", "critical batch by branches"),
+        (above, "^", "critical batch above this"),
+        (noise, "x", "noise scale"),
+    )
+    for points, mark, label in marks:
         axes.plot([at for at, _ in points], [value for _, value in points], mark, label=label)
     axes.set(yscale="log", xlabel="samples before the branches", ylabel="samples")
     axes.legend()

@@ -96,8 +96,8 @@ class PlanSweep:
         training = self.training
         fitted = fit(self._throughput(), self._given())
         known = explore(self._measure, self._starts(), training.lr, self.largest, training.factor)
-        plan = make_plan(known, fitted, self.counts, training.batch)
-        answer = sentence(plan, training.batch, self.spent / self.total)
+        plan = make_plan(known, fitted, self.counts, training.batch, target=self._target())
+        answer = sentence(plan, training.batch, self.spent / self.total, self.settings.monitor)
         overrides = []
         if plan.chosen is not None and plan.rate is not None:
             overrides = [
@@ -157,6 +157,11 @@ class PlanSweep:
         """What scripts/allreduce.py has measured of the link: two counts of devices alone do not tell latency from bandwidth."""
         file = self.settings.all_reduce
         return {} if file is None else measured_apart(read_all_reduce(Path(file)), gradient_bytes(self.records[0]))
+
+    def _target(self) -> float | None:
+        """The loss that the run which branches begin from has come to, if it has ended."""
+        record = None if self.settings.run is None else read_record(Path(self.settings.run))
+        return None if record is None else record["metrics"].get(self.settings.monitor)
 
     def _starts(self) -> list[int]:
         """Makes the checkpoints which branches begin from; returns the samples that they were trained on."""
