@@ -1,17 +1,23 @@
-"""How well a plan's parts do where the truth is known:  python benchmarks/plan.py [--seeds 3]
+"""How well a plan's parts do where the truth is known:  python benchmarks/plan.py [--seeds 3] [--kills 10]
 
 Links: the step of four and of eight devices is predicted from timings of one and two, with 2% of noise, under made-up links; with
 them alone, and with latency and bandwidth measured apart, with 5% of noise (plan.all_reduce).
 Choices: a plan is made from branches of a noisy quadratic whose critical batch is known (tests/extras/plan/planted.py) and from
 such timings, and its choice is compared with that of the full grid of devices and batches at their best rates, by the true time.
 
+Kills: a plan of a stand-in program is killed at so many moments and started again, and compared with one that was not.
+
 Nothing is trained: it says whether the statistics find what is there, not how well a real training obeys them.
 """
 
 import argparse
+import json
 import math
 import statistics
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +31,7 @@ from lockstep.extras.plan.branches import explore
 from lockstep.extras.report.choice import WORTH
 from lockstep.extras.report.step_model import Fit, StepModel, Timing, Workload, fit
 
+TESTS = Path(__file__).resolve().parents[1] / "tests" / "extras" / "plan"
 NOISE = 0.02  # relative, of a timing
 BATCH, LARGEST, SAMPLES = 32, 32, 8192
 COUNTS = (1, 2, 4, 8)
@@ -65,7 +72,8 @@ def show_links(seeds: int, apart: bool) -> None:
             row.append(", ".join(f"{error:+.1%}" for error in own))
             errors += own
         print(f"| {name} | {' | '.join(row)} |")
-    print(f"\nMedian of the errors' size {statistics.median(map(abs, errors)):.1%}, largest {max(map(abs, errors)):.1%}.\n")
+    size, largest = statistics.median(map(abs, errors)), max(map(abs, errors))
+    print(f"\nMedian error {statistics.median(errors):+.1%}, of their size {size:.1%}, largest {largest:.1%}.\n")
 
 
 def true_speed(step: StepModel, noise: float, devices: int, multiple: int) -> float:
@@ -117,11 +125,57 @@ def choices(seeds: int, apart: bool) -> Iterator[tuple[str, bool]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--kills", type=int, default=0, help="only this, at so many moments")
+    given = parser.parse_args()
+    seeds = given.seeds
+    if given.kills:
+        show_kills(given.kills)
+        return
     for apart in (False, True):
         print(f"## {'With the all-reduce measured apart' if apart else 'From timings of one and two devices alone'}\n")
         show_links(seeds, apart)
         show_choices(seeds, apart)
+
+
+def show_kills(kills: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        undisturbed, killed = Path(folder) / "undisturbed", Path(folder) / "killed"
+        jobs = finished(planned_by(undisturbed))
+        for kill in range(kills):
+            with plan_process(killed) as process:
+                while finished(killed) <= jobs * (kill + 0.5) / kills - 1 and process.poll() is None:
+                    time.sleep(0.05)
+                process.kill()
+            print(f"killed with {finished(killed)} of {jobs} jobs finished", flush=True)
+        one, other = (json.loads((planned_by(one) / "plan" / "plan.json").read_text()) for one in (undisturbed, killed))
+    is_same = one == other
+    print(f"\n{one['answer']}\n\n{'The same' if is_same else 'Another'} plan.json, and {finished(killed)} jobs.")
+    sys.exit(0 if is_same else 1)
+
+
+def finished(folder: Path) -> int:
+    return len([*folder.glob("plan/*/metrics.json")])
+
+
+def planned_by(folder: Path) -> Path:
+    with plan_process(folder) as process:
+        assert process.wait() == 0
+    return folder
+
+
+def plan_process(folder: Path) -> subprocess.Popen[bytes]:
+    folder.mkdir(exist_ok=True)
+    settings = [
+        "trainer=cpu",
+        "model=mlp",
+        "model/optimizer=sgd",
+        "model.optimizer.lr=0.2",
+        "plan.largest=4",
+        "plan.all_reduce=null",
+    ]
+    settings += ["datamodule.batch_size=16", "trainer.max_epochs=10", "hydra.sweep.dir=plan"]
+    command = [sys.executable, str(TESTS / "planted_program.py"), "-m", "sweep=plan", *settings]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def show_choices(seeds: int, apart: bool) -> None:

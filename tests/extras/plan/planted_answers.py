@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from lockstep.extras.plan.branches import Branch
+from lockstep.extras.plan.branches import WHOLE, Branch
 
 DOUBLE = 2.5129  # times the noise scale
 
@@ -23,26 +23,30 @@ class Quadratic:
         self.noise, self.smallest, self.points, self.size = noise, smallest, points, size
         self.steps = samples // smallest
         self.generator = numpy.random.default_rng(seed)
-        self.branches = 0
+        self.halves: dict[Branch, int] = {}
+        self.spent = 0.0  # branches' lengths
 
     @property
     def best_rate(self) -> float:
         return 1 / (1 + self.noise / self.smallest)
 
-    def measure(self, branches: Sequence[Branch]) -> list[list[float]]:
-        return [self._curve(branch) for branch in branches]
+    def measure(self, branches: Sequence[Branch], halves: int = WHOLE) -> list[list[float]]:
+        self.spent += sum(halves - self.halves.get(one, 0) for one in branches) / 2
+        self.halves |= dict.fromkeys(branches, halves)
+        return [self._curve(branch, halves) for branch in branches]
 
-    def _curve(self, branch: Branch) -> list[float]:
+    def _curve(self, branch: Branch, halves: int) -> list[float]:
         """All branches of a checkpoint have the same samples in the same order."""
-        self.branches += 1
         draws = numpy.random.default_rng((self.generator.bit_generator.seed_seq.entropy, branch.start))
         weights = draws.normal(size=self.size) / math.sqrt(self.size)
-        of_smallest = draws.normal(size=(self.steps, self.size)) * math.sqrt(self.noise / self.smallest / self.size)
+        points = self.points * halves // 2
+        steps = self.steps // self.points * points
+        of_smallest = draws.normal(size=(steps, self.size)) * math.sqrt(self.noise / self.smallest / self.size)
         losses, every = [_loss(weights)], self.steps // self.points
-        for first in range(0, self.steps, branch.multiple):
+        for first in range(0, steps, branch.multiple):
             gradient = weights + numpy.linalg.norm(weights) * of_smallest[first : first + branch.multiple].mean(axis=0)
             weights = weights - branch.rate * gradient
-            seen = min(self.steps, first + branch.multiple)
+            seen = min(steps, first + branch.multiple)
             losses += [_loss(weights)] * (seen // every - (len(losses) - 1))
         return losses
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from planted_answers import Quadratic
 
 from lockstep.atomic_files import write_json
@@ -25,8 +25,9 @@ def main(cfg: DictConfig) -> None:
     batch = plan.global_batch_size or 0
     seconds = LINK.seconds(plan.devices, batch / plan.devices) * (1 + 0.01 * (cfg.trainer.max_steps % 2))
     facts = {"world_size": plan.devices, "lr": plan.lr, "global_batch_size": batch, "wall_time": 1.0, "noise_scale": NOISE}
-    facts |= {"seconds_per_step": seconds, "samples_per_epoch": EPOCH, "loss_at_samples": losses(cfg, plan)}
-    if len(cfg.callbacks.plan.at) == 1:
+    facts |= {"seconds_per_step": seconds, "samples_per_epoch": EPOCH}
+    facts["loss_at_samples"], facts["start"] = losses(cfg, plan)
+    if cfg.callbacks.plan.at:
         save(folder / "checkpoints")
     write_json(
         folder / "metrics.json", {"metrics": {"val/acc": 0.5}, "optimized_metric": "val/acc", **json.loads(json.dumps(facts))}
@@ -42,18 +43,21 @@ def save(folder: Path) -> None:
     torch.save({"state_dict": {}, "global_step": 1, "epoch": 0}, folder / "last.ckpt")
 
 
-def losses(cfg: DictConfig, plan: Plan) -> dict[str, float]:
-    """Of a branch: the last point of the smallest batch's is as many samples after its first one, but for one, as it is long."""
+def losses(cfg: DictConfig, plan: Plan) -> tuple[dict[str, float], int]:
+    """Of a branch, and where it begins: a fork of the short training there, or at the end of what there is of it. Then it is as
+    long as that was."""
     at = list(cfg.callbacks.plan.at)
-    if len(at) < 2:
-        return dict.fromkeys(map(str, at), 1.0)
-    is_smallest = plan.global_batch_size == SMALLEST
-    distance = at[-1] - at[-2]
-    points = len(at) - is_smallest
-    start = at[-1] - points * distance
+    if not at or cfg.callbacks.noise_scale is not None:
+        return dict.fromkeys(map(str, at), 1.0), 0
+    before = json.loads((Path(OmegaConf.select(cfg, "fork")).parents[1] / "metrics.json").read_text())
+    begins = max(map(int, before["loss_at_samples"]))
+    start = before["start"] or begins
+    own = [samples for samples in at if samples != start + 1]
+    distance = own[0] - begins
+    points = (own[-1] - start) // distance
     planted = Quadratic(noise=NOISE, smallest=SMALLEST, samples=points * distance, seed=0, points=points)
     (curve,) = planted.measure([Branch(start, (plan.global_batch_size or 0) // SMALLEST, plan.lr or 0.0)])
-    return dict(zip(map(str, at), curve if is_smallest else curve[1:], strict=True))
+    return {str(samples): curve[0 if samples == start + 1 else (samples - start) // distance] for samples in at}, start
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.plan.callback import LossAtSamples
 from lockstep.extras.plan.checkpoints import checkpoints_in
+from lockstep.extras.plan.link import measured_link
 from lockstep.extras.plan.training import Training
 
 EVERY = ("++events.fast_loop=null", "trainer.check_val_every_n_epoch=null", "trainer.val_check_interval=1000000000")
@@ -92,3 +93,10 @@ def test_branches_begin_from_the_first_and_the_last_checkpoint_within_the_traini
     assert list(checkpoints_in(run, 2400)) == [2100]
     with pytest.raises(ConfigError, match="has no checkpoint from within its training"):
         checkpoints_in(run, 100)
+
+
+def test_the_link_is_measured_once_and_a_failure_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert measured_link(tmp_path, [1], "gloo") == {}  # no processes, which the script refuses
+    assert "plan: the all-reduce can't be measured apart" in capsys.readouterr().err
+    (tmp_path / "all_reduce.json").write_text('{"all": {"latency": 1e-4, "bandwidth": 1e9}}')
+    assert measured_link(tmp_path, [1, 2], "gloo") == {"latency": 1e-4, "bandwidth": 1e9}

@@ -27,6 +27,7 @@ PLANTED = (
     f"plan.largest={LARGEST}",
 )
 PLANTED += ("datamodule.batch_size=16", "trainer.max_epochs=10", "plan.points=4", "plan.repeats=1", "hydra.sweep.dir=plan")
+PLANTED += ("plan.all_reduce=null",)  # the links are made up
 KILLS = int(os.environ.get("KILLS", "2"))
 
 
@@ -59,10 +60,14 @@ def test_a_plan_killed_at_several_moments_says_what_an_undisturbed_one_would(tmp
     undisturbed = explore(planted.measure, starts, 0.2, LARGEST, float)
     measured = {(one["samples"], one["batch"]): [] for one in plan["branches"]}
     for one in plan["branches"]:
-        measured[one["samples"], one["batch"]].append((pytest.approx(one["lr"]), pytest.approx(one["losses"], rel=1e-3)))
-    assert finished(tmp_path) == JOBS_BEFORE_BRANCHES + len(undisturbed.curves)
+        measured[one["samples"], one["batch"]].append((one["lr"], one["losses"]))
+    assert finished(tmp_path) == plan["jobs"] > JOBS_BEFORE_BRANCHES + len(undisturbed.curves)
     for branch, curve in undisturbed.curves.items():
-        assert (branch.rate, curve) in measured[branch.start, branch.multiple * SMALLEST]
+        known = [
+            (pytest.approx(rate), pytest.approx(own[: len(curve)], rel=1e-3))
+            for rate, own in measured[branch.start, branch.multiple * SMALLEST]
+        ]
+        assert (branch.rate, curve) in known
 
 
 @pytest.mark.parametrize(

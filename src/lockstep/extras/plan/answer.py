@@ -60,6 +60,14 @@ class Plan:
         return [one for one in self.candidates if not any(_beats(other, one) for other in self.candidates)]
 
     @property
+    def errors(self) -> list[tuple[float, str]]:
+        """The standard errors of the choice's speed-up, or where there is no choice the largest of all, by their cause; the
+        largest first."""
+        about = [self.chosen] if self.chosen else [*self.candidates]
+        causes = {cause for one in about for cause in one.errors}
+        return sorted(((max(one.errors[cause] for one in about), cause) for cause in causes), reverse=True)
+
+    @property
     def next_larger(self) -> Candidate | None:
         """The best one of the next larger count of devices."""
         more = [one for one in self.candidates if self.chosen and one.devices > self.chosen.devices]

@@ -13,10 +13,12 @@ import numpy
 from numpy.typing import NDArray
 
 Curve = Sequence[float]  # losses at the branch's beginning and at equal distances of samples up to its end; inf: diverged
+HALF, WHOLE = 1, 2  # how far a branch has come, in halves of the length that all are meant to have; some go on beyond it
 Array = NDArray[numpy.float64]
 _SIDE = math.sqrt(2)  # the factor from a rate to the one beside it
 _MOST_RATES = 5  # of one batch at one checkpoint
 _CLEAR = 2.0  # standard errors: a batch within them loses nothing
+_CLEAR_AT_HALF = 3.0  # standard errors by which a rate is worse than the best one, and is given up
 _ENOUGH = 0.6  # a batch that keeps less of its samples' worth is the last one that is tried
 _LARGEST_ERROR = 0.25  # of a worth; above it losses say nothing
 _WORTHS = numpy.linspace(0, 2, 401)  # that are tried
@@ -31,13 +33,13 @@ class Branch:
     rate: float
 
 
-Measure = Callable[[Sequence[Branch]], Sequence[Curve | None]]  # None: the budget is spent
+Measure = Callable[[Sequence[Branch], int], Sequence[Curve | None]]  # curves up to so many halves; None: the budget is spent
 
 
 @dataclass(frozen=True)
 class Worths:
     """What the samples of each branch of a checkpoint are worth: the part of them after which the reference, a branch with the
-    smallest batch, has the same loss. error: the standard error of one; NaN where nothing was repeated."""
+    smallest batch, has the same loss. error: the standard error of the longest's; NaN where nothing was repeated."""
 
     by_branch: Mapping[Branch, float]
     error: float
@@ -57,9 +59,10 @@ class Worths:
 
 @dataclass
 class Branches:
-    """What was measured."""
+    """What was measured. halves: how far each branch has come."""
 
     curves: dict[Branch, list[float]] = field(default_factory=dict)
+    halves: dict[Branch, int] = field(default_factory=dict)
 
     @property
     def starts(self) -> list[int]:
@@ -80,29 +83,23 @@ class Branches:
     @property
     def spread(self) -> float:
         """The standard deviation of the logarithm of a loss: what is left of the curves beside a parabola each, and beside what
-        all branches of a checkpoint have in common. NaN for too few of them."""
+        all branches of a checkpoint have in common. A branch whose loss has risen has too large a rate, which is no noise. NaN
+        for too few of them."""
         squares, free = 0.0, 0
-        for start in self.starts:
-            rows = _rest(numpy.array([*self.logs(start).values()]))
+        for part in (part for start in self.starts for part in _by_length(self.logs(start))):
+            rows = _rest(numpy.array([row for row in part.values() if row[-1] < row[0]]))
             squares += float(numpy.sum((rows - rows.mean(axis=0)) ** 2)) if len(rows) > 1 else 0.0
             free += max(0, len(rows) - 1) * max(0, rows.shape[-1] - 3)
         return math.sqrt(squares / free) if free else math.nan
 
     def worths(self, start: int) -> Worths:
-        logs = self.logs(start)
-        bases = [one for one in logs if one.multiple == 1]
-        if not bases:
-            return Worths({}, math.nan)
-        points = len(logs[bases[0]])
-        reference = logs[min(bases, key=lambda one: float(numpy.mean(logs[one][points // 2 :])))]
-        common = _rest(numpy.array([logs[one] for one in bases])).mean(axis=0)
-        expected = _warped(reference - common)
-        own = numpy.array([*logs.values()]) - common
-        misfits = numpy.sum(expected**2, axis=1)[:, None] - 2 * expected @ own[:, 1:].T  # but for what is the same for all worths
-        by_branch = dict(zip(logs, _WORTHS[misfits.argmin(axis=0)].tolist(), strict=True))
-        slopes = (expected[201] - expected[199]) / (_WORTHS[201] - _WORTHS[199])  # around a worth of one
-        steepness = math.sqrt(float(slopes @ slopes))
-        return Worths(by_branch, self.spread / steepness if steepness else math.inf)
+        """Of branches of several lengths, those of each are compared with one another, and count by their own."""
+        known, spread = Worths({}, math.nan), self.spread
+        for logs in _by_length(self.logs(start)):
+            if any(one.multiple == 1 for one in logs):
+                longer = _compared(logs, spread)
+                known = Worths({**known.by_branch, **longer.by_branch}, longer.error)
+        return known
 
     def perturbed(self, generator: numpy.random.Generator, spread: float, start: int) -> "Branches":
         """Those of one checkpoint, with losses that another draw of the noise might have given."""
@@ -112,6 +109,28 @@ class Branches:
         return Branches(
             {one: [*(curve * numpy.exp(row[: len(curve)]))] for (one, curve), row in zip(own.items(), noise, strict=True)}
         )
+
+
+def _by_length(logs: Mapping[Branch, Array]) -> list[dict[Branch, Array]]:
+    """For each length that there is, the shortest first: as much of those that have come so far."""
+    return [
+        {one: row[:points] for one, row in logs.items() if len(row) >= points} for points in sorted({*map(len, logs.values())})
+    ]
+
+
+def _compared(logs: Mapping[Branch, Array], spread: float) -> Worths:
+    """Of branches of one length, among them some with the smallest batch."""
+    bases = [one for one in logs if one.multiple == 1]
+    points = len(logs[bases[0]])
+    reference = logs[min(bases, key=lambda one: float(numpy.mean(logs[one][points // 2 :])))]
+    common = _rest(numpy.array([logs[one] for one in bases])).mean(axis=0)
+    expected = _warped(reference - common)
+    own = numpy.array([*logs.values()]) - common
+    misfits = numpy.sum(expected**2, axis=1)[:, None] - 2 * expected @ own[:, 1:].T  # but for what is the same for all worths
+    by_branch = dict(zip(logs, _WORTHS[misfits.argmin(axis=0)].tolist(), strict=True))
+    slopes = (expected[201] - expected[199]) / (_WORTHS[201] - _WORTHS[199])  # around a worth of one
+    steepness = math.sqrt(float(slopes @ slopes))
+    return Worths(by_branch, spread / steepness if steepness else math.inf)
 
 
 def _parabola(logs: Array) -> Array:
@@ -155,7 +174,9 @@ def explore(measure: Measure, starts: Iterable[int], rate: float, largest: int, 
     """Tries batches of 1, 2, 4, ... up to `largest` times the smallest, until one needs nearly twice its samples.
 
     `step(multiple)` is the factor that the optimizer's rule has for the rate of a batch so many times as large. Of a larger batch
-    the rule's rate is tried first, from the best one of the batch before; the rates beside it only where that one is worse.
+    the rule's rate is tried first, from the best one of the batch before; the rates beside it only where that one is worse. Where
+    there are several, those that are clearly worse after half a branch are given up there (as by successive halving, Jamieson and
+    Talwalkar 2016, arXiv:1502.07943, but by what losses scatter).
     """
     known = Branches()
     centres = dict.fromkeys(starts, rate)  # of the checkpoints where there is more to try
@@ -178,14 +199,48 @@ def _try_rates(known: Branches, measure: Measure, start: int, multiple: int, cen
     wanted = [centre / _SIDE, centre, centre * _SIDE] if multiple == 1 else [centre]
     tried: list[float] = []
     while wanted:
-        branches = [Branch(start, multiple, rate) for rate in wanted]
-        for branch, curve in zip(branches, measure(branches), strict=True):
-            if curve is None:
-                return False
-            known.curves[branch] = [loss if math.isfinite(loss) else math.inf for loss in curve]
         tried += wanted
+        if not extend(known, measure, [Branch(start, multiple, rate) for rate in wanted], HALF):
+            return False
+        if not extend(known, measure, still_in_question(known, start, multiple, wanted), WHOLE):
+            return False
         wanted = _further_rates(known.worths(start), multiple, tried)
     return True
+
+
+def extend(known: Branches, measure: Measure, branches: Sequence[Branch], halves: int) -> bool:
+    """Has branches go on until so many halves of their length. False: the budget is spent."""
+    for branch, curve in zip(branches, measure(branches, halves) if branches else [], strict=True):
+        if curve is None:
+            return False
+        known.halves[branch] = halves
+        known.curves[branch] = [loss if math.isfinite(loss) else math.inf for loss in curve]
+    return True
+
+
+def extend_longest(known: Branches, measure: Measure) -> bool:
+    """Has the best branch of each batch go on by half a length, at the checkpoint where they say least. False: the budget is
+    spent."""
+    start = max(known.starts, key=lambda one: known.worths(one).error)
+    curves, worths = known.logs(start), known.worths(start).by_branch
+    points = max(map(len, curves.values()), default=0)
+    longest = [one for one in curves if len(curves[one]) == points]
+    if not any(one.multiple == 1 for one in longest):
+        return False
+    best = [
+        max((one for one in longest if one.multiple == multiple), key=lambda one: worths[one])
+        for multiple in sorted({one.multiple for one in longest})
+    ]
+    return extend(known, measure, best, known.halves[best[0]] + 1)
+
+
+def still_in_question(known: Branches, start: int, multiple: int, rates: Sequence[float]) -> list[Branch]:
+    """The rates that are not clearly worse than the best one."""
+    worths = known.worths(start)
+    own = worths.at(multiple)
+    margin = _CLEAR_AT_HALF * math.sqrt(2) * (math.inf if math.isnan(worths.error) else worths.error)
+    least = max(own.values(), default=0.0) - margin
+    return [Branch(start, multiple, rate) for rate in rates if rate in own and own[rate] >= least]
 
 
 def _further_rates(worths: Worths, multiple: int, tried: Sequence[float]) -> list[float]:

@@ -1,0 +1,113 @@
+"""The short training and its branches, with jobs that are planted losses, and steps of a made-up link."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from fits import composed
+from planted_answers import Quadratic
+
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
+from lockstep.extras.plan.branches import Branch
+from lockstep.extras.plan.jobs import Jobs
+from lockstep.extras.plan.record import content
+from lockstep.extras.plan.search import Search, Settings
+from lockstep.extras.plan.throughput import Throughput
+from lockstep.extras.plan.training import Training
+from lockstep.extras.report.step_model import StepModel
+
+SMALLEST, EPOCH, EPOCHS, NOISE, COUNTS = 16, 20_000, 10, 64, (1, 2, 4, 8)
+LINK = StepModel(fixed=1e-3, per_sample=1e-4, latency=2e-4)
+
+
+class Killed(Exception):
+    pass
+
+
+class Planted(Jobs):
+    """done: the records of finished jobs, by their overrides, which are not run again; `kill_after`: so many that are run."""
+
+    def __init__(self, done: dict[tuple[str, ...], dict[str, Any]], kill_after: int = 10**9) -> None:
+        super().__init__(cast("Any", None), Path("plan"), False)
+        self.done, self.kill_after = done, kill_after
+        self.said: list[str] = []
+
+    def launch(self, jobs: Sequence[list[str]]) -> list[dict[str, Any] | None]:
+        self.launched += len(jobs)
+        for job in jobs:
+            if tuple(job) not in self.done:
+                if self.kill_after == 0:
+                    raise Killed
+                self.kill_after -= 1
+                self.done[tuple(job)] = self._run(dict(item.split("=", 1) for item in job))
+        records = [self.done[tuple(job)] for job in jobs]
+        self.records += records
+        return [*records]
+
+    def say(self, what: str) -> None:
+        self.said.append(f"{what}; {self.left:.0f} samples are left")
+
+    def _run(self, given: dict[str, str]) -> dict[str, Any]:
+        multiple = int(given["datamodule.global_batch_size"]) // SMALLEST
+        if "trainer.max_steps" in given:
+            devices, steps = int(given["trainer.devices"]), int(given["trainer.max_steps"])
+            seconds = LINK.seconds(devices, multiple * SMALLEST / devices) * (1 + 0.01 * (steps % 2))
+            return {"seconds_per_step": seconds, "samples_per_epoch": EPOCH}
+        at = [int(samples) for samples in given["callbacks.plan.at"].strip("[]").split(",")]
+        if "callbacks.noise_scale" not in given:
+            folder = Path(f"{len(self.done)}-{at[-1]}")
+            return {"loss_at_samples": {str(at[-1]): 1.0}, "noise_scale": NOISE, "directory": folder}
+        parts = [int(part) for part in given["fork"].strip("'").split("/")[0].split("-")]  # a number, the start, where it ends
+        start, begun = parts[1], parts[-1]
+        points = [samples for samples in at if samples != start + 1]
+        every = points[0] - begun
+        length = points[-1] - start
+        planted = Quadratic(noise=NOISE, smallest=SMALLEST, samples=length, seed=0, points=length // every)
+        rate = float(given["model.optimizer.lr"]) * multiple
+        (curve,) = planted.measure([Branch(start, multiple, rate)])
+        losses = {str(samples): curve[0 if samples == start + 1 else (samples - start) // every] for samples in at}
+        return {"loss_at_samples": losses, "directory": Path(f"{len(self.done)}-{start}-{at[-1]}")}
+
+
+def searched(jobs: Planted, timed: Sequence[int] = (1, 2, 4), **settings: Any) -> dict[str, Any]:
+    cfg = composed("model=mlp", "model/optimizer=sgd", "trainer.accelerator=cpu", "datamodule.batch_size=16", run_dir=Path("run"))
+    cfg.model.optimizer.lr = 0.2
+    training = Training(cfg, Plan.from_config(cfg), ())
+    throughput = Throughput(training, jobs, timed, None)
+    jobs.total = throughput.epoch() * EPOCHS
+    given = Settings(**{"largest": 4} | settings)
+    jobs.budget = given.budget * jobs.total
+    throughput.begin(24, 2)
+    search = Search(training, given, jobs, throughput, COUNTS)
+    known, fitted, plan = search.run()
+    facts = {"batch": SMALLEST, "samples": {"training": jobs.total, "measured": jobs.spent}, "noise": search.noise_scales}
+    return content("", (), plan, known, fitted, facts | {"jobs": jobs.launched})
+
+
+def test_a_plan_killed_at_ten_moments_is_the_undisturbed_one() -> None:
+    undisturbed = Planted({})
+    expected = searched(undisturbed)
+    assert expected["chosen"] is not None
+    done: dict[tuple[str, ...], dict[str, Any]] = {}
+    for kill in range(10):
+        with pytest.raises(Killed):
+            searched(Planted(done, len(undisturbed.done) // 11 + (kill % 2)))
+    last = Planted(done)
+    assert searched(last) == expected
+    assert done == undisturbed.done
+
+
+def test_what_is_left_of_the_budget_goes_where_the_answer_is_least_certain() -> None:
+    """Two counts do not tell latency from bandwidth: the speed-up of four or eight devices is not sure."""
+    jobs = Planted({})
+    plan = searched(jobs, timed=(1, 2), budget=0.6)
+    assert jobs.said[0].startswith("the throughput is measured; ")
+    assert any("the speed-up was least certain by its throughput" in said for said in jobs.said)
+    assert plan["samples"]["measured"] <= 0.6 * plan["samples"]["training"]
+
+
+def test_a_budget_of_less_than_a_branch_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^plan.budget=0.002: leaves a branch less than 4 steps of twice the batch"):
+        searched(Planted({}), budget=0.002)
