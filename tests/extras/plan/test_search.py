@@ -10,12 +10,15 @@ from planted_answers import Quadratic
 
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.extras.plan.branches import Branch
+from lockstep.extras.plan.answer import Candidate
+from lockstep.extras.plan.answer import Plan as Answer
+from lockstep.extras.plan.branches import Branch, Branches
 from lockstep.extras.plan.jobs import Jobs
 from lockstep.extras.plan.record import content
 from lockstep.extras.plan.search import Search, Settings
 from lockstep.extras.plan.throughput import Throughput
 from lockstep.extras.plan.training import Training
+from lockstep.extras.report.estimates import Estimate
 from lockstep.extras.report.step_model import StepModel
 
 SMALLEST, EPOCH, EPOCHS, NOISE, COUNTS = 16, 20_000, 10, 64, (1, 2, 4, 8)
@@ -71,11 +74,11 @@ class Planted(Jobs):
         return {"loss_at_samples": losses, "directory": Path(f"{len(self.done)}-{start}-{at[-1]}")}
 
 
-def searched(jobs: Planted, timed: Sequence[int] = (1, 2, 4), **settings: Any) -> dict[str, Any]:
+def searched(jobs: Planted, **settings: Any) -> dict[str, Any]:
     cfg = composed("model=mlp", "model/optimizer=sgd", "trainer.accelerator=cpu", "datamodule.batch_size=16", run_dir=Path("run"))
     cfg.model.optimizer.lr = 0.2
     training = Training(cfg, Plan.from_config(cfg), ())
-    throughput = Throughput(training, jobs, timed, None)
+    throughput = Throughput(training, jobs, (1, 2, 4), None)
     jobs.total = throughput.epoch() * EPOCHS
     given = Settings(**{"largest": 4} | settings)
     jobs.budget = given.budget * jobs.total
@@ -99,15 +102,33 @@ def test_a_plan_killed_at_ten_moments_is_the_undisturbed_one() -> None:
     assert done == undisturbed.done
 
 
-def test_what_is_left_of_the_budget_goes_where_the_answer_is_least_certain() -> None:
-    """Two counts do not tell latency from bandwidth: the speed-up of four or eight devices is not sure."""
-    jobs = Planted({})
-    plan = searched(jobs, timed=(1, 2), budget=0.6)
-    assert jobs.said[0].startswith("the throughput is measured; ")
-    assert any("the speed-up was least certain by its throughput" in said for said in jobs.said)
-    assert plan["samples"]["measured"] <= 0.6 * plan["samples"]["training"]
-
-
 def test_a_budget_of_less_than_a_branch_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^plan.budget=0.002: leaves a branch less than 4 steps of twice the batch"):
         searched(Planted({}), budget=0.002)
+
+
+def test_what_is_left_of_the_budget_goes_where_the_answer_is_least_certain() -> None:
+    """Of two causes the one with the larger error, until it is small or nothing more is measured of it."""
+    jobs = Planted({})
+    asked: list[str] = []
+
+    class Timings:
+        def again(self) -> bool:
+            asked.append("throughput")
+            return len(asked) < 3
+
+    search = Search(cast("Any", None), Settings(), jobs, cast("Any", Timings()), COUNTS)
+    jobs.total = 1.0
+    known = cast("Any", Branches())
+    unsure, sure = (planned(throughput=error, statistics=0.01) for error in (0.2, 0.02))
+    assert search._learn_more(known, unsure)
+    assert jobs.said[-1].startswith("the speed-up was least certain by its throughput, 20%, of which more is measured; ")
+    assert search._learn_more(known, unsure)
+    assert not search._learn_more(known, unsure)
+    assert not search._learn_more(known, sure)
+    assert asked == ["throughput"] * 3
+
+
+def planned(**errors: float) -> Answer:
+    one = Estimate(1.0)
+    return Answer((Candidate(2, 1, one, one, one, "compute", errors, True),))

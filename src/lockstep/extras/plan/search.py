@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from lockstep.config.rules import TEXT, Rule, integer, number
 from lockstep.errors import config_error
 from lockstep.extras.plan.answer import THROUGHPUT, Plan, make_plan
-from lockstep.extras.plan.branches import Branch, Branches, Curve, explore, extend_longest
+from lockstep.extras.plan.branches import WHOLE, Branch, Branches, Curve, explore, extend_longest
 from lockstep.extras.plan.checkpoints import checkpoints_in
 from lockstep.extras.plan.jobs import Jobs
 from lockstep.extras.plan.link import MEASURE
@@ -115,12 +115,17 @@ class Search:
         raise config_error("plan.budget", self.settings.budget, words)
 
     def _measure(self, branches: Sequence[Branch], halves: int) -> list[Curve | None]:
+        halves = halves if self._has_epochs_for(WHOLE) else max(halves, WHOLE)
         begun = {one: len(self.curves.get(one, [0.0])) - 1 for one in branches}  # points that there are
         samples = sum(self._samples(self._points(halves) - points) for points in begun.values())
         ends = max(branches, key=lambda one: one.start).start + self._samples(self._points(halves))
-        if samples > self.jobs.left or ends > self.jobs.total:
+        if samples and (
+            samples > self.jobs.left or ends > self.jobs.total or (halves > WHOLE and not self._has_epochs_for(halves))
+        ):
             self.jobs.say("the rest of the budget is too small for another branch")
             return [None] * len(branches)
+        if not samples:
+            return [self.curves[one] for one in branches]
         self.jobs.spent += samples
         records = self.jobs.launch([self._branch(one, begun[one], self._points(halves)) for one in branches])
         curves: list[Curve | None] = [self._curve(one, halves, record) for one, record in zip(branches, records, strict=True)]
@@ -129,6 +134,16 @@ class Search:
             batch = multiple * self.training.batch
             self.jobs.say(f"batch {batch} at lr {rates}, from {start} samples on, is {halves / 2:g} of a branch long")
         return curves
+
+    def _has_epochs_for(self, halves: int) -> bool:
+        """Whether a branch can go on half by half so far, each by a job of its own: Lightning counts an epoch as over where
+        training ends, so that each job in the chain begins an epoch, and the training has only so many. A branch of one job is
+        possible where this one is not."""
+        longest = max(self.checkpoints) + self._samples(self._points(halves))
+        return (
+            halves + _STAGES + longest / self.jobs.total * self.training.cfg.trainer.max_epochs
+            < self.training.cfg.trainer.max_epochs
+        )
 
     def _points(self, halves: int) -> int:
         return self.points * halves // 2
@@ -148,7 +163,7 @@ class Search:
     def _curve(self, branch: Branch, halves: int, record: dict[str, Any] | None) -> Curve:
         losses = [] if record is None else [*record["loss_at_samples"].values()]
         numbers = [math.inf if loss is None else float(loss) for loss in losses]
-        if branch.multiple == 1 and record is not None and branch not in self.curves:
+        if branch.multiple == 1 and numbers and branch not in self.curves:
             self.first.setdefault(branch.start, numbers.pop(0))
         if min(numbers, default=1.0) <= 0:
             raise config_error("plan.monitor", self.settings.monitor, f"has been {min(numbers):g}; accepted is a loss above 0")
