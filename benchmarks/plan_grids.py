@@ -161,7 +161,7 @@ def plan(name: str, out: Path, data: Path) -> dict[str, Any]:
         training = Training(jobs.cfg, jobs.plan, ())
         jobs.total = float(jobs.epoch() * setting.epochs)
         jobs.budget = setting.budget * jobs.total
-        search = Search(training, settings, jobs, MadeUp(), COUNTS)
+        search = Search(training, settings, jobs, MadeUp(), COUNTS)  # pyright: ignore[reportArgumentType]
         known, fitted, made = search.run()
         facts = {"batch": setting.batch, "noise_scale": search.noise_scales, "jobs": jobs.launched}
         facts["samples"] = {"training": jobs.total, "measured": jobs.spent, "of_a_branch": search.length}

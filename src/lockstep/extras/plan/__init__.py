@@ -20,6 +20,7 @@ FILES = [
     "scripts/plan.py",
     "src/hydra_plugins/lockstep_plan.py",
     "benchmarks/plan.py",
+    "benchmarks/plan_grids.py",
     "benchmarks/plan.md",
 ]
 NEEDS = ["fork", "noise_scale", "report"]
