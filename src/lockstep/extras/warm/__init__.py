@@ -5,6 +5,12 @@ client.py    hands a command over, and stands for it at the terminal until it ha
 server.py    forks the process that runs it, and one that watches over both
 """
 
-FILES = ["docs/warm.md", "conf/events/warm.yaml", "scripts/warm.py"]
+FILES = [
+    "docs/warm.md",
+    "conf/events/warm.yaml",
+    "scripts/warm.py",
+    "benchmarks/second_command.py",
+    "benchmarks/second_command.md",
+]
 NEEDS = ["import_server"]
 OPTIONAL_DEPENDENCIES: list[str] = []
