@@ -77,6 +77,7 @@ def test_a_plan_killed_at_several_moments_says_what_an_undisturbed_one_would(tmp
         (("trainer.devices=2,4",), "trainer.devices=2,4: accepted is 1 and others"),
         (("trainer.devices=1",), "trainer.devices=1: two of them must be timed here"),
         (("trainer.max_steps=100",), "trainer.max_steps=100: a batch of another size has other steps"),
+        (("trainer.devices=1,2", "trainer.max_epochs=2"), "trainer.max_epochs=2: each job of a plan begins an epoch of its own"),
         (("plan.largest=3",), "plan.largest=3: accepted is a power of two"),
         (("plan.bugdet=0.1",), "plan.bugdet"),
     ],

@@ -22,7 +22,7 @@ from lockstep.sweeps.settings import Keys
 
 _TRUNK = 0.3  # of the budget that timings leave, to the training whose checkpoints branches begin from
 _BRANCHES = 10  # of each checkpoint that the rest of it is to be enough for
-_STAGES = 2
+STAGES = 2  # of the short training
 _LEAST_STEPS = 4  # of the largest batch in a branch
 _SURE = 0.03  # a standard error of the speed-up that needs no more measurements
 _POWER_OF_TWO = Rule("accepted is a power of two, 2 at least", lambda v: integer(2).test(v) and v & (v - 1) == 0)
@@ -89,15 +89,15 @@ class Search:
         if self.settings.run is not None:
             self.checkpoints = checkpoints_in(Path(self.settings.run), self.jobs.total)
             return [*self.checkpoints]
-        stage = max(1, int(_TRUNK * left / _STAGES) // unit) * unit
-        for samples in range(stage, (_STAGES + 1) * stage, stage):
+        stage = max(1, int(_TRUNK * left / STAGES) // unit) * unit
+        for samples in range(stage, (STAGES + 1) * stage, stage):
             (record,) = self.jobs.launch([self._short(1, self.training.lr, [samples], self.checkpoints.get(samples - stage))])
             self.jobs.spent += stage
             if record is None:
                 raise config_error("sweep", "plan", f"the short training has failed; see {self.jobs.directory}")
             self.checkpoints[samples] = record["directory"] / "checkpoints" / "last.ckpt"
             self.noise_scales[samples] = record.get("noise_scale")
-        self.jobs.say(f"{_STAGES} checkpoints are made")
+        self.jobs.say(f"{STAGES} checkpoints are made")
         return [*self.checkpoints]
 
     def _choose_length(self, left: float) -> int:
@@ -106,9 +106,9 @@ class Search:
         self.largest = self.settings.largest
         while self.largest > 1:
             unit = self.largest * self.training.batch
-            self.points = min(self.settings.points, int(left / (_STAGES * _BRANCHES)) // unit)
+            self.points = min(self.settings.points, int(left / (STAGES * _BRANCHES)) // unit)
             if self.points >= _LEAST_STEPS and self.largest <= self.training.largest_by_the_rule:
-                self.length = int(left / (_STAGES * _BRANCHES)) // (self.points * unit) * self.points * unit
+                self.length = int(left / (STAGES * _BRANCHES)) // (self.points * unit) * self.points * unit
                 return unit
             self.largest //= 2
         words = f"leaves a branch less than {_LEAST_STEPS} steps of twice the batch; accepted is more, or a longer training"
@@ -141,7 +141,7 @@ class Search:
         possible where this one is not."""
         longest = max(self.checkpoints) + self._samples(self._points(halves))
         return (
-            halves + _STAGES + longest / self.jobs.total * self.training.cfg.trainer.max_epochs
+            halves + STAGES + longest / self.jobs.total * self.training.cfg.trainer.max_epochs
             < self.training.cfg.trainer.max_epochs
         )
 

@@ -21,7 +21,7 @@ from lockstep.extras.plan.answer import sentence
 from lockstep.extras.plan.jobs import Jobs
 from lockstep.extras.plan.link import MEASURE
 from lockstep.extras.plan.record import PLAN, content
-from lockstep.extras.plan.search import Search, Settings
+from lockstep.extras.plan.search import STAGES, Search, Settings
 from lockstep.extras.plan.throughput import Throughput
 from lockstep.extras.plan.training import DEVICES, Training
 from lockstep.extras.report.analysis import read_all_reduce
@@ -78,6 +78,9 @@ class PlanSweep:
 
     def _check(self) -> None:
         self.training.check()
+        if self.settings.run is None and (epochs := self.training.cfg.trainer.max_epochs) <= STAGES:
+            words = f"each job of a plan begins an epoch of its own; accepted is {STAGES + 1} at least"
+            raise config_error("trainer.max_epochs", epochs, words)
         if self.settings.all_reduce not in (None, MEASURE):
             read_all_reduce(Path(self.settings.all_reduce))
         given = ",".join(map(str, self.counts))
