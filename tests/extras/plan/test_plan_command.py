@@ -101,7 +101,8 @@ def test_a_plan_from_the_checkpoints_of_a_run(tmp_path: Path) -> None:
     """The run had two epochs; planned are twenty."""
     small = ("model=mlp", "model.net.hidden=[8]", "datamodule.batch_size=16", "trainer.max_epochs=2", "test=false")
     assert train(*small, "hydra.run.dir=run", cwd=tmp_path).returncode == 0
-    sweep = ("trainer.max_epochs=20", "trainer.devices=1,2", "plan.budget=0.8", "plan.largest=2", "plan.repeats=1")
+    sweep = ("trainer.max_epochs=20", "trainer.devices=1,2", "plan.budget=0.3", "plan.largest=2", "plan.repeats=1")
+    sweep += ("plan.points=4",)
     done = python(ROOT / "scripts" / "plan.py", "run", *sweep, "hydra.sweep.dir=plan", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     plan = planned(tmp_path)
@@ -110,7 +111,9 @@ def test_a_plan_from_the_checkpoints_of_a_run(tmp_path: Path) -> None:
     assert plan["target"] in (None, pytest.approx(reached))  # None: nothing can be said
     assert plan["batch"] == 16
     assert [row["samples"] for row in plan["critical_batches"]] == [1280, 2560]  # epochs of whole batches
-    assert all(len(branch["losses"]) >= 5 for branch in plan["branches"])
+    lengths = {len(branch["losses"]) for branch in plan["branches"]}
+    assert min(lengths) >= 3  # given up at half
+    assert max(lengths) >= 5
     done = python(ROOT / "scripts" / "plan.py", "nowhere", *sweep, cwd=tmp_path)
     assert done.returncode == 2
     assert "nowhere: has no run.json" in done.stderr

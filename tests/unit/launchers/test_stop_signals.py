@@ -20,11 +20,15 @@ from lockstep.launchers.stop_signals import SIGNALS, Preempted, StopSignals, lea
 
 @pytest.fixture
 def requests() -> Iterator[StopSignals]:
-    """Listening in this process, whose own handlers come back."""
+    """Listening in this process, whose handlers are Python's own before it; those that were there come back."""
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     requests = StopSignals()
     requests.listen()
     yield requests
     requests.stop_listening()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def ask(number: int) -> None:
