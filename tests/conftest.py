@@ -66,6 +66,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture
+def no_process_group() -> None:
+    """Ends the process group that a training in this process has left: Lightning keeps it for the next one."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
     """A run listens until its process ends, and this one goes on."""

@@ -102,6 +102,7 @@ def test_documents_begin_with_the_same_token_for_the_net_as_in_the_data(separato
             model.setup("fit")
 
 
+@pytest.mark.usefixtures("no_process_group")
 def test_ddp_does_not_send_the_bytes_of_tokens(tmp_path: Path) -> None:
     """Which every rank has from its data, and which never change."""
     distributed.init_process_group("gloo", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)

@@ -29,7 +29,7 @@ def _rank_zero(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         this_rank.cache_clear()
 
 
-@pytest.mark.usefixtures("_rank_zero")
+@pytest.mark.usefixtures("_rank_zero", "no_process_group")
 def test_a_local_run_listens_on_the_loopback_alone() -> None:
     before = listening()
     store = _store_on_loopback()
