@@ -1,8 +1,16 @@
 """Are two checkpoints the same, bit for bit."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from lockstep.checkpointing.files import read_checkpoint
+
+
+def state(run: Path) -> dict[str, Any]:
+    """Returns the last checkpoint of a run, less the callbacks' part, which says where the best one is."""
+    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
 
 
 def differences(a: Any, b: Any, where: str = "") -> list[str]:

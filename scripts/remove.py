@@ -53,8 +53,7 @@ def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             target = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            if target != "FORMER_NAMES":
-                yield target, ast.literal_eval(node.value)
+            yield target, ast.literal_eval(node.value)
 
 
 def extras() -> dict[str, Extra]:

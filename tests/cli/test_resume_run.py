@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bitwise import differences
+from bitwise import differences, state
 from commands import ROOT, python, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -29,11 +29,6 @@ OPTIONS = (
 
 def status(run: Path) -> dict[str, Any]:
     return json.loads((run / "status.json").read_text())
-
-
-def state(run: Path) -> dict[str, Any]:
-    """Less the callbacks', which say where the best checkpoint is."""
-    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
 
 
 def curves(run: Path) -> dict[str, dict[int, float]]:

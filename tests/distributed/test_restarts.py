@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 from agents import torchrun
-from bitwise import differences
+from bitwise import differences, state
 from commands import TIMEOUT, started, train
 from fits import become_rank, prepared
 from ranks import in_ranks
 from waiting import wait_for
-
-from lockstep.checkpointing import read_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -106,11 +104,6 @@ OPTIONS = (
     "logger=csv",
     "test=false",
 )
-
-
-def state(run: Path) -> dict[str, Any]:
-    """Less the callbacks', which say where the best checkpoint is."""
-    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
 
 
 def status(run: Path) -> dict[str, Any]:

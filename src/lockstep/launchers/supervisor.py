@@ -47,7 +47,7 @@ def supervise(
     Rank zero shares this terminal, unless it is to be `quiet`; the output of rank k is appended to `log` with `.rank{k}` before
     the suffix.
     """
-    with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, _reserved_port() as port, contextlib.ExitStack() as lifelines:
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as errors, reserved_port() as port, contextlib.ExitStack() as lifelines:
         environment = _environment(world_size, port) | {ERROR_DIR: errors, RESTARTS: str(restarts)}
         ranks: list[Process] = []
         with STOP_SIGNALS.deferring() as received:
@@ -75,12 +75,15 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 @contextlib.contextmanager
-def _reserved_port() -> Iterator[int]:
-    """Reserves a free port: it is bound but not listened on, so that torch's TCPStore can still listen on it with SO_REUSEADDR,
-    while the kernel gives it to nobody else who asks for any free port."""
+def reserved_port(host: str = "127.0.0.1") -> Iterator[int]:
+    """Reserves a free port of the address `host`, or of all addresses for "".
+
+    It is bound but not listened on, so that torch's TCPStore can still listen on it with SO_REUSEADDR, while the kernel gives it
+    to nobody else who asks for any free port.
+    """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
+        holder.bind((host, 0))
         yield holder.getsockname()[1]
 
 

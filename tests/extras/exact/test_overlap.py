@@ -43,7 +43,7 @@ def gradients(rank: int, world_size: int, is_early: bool, changes: bool = False)
             model.last.bias.grad.mul_(2)  # pyright: ignore[reportOptionalMemberAccess]
         return loss
 
-    own = sums_beside_first(WORKERS // world_size, lambda index: step.leaf(work(index), is_first=False, has_logged=False))
+    own = sums_beside_first(WORKERS // world_size, lambda index: step.leaf(work(index), has_logged=False))
     with Overlap(step, own, exchange, is_early) as overlap:
         loss = work(0)
         sent = len(overlap._sums)

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from bitwise import differences
+from bitwise import differences, state
 from commands import ROOT, python, train
-
-from lockstep.checkpointing import read_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -20,10 +18,6 @@ RATE = "model.optimizer.lr"
 
 def read(run: Path, name: str) -> dict[str, Any]:
     return json.loads((run / name).read_text())
-
-
-def state(run: Path) -> dict[str, Any]:
-    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
 
 
 def test_forks_of_a_run(tmp_path: Path) -> None:

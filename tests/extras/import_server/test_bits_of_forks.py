@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bitwise import differences
+from bitwise import differences, state
 from commands import MARK, ROOT, processes_marked, python, started, train
 from waiting import wait_for
-
-from lockstep.checkpointing import read_checkpoint
 
 pytestmark = pytest.mark.slow
 OPTIONS = (
@@ -23,11 +21,6 @@ OPTIONS = (
     "logger=csv",
     "test=false",
 )
-
-
-def state(run: Path) -> dict[str, Any]:
-    """Less the callbacks', which say where the best checkpoint is."""
-    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
 
 
 @pytest.fixture(scope="module")

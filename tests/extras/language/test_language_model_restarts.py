@@ -2,17 +2,14 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from bitwise import differences
+from bitwise import differences, state
 from capabilities import requires
 from commands import train
 from fits import become_rank, prepared
 from language_models import TINY, texts
 from ranks import in_ranks
-
-from lockstep.checkpointing import read_checkpoint
 
 pytestmark = pytest.mark.slow
 FAULT = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,batch:4,once:true}"
@@ -22,11 +19,6 @@ def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...])
     become_rank(rank, world_size)
     datamodule, model, trainer = prepared(run, *options, base=("trainer.accelerator=cpu",))
     trainer.fit(model, datamodule)
-
-
-def state(run: Path) -> dict[str, Any]:
-    """Less the callbacks', which say where the best checkpoint is."""
-    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
 
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=requires("sharding"))])

@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bitwise import differences
+from bitwise import differences, state
 from commands import train
 from mpiruns import NAMES, TRAIN, run
-
-from lockstep.checkpointing import read_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # two epochs of eight steps
@@ -23,11 +21,6 @@ OPTIONS = (
     "test=false",
 )
 ASKED = "+callbacks.fault={_target_:faults.Fault,rank:1,how:SIGUSR1,batch:5,once:true}"
-
-
-def state(folder: Path) -> dict[str, Any]:
-    """Less the callbacks', which say where the best checkpoint is."""
-    return read_checkpoint("last", folder / "checkpoints" / "last.ckpt") | {"callbacks": None}
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 import slurm_cluster
-from bitwise import differences
+from bitwise import differences, state
 from commands import ROOT, environment, train
 from slurm_cluster import Cluster
 from waiting import wait_for
-
-from lockstep.checkpointing import read_checkpoint
 
 pytestmark = [
     pytest.mark.slow,
@@ -176,8 +174,3 @@ def status(run: Path) -> dict[str, Any]:
 
 def output(run: Path) -> str:
     return run.with_name(f"{run.name}.out").read_text(errors="replace")
-
-
-def state(run: Path) -> dict[str, Any]:
-    """Less where the best checkpoint is."""
-    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}

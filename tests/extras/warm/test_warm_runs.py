@@ -6,16 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from bitwise import differences
+from bitwise import differences, state
 from commands import ROOT
 from conftest import Home
 from waiting import wait_for
-
-from lockstep.checkpointing import read_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 FIXED = (
@@ -39,10 +35,6 @@ def call(home: Home, *arguments: str, code: int = 0) -> str:
 def begun(home: Home, program: str, *arguments: str) -> subprocess.Popen[str]:
     command, pipe = [sys.executable, str(ROOT / program), *arguments], subprocess.PIPE
     return subprocess.Popen(command, cwd=home.folder, env=home.environment, stdout=pipe, stderr=pipe, text=True)
-
-
-def state(run: Path) -> dict[str, Any]:
-    return read_checkpoint("last", run / "checkpoints" / "last.ckpt") | {"callbacks": None}
 
 
 def test_a_run_leaves_a_server_and_the_next_commands_are_forked(make_home: Callable[[], Home]) -> None:

@@ -19,7 +19,7 @@ from waiting import once, wait_for
 from lockstep.launchers import supervisor
 from lockstep.launchers.environment import PARENT_PIPE, rank_in
 from lockstep.launchers.outcome import Outcome
-from lockstep.launchers.supervisor import _environment, _outcome, _reserved_port, _watch, supervise
+from lockstep.launchers.supervisor import _environment, _outcome, _watch, reserved_port, supervise
 
 
 def report(folder: Path, rank: int, time: float, code: int = 1, reason: str = "boom", **more: Any) -> None:
@@ -226,7 +226,7 @@ def test_a_rank_that_has_finished_is_no_preemption(tmp_path: Path, monkeypatch: 
 
 
 def test_the_port_is_on_the_loopback_and_can_be_listened_on() -> None:
-    with _reserved_port() as port, socket.create_server(("127.0.0.1", port)), pytest.raises(ConnectionRefusedError):
+    with reserved_port() as port, socket.create_server(("127.0.0.1", port)), pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port))
 
 

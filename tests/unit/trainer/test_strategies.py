@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from lockstep.launchers.environment import PARENT_PIPE, this_rank
-from lockstep.launchers.supervisor import _reserved_port
+from lockstep.launchers.supervisor import reserved_port
 from lockstep.trainer.strategies import _store_on_loopback
 
 
@@ -20,7 +20,7 @@ def listening() -> set[str]:
 
 @pytest.fixture
 def _rank_zero(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with _reserved_port() as port:
+    with reserved_port() as port:
         variables = {PARENT_PIPE: "-1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
         for name, value in (variables | {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}).items():
             monkeypatch.setenv(name, value)

@@ -42,9 +42,9 @@ class Step:
             parameter.grad = None
 
     @torch.no_grad()
-    def leaf(self, loss: Tensor | None, is_first: bool, has_logged: bool) -> Vectors:
+    def leaf(self, loss: Tensor | None, has_logged: bool) -> Vectors:
         """Returns copies of what a worker has left in the model: a vector for each bucket, and the rest."""
-        return [*map(self.bucket, range(len(self.buckets))), *self.rest(loss, is_first, has_logged)]
+        return [*map(self.bucket, range(len(self.buckets))), *self.rest(loss, is_first=False, has_logged=has_logged)]
 
     def bucket(self, number: int) -> Tensor:
         """Returns a copy of gradients, with zeros for those that a worker has not left."""

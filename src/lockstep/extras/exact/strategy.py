@@ -146,7 +146,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
             return loss
 
         def leaf(index: int) -> Vectors:
-            return step.leaf(work(index), is_first=False, has_logged=self._has_logged)
+            return step.leaf(work(index), has_logged=self._has_logged)
 
         self._metrics.begin_step()
         own = sums_beside_first(self._own_workers, leaf)

@@ -16,6 +16,6 @@ FILES = [
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []
 FORMER_NAMES = {
-    "lockstep.datamodules.image_folder.ImageFolder": f"{__name__}.image_folder.ImageFolder",
-    "lockstep.datamodules.torchvision_images.TorchvisionImages": f"{__name__}.torchvision_images.TorchvisionImages",
+    "lockstep.datamodules.image_folder.ImageFolder": "lockstep.extras.images.image_folder.ImageFolder",
+    "lockstep.datamodules.torchvision_images.TorchvisionImages": ("lockstep.extras.images.torchvision_images.TorchvisionImages"),
 }

@@ -6,18 +6,18 @@ repeated, and an address counts for those alone whose tokens stand beside it.
 
 import contextlib
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from lockstep.atomic_files import read_json, replace_text, write_json
 from lockstep.errors import ConfigError
+from lockstep.launchers.supervisor import reserved_port
 
 FOLDER = ".mpi"
 WITHIN = 600.0  # seconds between the first rank and the last: programs may be read from slow storage
 _PAUSE = 0.05
-_ports: list[socket.socket] = []  # that are kept for torch
+_ports = contextlib.ExitStack()  # that are kept for torch
 
 
 def meet(directory: Path, rank: int, world_size: int, host: str, port: int = 0) -> tuple[str, int]:
@@ -44,7 +44,7 @@ def _invite(folder: Path, world_size: int, host: str, port: int) -> tuple[str, i
         tokens = {str(rank): (folder / str(rank)).read_text() for rank in range(1, world_size)}
     except FileNotFoundError:
         return None
-    port = port or _free_port()
+    port = port or _ports.enter_context(reserved_port(""))
     write_json(folder / "address.json", {"host": host, "port": port, "tokens": tokens})
     return host, port
 
@@ -62,12 +62,3 @@ def _asker(folder: Path, rank: int) -> Callable[[], tuple[str, int] | None]:
         return None
 
     return ask
-
-
-def _free_port() -> int:
-    """Reserves it for this process: it is bound but not listened on, so that torch can still do that."""
-    holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("", 0))
-    _ports.append(holder)
-    return holder.getsockname()[1]
