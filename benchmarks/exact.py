@@ -68,10 +68,7 @@ MODELS: dict[str, tuple[str, ...]] = {
     "vit, SGD, clipped, EMA, ragged tail": (*VIT, SGD, CLIPPED, EMA, RAGGED),
     "gpt, AdamW, clipped, ragged tail": (*GPT, CLIPPED, RAGGED),
     "gpt, Muon, EMA": (*GPT, MUON, EMA),
-    "resnet18, SGD, augmentation, ragged tail": (
-        *("model=resnet18", SGD, *IMAGES, AUGMENTED, RAGGED),
-        "datamodule.length=86",
-    ),
+    "resnet18, SGD, augmentation, ragged tail": ("model=resnet18", SGD, *IMAGES, AUGMENTED, RAGGED),
 }
 BATCH_256 = "datamodule.batch_size=256"
 COSTLY = {  # large enough for their gradients to be a load
