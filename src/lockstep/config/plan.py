@@ -1,5 +1,6 @@
 """How many processes a run consists of, on what, and the batch and learning rate that follow."""
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -42,7 +43,9 @@ class Plan:
     device_ids: tuple[int, ...] | None
     num_nodes: int
     world_size: int
-    batch_size: int | None  # None where the loaders alone know it, which a LightningModule or a LightningDataModule brings
+    batch_size: (
+        int | None
+    )  # the largest of a process; None where the loaders alone know it, which a LightningModule or a LightningDataModule brings
     global_batch_size: int | None
     accumulate_grad_batches: int
     lr: float | None
@@ -64,8 +67,7 @@ class Plan:
             _check_cores("trainer.devices", devices, cfg)
         tensor_parallel_size = _tensor_parallel_size(cfg, world_size)
         accumulate = cfg.trainer.accumulate_grad_batches
-        batch_size = _batch_size(cfg, world_size // tensor_parallel_size * accumulate)
-        global_batch_size = None if batch_size is None else batch_size * (world_size // tensor_parallel_size) * accumulate
+        batch_size, global_batch_size = _batch_sizes(cfg, world_size // tensor_parallel_size, accumulate)
         return cls(
             accelerator=accelerator,
             devices=devices,
@@ -102,7 +104,8 @@ class Plan:
         rate = "" if self.lr is None else f", learning rate {self.lr:g}"
         if self.batch_size is None:
             return f"{where}; batches as the loaders have them{rate}"
-        parts = f"{self.batch_size} per process"
+        is_even = self.batch_size * self.data_parallel_size * self.accumulate_grad_batches == self.global_batch_size
+        parts = f"{'' if is_even else 'up to '}{self.batch_size} per process"
         if self.accumulate_grad_batches > 1:
             parts += f", {self.accumulate_grad_batches} accumulated"
         return f"{where}; global batch {self.global_batch_size} ({parts}){rate}"
@@ -162,14 +165,20 @@ def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
     return size
 
 
-def _batch_size(cfg: DictConfig, shares: int) -> int | None:
+def _batch_sizes(cfg: DictConfig, shares: int, accumulate: int) -> tuple[int | None, int | None]:
+    """Returns the largest batch of a process, and the global one.
+
+    Shares are equal where a number of processes is asked for. With `auto` their number is what there is, as the nodes that
+    torchrun has left: some processes then have a sample less than others."""
     wanted, own = (OmegaConf.select(cfg, f"datamodule.{name}") for name in ("global_batch_size", "batch_size"))
+    parts = shares * accumulate
     if wanted is None:
-        return own
-    if wanted % shares:
-        why = f"does not divide by world size * trainer.accumulate_grad_batches = {shares}"
-        raise config_error("datamodule.global_batch_size", wanted, f"{why}; accepted is a multiple of {shares}")
-    return wanted // shares
+        return own, None if own is None else own * parts
+    is_found = any(count in (AUTO, -1) for count in (cfg.trainer.devices, cfg.trainer.num_nodes))
+    if wanted % (accumulate if is_found and wanted >= parts else parts):
+        why = f"does not divide by world size * trainer.accumulate_grad_batches = {parts}"
+        raise config_error("datamodule.global_batch_size", wanted, f"{why}; accepted is a multiple of {parts}")
+    return math.ceil(wanted / parts), wanted
 
 
 def _learning_rate(cfg: DictConfig, global_batch_size: int | None) -> float | None:

@@ -118,17 +118,21 @@ class DataModule(LightningDataModule):
 
     def _train_sampler(self, length: int, **order: Any) -> TrainSampler:
         """Raises ConfigError where so many samples are too few for a step, or where no plan has divided the global batch."""
-        total = self.batch_size * self._share[1] * self._accumulate
-        if self.global_batch_size not in (None, total):
-            accepted = f"is divided by lockstep.build; accepted for a batch_size of {self.batch_size} is {total}"
-            raise config_error("datamodule.global_batch_size", self.global_batch_size, accepted)
+        parts = self._share[1] * self._accumulate
+        total = self.global_batch_size or self.batch_size * parts
+        if math.ceil(total / parts) != self.batch_size or total % self._accumulate:
+            accepted = (
+                f"is divided by lockstep.build; accepted for a batch_size of {self.batch_size} is {self.batch_size * parts}"
+            )
+            raise config_error("datamodule.global_batch_size", total, accepted)
         given = {"accumulate": self._accumulate, "shuffle": self.shuffle, "seed": self.seed, "drop_last": self.drop_last}
+        given["samples_per_batch"] = total // self._accumulate
         try:
             return TrainSampler(length, self.batch_size, *self._share, **given, **order)
         except EpochTooShort as error:
             if self.global_batch_size is None:
                 raise
-            most = error.most * total // self.batch_size
+            most = error.most * parts
             why = f"is larger than the training split of {length} samples"
             accepted = f"accepted is at most {most}, or datamodule.drop_last=false"
             raise EpochTooShort(f"datamodule.global_batch_size={total}: {why}; {accepted}", error.most) from None
@@ -167,13 +171,13 @@ class DataModule(LightningDataModule):
 
     def order_facts(self) -> dict[str, int]:
         """What decides which samples an epoch's batches have, and how many, over all processes."""
-        samples_per_batch = self.batch_size * self._share[1]
+        global_batch_size = self.global_batch_size or self.batch_size * self._share[1] * self._accumulate
         return {
             "seed": self.seed,
             "shuffle": int(self.shuffle),
             "length": len(self.splits.train),
-            "global_batch_size": samples_per_batch * self._accumulate,
-            "samples_per_batch": samples_per_batch,
+            "global_batch_size": global_batch_size,
+            "samples_per_batch": global_batch_size // self._accumulate,
             "world_size": self._share[1],
         } | {name: order.identity for name, order in self._orders.items()}
 

@@ -2,7 +2,8 @@
 
 Both samplers are DistributedSamplers, so Lightning leaves their loaders alone and calls `set_epoch`. They yield whole
 batches (one `BatchIndices` each), for a DataLoader with `batch_size=None`: batch k of the epoch is the k-th slice of
-`batch_size * world_size` samples of one global order, and rank r takes every world_size-th of it, from the r-th on.
+`samples_per_batch` samples of one global order, and rank r takes every world_size-th of it, from the r-th on. Where the ranks do
+not divide it, some have a sample less than others.
 """
 
 import math
@@ -27,21 +28,22 @@ class BatchIndices(NamedTuple):
 
 
 class _BatchSampler(DistributedSampler[BatchIndices]):
-    def __init__(self, length: int, batch_size: int, rank: int, world_size: int, shuffle: bool, seed: int) -> None:
+    def __init__(self, length: int, samples_per_batch: int, rank: int, world_size: int, shuffle: bool, seed: int) -> None:
         samples = cast("Dataset[BatchIndices]", range(length))  # the parent class only asks its length
         super().__init__(samples, num_replicas=world_size, rank=rank, shuffle=shuffle, seed=seed)
         self.length = length
-        self.batch_size = batch_size
+        self.samples_per_batch = samples_per_batch
 
     def _indices(self, order: Tensor, batch: int, loss_weight: float) -> BatchIndices:
-        size = self.batch_size * self.num_replicas
+        size = self.samples_per_batch
         return BatchIndices(order[batch * size : (batch + 1) * size][self.rank :: self.num_replicas], self.epoch, loss_weight)
 
 
 class TrainSampler(_BatchSampler):
     """Every rank takes the same number of batches per epoch, reshuffled by (seed, epoch).
 
-    `accumulate` batches make one step over a global batch of batch_size * world_size * accumulate samples.
+    `accumulate` batches of `samples_per_batch` samples, over all ranks, make one step over a global batch; None stands for
+    batch_size * world_size.
     With drop_last the epoch ends with the last whole global batch; else with a smaller one, its samples weighted so
     that the step is the mean over them although ranks hold unequal numbers.
     `start` is for a run that continues within an epoch: (epoch, how many samples of its global order are consumed).
@@ -60,12 +62,13 @@ class TrainSampler(_BatchSampler):
         drop_last: bool = True,
         start: tuple[int, int] = (0, 0),
         orders: Sequence[Callable[[Tensor, int], Tensor]] = (),
+        samples_per_batch: int | None = None,
     ) -> None:
-        super().__init__(length, batch_size, rank, world_size, shuffle, seed)
+        super().__init__(length, samples_per_batch or batch_size * world_size, rank, world_size, shuffle, seed)
         self.start, self.orders = start, orders
         self.set_epoch(start[0])  # data workers may draw before Lightning says which epoch it is (Lightning issue 21938)
         self.accumulate = accumulate
-        self.global_batch_size = batch_size * world_size * accumulate
+        self.global_batch_size = self.samples_per_batch * accumulate
         self.full_batches = length // self.global_batch_size * accumulate
         self.tail = 0 if drop_last else length % self.global_batch_size
         if not len(self):
@@ -78,7 +81,7 @@ class TrainSampler(_BatchSampler):
             )
 
     def __len__(self) -> int:
-        return self.full_batches + math.ceil(self.tail / (self.batch_size * self.num_replicas))
+        return self.full_batches + math.ceil(self.tail / self.samples_per_batch)
 
     @property
     def samples_per_epoch(self) -> int:
@@ -92,7 +95,7 @@ class TrainSampler(_BatchSampler):
         # Lightning divides by `accumulate`, DDP by the world size: both are multiplied back.
         multiplier = self.num_replicas * self.accumulate
         epoch, consumed = self.start
-        first = consumed // (self.batch_size * self.num_replicas) if self.epoch == epoch else 0
+        first = consumed // self.samples_per_batch if self.epoch == epoch else 0
         for batch in range(first, len(self)):
             step_samples = self.global_batch_size if batch < self.full_batches else self.tail
             yield self._indices(order, batch, loss_weight=multiplier / step_samples)
@@ -105,10 +108,10 @@ class EvalSampler(_BatchSampler):
     empty."""
 
     def __init__(self, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
-        super().__init__(length, batch_size, rank, world_size, shuffle=False, seed=0)
+        super().__init__(length, batch_size * world_size, rank, world_size, shuffle=False, seed=0)
 
     def __len__(self) -> int:
-        return math.ceil(self.length / (self.batch_size * self.num_replicas))
+        return math.ceil(self.length / self.samples_per_batch)
 
     def __iter__(self) -> Iterator[BatchIndices]:
         order = shuffled(self.length, derive_seed(self.length))

@@ -93,12 +93,12 @@ def test_loaders_have_the_samplers_of_their_rank() -> None:
     datamodule = pretend(Digits(batch_size=8, drop_last=False, seed=3), global_rank=1, world_size=2, accumulate=4)
     train, val, test = datamodule.train_dataloader().sampler, datamodule.val_dataloader(), datamodule.test_dataloader().sampler
     assert isinstance(train, TrainSampler)
-    assert (train.rank, train.num_replicas, train.batch_size, train.accumulate, train.seed) == (1, 2, 8, 4, 3)
+    assert (train.rank, train.num_replicas, train.samples_per_batch, train.accumulate, train.seed) == (1, 2, 16, 4, 3)
     assert (train.shuffle, train.tail) == (True, 1293 % 64)
     assert not isinstance(val, list)
     for sampler, length in ((val.sampler, 144), (test, 360)):
         assert isinstance(sampler, EvalSampler)
-        assert (sampler.length, sampler.rank, sampler.num_replicas, sampler.batch_size) == (length, 1, 2, 8)
+        assert (sampler.length, sampler.rank, sampler.num_replicas, sampler.samples_per_batch) == (length, 1, 2, 16)
 
 
 def test_samples_per_epoch_are_counted_over_all_ranks(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,9 +21,11 @@ def make_samplers(length: int, batch_size: int, world_size: int, **options: Any)
 
 def epochs_at(world_size: int, drop_last: bool) -> Iterator[tuple[list[TrainSampler], list[list[BatchIndices]]]]:
     """The samplers of all ranks and what each draws, for every length, batch size and accumulation that makes a step."""
-    for length, batch_size, accumulate in product(LENGTHS, (1, 2, 3, 5), (1, 2, 3)):
-        if not drop_last or length >= batch_size * world_size * accumulate:
-            ranks = make_samplers(length, batch_size, world_size, accumulate=accumulate, drop_last=drop_last)
+    for length, batch_size, accumulate, fewer in product(LENGTHS, (1, 2, 3, 5), (1, 2, 3), {0, 1, world_size - 1}):
+        size = batch_size * world_size - fewer  # of all ranks, of which `fewer` have a sample less
+        if size >= world_size and (not drop_last or length >= size * accumulate):
+            given = {"accumulate": accumulate, "drop_last": drop_last, "samples_per_batch": size}
+            ranks = make_samplers(length, batch_size, world_size, **given)
             yield ranks, [list(rank) for rank in ranks]
 
 

@@ -81,7 +81,7 @@ def search(cfg: DictConfig, plan: Plan) -> Found:
             accumulate = cfg.trainer.accumulate_grad_batches
             size, too_large = largest_that_fits(lambda size: _tried(cfg, plan, size, accumulate, Path(folder)))
         else:
-            share = given // plan.data_parallel_size
+            share = -(-given // plan.data_parallel_size)  # of the process that has most
             size, too_large = largest_part_that_fits(
                 lambda size: _tried(cfg, plan, size, min(PARTS, share // size), Path(folder)), share
             )
