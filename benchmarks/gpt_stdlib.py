@@ -25,7 +25,7 @@ from hardware import processor
 from omegaconf import OmegaConf
 
 from lockstep.config.construct import construct
-from lockstep.runs.saved import saved_config
+from lockstep.extras.saved_runs.saved import saved_config
 
 ORDER = 5
 BYTES_PER_ENTRY = 8  # five for the n-gram, three for its count; sums of a context follow from these

@@ -19,10 +19,10 @@ from omegaconf import DictConfig
 
 from lockstep.cli import start
 from lockstep.config.overrides import quote
+from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
 from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import RankZeroFilter, run_id
 from lockstep.runs.run import Run
-from lockstep.runs.saved import find_checkpoint, saved_config
 from lockstep.runs.validation import Prepared, validated
 
 

@@ -26,7 +26,7 @@ from lockstep import console
 from lockstep.atomic_files import replacing, write_json
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.runs.saved import find_checkpoint
+from lockstep.extras.saved_runs.saved import find_checkpoint
 
 
 def main() -> None:

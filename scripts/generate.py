@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from lockstep.cli import start
 from lockstep.config.rules import SEED, Rule, integer, number
 from lockstep.errors import config_error
-from lockstep.runs.saved import find_checkpoint, saved_config
+from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
 
 ABOVE_ZERO = Rule("accepted is a number above 0 and up to 1", lambda value: 0 < value <= 1)
 ACCEPTED = {"length": integer(1), "temperature": number(0), "top_k": integer(1).or_null(), "top_p": ABOVE_ZERO, "seed": SEED}

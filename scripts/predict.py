@@ -25,7 +25,7 @@ from lockstep.cli import start
 from lockstep.config.plan import Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, ExitCode, config_error
-from lockstep.runs.saved import find_checkpoint, saved_config
+from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from lockstep.cli import start
 from lockstep.config.construct import construct
 from lockstep.config.trust import get_trust
 from lockstep.errors import config_error
-from lockstep.runs.saved import find_checkpoint, saved_config
+from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
 
 
 def main() -> None:

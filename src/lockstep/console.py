@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from lockstep.places import HOME, SHIPPED, project
+from lockstep.places import SHIPPED, project
 
 PATIENCE = 5.0  # seconds a pipe may be full, because nobody reads it, before lines are dropped
 UNLIMITED = 100_000  # columns of what is printed to no terminal
@@ -110,7 +110,7 @@ def say(line: str) -> None:
 
 
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
-    """The closing table: metrics, time, throughput, and what to do next."""
+    """The closing table: metrics, time, throughput, and what to do next, to which subscribers of the run's end may add a line."""
     rows = {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
     rows |= {"wall time": f"{result['wall_time']:.1f} s", "world size": str(result["world_size"])}
     if result["train_time"]:
@@ -119,13 +119,10 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     show_table([*rows.items(), ("run directory", _relative(run_dir))])
     if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
         print(result["test_note"], flush=True)
-    if result["train_time"]:
-        commands = [f"tensorboard --logdir {shlex.quote(_relative(run_dir))}"]
-        if result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")) and _has_script("scripts/evaluate.py"):
-            commands.append(command_line("scripts/evaluate.py", run_dir))
-        print("\n  ".join(["\nNext:", *commands]), flush=True)
     if ended_by := result.get("ended_by"):
         print(f"The run has finished: {ended_by}", flush=True)
+    if result["train_time"]:
+        print(f"\nNext:\n  tensorboard --logdir {shlex.quote(_relative(run_dir))}", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:
@@ -143,10 +140,6 @@ def command_line(script: str, *arguments: str | Path) -> str:
     is_own = path.is_file() and not path.is_relative_to(SHIPPED)
     program = ["python", _relative(path)] if is_own else ["lockstep", path.stem]
     return shlex.join([*program, *(_relative(one) if isinstance(one, Path) else one for one in arguments)])
-
-
-def _has_script(script: str) -> bool:
-    return any((folder / script).is_file() for folder in (project(), HOME))
 
 
 class CellFormatter(logging.Formatter):

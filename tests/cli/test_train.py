@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from capabilities import requires
+from capabilities import is_there, requires
 from commands import ROOT, python, runs, started, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -100,7 +100,8 @@ def test_the_terminal_is_plain_text_and_says_what_matters(one: tuple[Path, str])
     assert "1280 of 1293 samples per epoch" in output
     assert output.count("\nepoch ") == 3
     assert "tensorboard --logdir logs" in output
-    assert f"python {ROOT}/scripts/evaluate.py logs" in output  # as it is to be typed from here
+    if is_there("saved_runs"):
+        assert f"python {ROOT}/scripts/evaluate.py logs" in output  # as it is to be typed from here
     assert "torch.optim.AdamW" not in output
     assert "optimizer:\n    _target_: torch.optim.AdamW" in (run / "train.log").read_text()
 

@@ -156,27 +156,6 @@ def test_what_a_callback_adds_is_a_row(capsys: pytest.CaptureFixture[str], tmp_p
     assert next(line for line in lines if line.startswith("a step")).endswith("  data 31%, rest 69%")
 
 
-def test_what_to_do_next_is_what_can_be_done(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not to evaluate what has no test_step, nor with a script where there are none."""
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "best.ckpt").touch()
-    result = {"metrics": {}, "wall_time": 1.0, "world_size": 1, "train_time": 1.0, "samples_per_second": 1.0}
-
-    def offers(**more: Any) -> bool:
-        console.show_result(tmp_path, result | more)
-        return "scripts/evaluate.py" in capsys.readouterr().out
-
-    assert offers()
-    assert offers(has_test=True)
-    assert not offers(has_test=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "HOME", tmp_path)
-    monkeypatch.setattr(console, "project", lambda: tmp_path)
-    assert not offers(has_test=True)
-
-
 def test_lines_break_between_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = ["epoch 1/3", "step 12", "train/acc 0.5", "train/loss 1.234", "val/acc 0.25", "val/loss 2.345"]
     lines = console.in_lines(cells, 40).splitlines()

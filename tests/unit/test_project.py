@@ -62,10 +62,10 @@ def test_its_packages_can_be_imported(project: Path, monkeypatch: pytest.MonkeyP
 def test_the_command_runs_its_programs_before_lockstep_s(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, arguments: started.append(arguments))
-    for name in ("train", "count", "evaluate"):
+    for name in ("train", "count", "sweep"):
         monkeypatch.setattr(sys, "argv", ["lockstep", name, "a=1"])
         command.main()
-    scripts = [project / "train.py", project / "scripts" / "count.py", places.HOME / "scripts" / "evaluate.py"]
+    scripts = [project / "train.py", project / "scripts" / "count.py", places.HOME / "scripts" / "sweep.py"]
     assert started == [[sys.executable, str(script), "a=1"] for script in scripts]
 
 

@@ -25,7 +25,6 @@ from lockstep.runs import resume
 from lockstep.runs.composition import CONF
 from lockstep.runs.identity import Identity
 from lockstep.runs.resume import command_to_continue
-from lockstep.runs.saved import saved_config
 from lockstep.sweeps.manifest import Manifest
 
 sys.path.append(str(CONF.parent / "scripts"))
@@ -142,11 +141,9 @@ def test_commands_in_a_manifest_are_not_run(stranger: Path, monkeypatch: pytest.
 def test_a_directory_s_config_may_not_name_that(how: str, stranger: Path, shipped: DictConfig) -> None:
     key, node = RUN_TARGETS[how]
     OmegaConf.update(shipped, key, node, merge=False, force_add=True)
-    (stranger / ".hydra").mkdir()
-    OmegaConf.save(shipped, stranger / ".hydra" / "config.yaml")
-    cfg = saved_config(stranger, [])
+    shipped.allow, shipped.run_dir = [], str(stranger)
     with pytest.raises(ConfigError, match=rf"^{key}[.\d]*\._target_=[\w.]+: a directory's config may not name that; .* allow=\["):
-        build(cfg, Plan.from_config(cfg))
+        build(shipped, Plan.from_config(shipped))
 
 
 def test_what_a_run_is_made_of_and_the_project_s_own_modules_are_taken(

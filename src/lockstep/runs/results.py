@@ -83,7 +83,7 @@ def samples_trained(trainer: Trainer) -> int:
 
 
 def _has_test(model: Any, datamodule: Any) -> bool:
-    """Can scripts/evaluate.py test the model on its data?"""
+    """Can a checkpoint be tested on the data?"""
     parts = ((model, "test_step"), (datamodule, "test_dataloader"))
     are_lightning_s = isinstance(model, LightningModule) and isinstance(datamodule, LightningDataModule)
     return are_lightning_s and getattr(datamodule, "has_test", True) and all(is_overridden(hook, part) for part, hook in parts)

@@ -7,7 +7,7 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from lockstep.extras.images import FORMER_NAMES
-from lockstep.runs.saved import saved_config
+from lockstep.extras.saved_runs.saved import saved_config
 
 
 @pytest.mark.parametrize(("former", "name"), FORMER_NAMES.items())

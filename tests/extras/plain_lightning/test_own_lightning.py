@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from bitwise import differences, state
-from capabilities import is_there
+from capabilities import is_there, requires
 from commands import ROOT, python, train
 
 pytestmark = pytest.mark.slow
@@ -71,6 +71,7 @@ def test_a_sweep_of_it_has_a_report(sweep: Path) -> None:
     assert f"the only rate: {metric} {record(undisturbed(sweep))['metrics'][metric]:.4g}" in done.stdout
 
 
+@requires("saved_runs")
 def test_it_is_evaluated_and_exported_and_told_what_predicts_it(sweep: Path) -> None:
     run = undisturbed(sweep)
     done = python(ROOT / "scripts" / "evaluate.py", run, "trainer.devices=1", cwd=run.parent)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from bitwise import differences, state
+from capabilities import is_there
 from commands import ROOT
 from conftest import Home
 from waiting import wait_for
@@ -52,9 +53,10 @@ def test_a_run_leaves_a_server_and_the_next_commands_are_forked(make_home: Calla
     call(home, "train.py", "resume=second")
     assert not differences(state(home.folder / "first"), state(home.folder / "second"))
     assert "unknown key" in call(home, "train.py", "model.net.nowidth=0", code=2)
-    call(home, "scripts/evaluate.py", "second", "trainer.devices=2")
-    (metrics,) = (home.folder / "second" / "evaluations").glob("*/metrics.json")
-    assert json.loads(metrics.read_text())["world_size"] == 2
+    if is_there("saved_runs"):
+        call(home, "scripts/evaluate.py", "second", "trainer.devices=2")
+        (metrics,) = (home.folder / "second" / "evaluations").glob("*/metrics.json")
+        assert json.loads(metrics.read_text())["world_size"] == 2
     call(home, "train.py", "-m", *FIXED, "trainer.max_epochs=1", "seed=0,1", "hydra.sweep.dir=sweep")
     assert len([*(home.folder / "sweep").glob("*/metrics.json")]) == 2
     assert home.server == server

@@ -17,7 +17,6 @@ from lockstep.runs import resume
 from lockstep.runs.identity import Identity, read_run_id
 from lockstep.runs.record import write_status
 from lockstep.runs.resume import command_to_continue
-from lockstep.runs.saved import saved_config
 
 OVERRIDES = ["model=cnn", "seed=3", "+trainer.profiler=simple", "trainer.max_epochs=20"]
 
@@ -107,17 +106,3 @@ def test_without_any_checkpoint_of_its_own_it_does_not_begin_anew_over_another_s
     line = rf"^resume={run}: every checkpoint is damaged or another run's: last.ckpt, previous.ckpt, best.ckpt; move them away"
     with pytest.raises(ConfigError, match=line):
         latest_valid_checkpoint(run / "checkpoints", "ours")
-
-
-def test_a_config_that_is_not_whole_is_one_line_for_those_who_open_the_run(tmp_path: Path) -> None:
-    """scripts/evaluate.py and predict.py."""
-    run = made(tmp_path / "run", "ours", 3, OVERRIDES)
-    path = run / ".hydra" / "config.yaml"
-    whole = path.read_bytes()
-    assert saved_config(run, []).seed == 3
-    for damaged in (b"", whole[: len(whole) // 2], whole + b"\n: [", b"\xff\xfe", b"- 1\n", b"just text", b"a: ${\nrun_dir: x\n"):
-        path.write_bytes(damaged)
-        with pytest.raises(ConfigError) as refused:
-            saved_config(run, [])
-        assert str(refused.value).startswith(f"RUN_DIR={run}: .hydra/config.yaml is damaged (")
-        assert "\n" not in str(refused.value)

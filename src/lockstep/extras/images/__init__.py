@@ -13,7 +13,7 @@ FILES = [
     "conf/experiment/mnist_ddp.yaml",
     "scripts/predict.py",
 ]
-NEEDS: list[str] = []
+NEEDS = ["saved_runs"]
 OPTIONAL_DEPENDENCIES: list[str] = []
 FORMER_NAMES = {
     "lockstep.datamodules.image_folder.ImageFolder": "lockstep.extras.images.image_folder.ImageFolder",

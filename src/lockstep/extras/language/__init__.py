@@ -1,6 +1,7 @@
 """Language models: text as tokens, GPT, Llama, sampling."""
 
 FILES = [
+    "benchmarks/gpt_stdlib.py",
     "conf/trainer/plan/gpt.yaml",
     "docs/language-models.md",
     "conf/datamodule/text.yaml",
@@ -14,5 +15,5 @@ FILES = [
     "scripts/import_llama.py",
     "templates/text",
 ]
-NEEDS = ["file_cache", "muon", "rates"]  # muon by an experiment
+NEEDS = ["file_cache", "muon", "rates", "saved_runs"]  # muon by an experiment
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,0 +1,9 @@
+"""Finished runs opened again: tested at any number of devices, their weights exported to be read without this package.
+
+saved.py   a run's config with changes, and its checkpoints
+events.py  the command that tests a run, when that has finished
+"""
+
+FILES = ["conf/events/evaluation.yaml", "scripts/evaluate.py", "scripts/export.py"]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,0 +1,70 @@
+"""A run directory opened again: what of it is read, and what is refused in one line."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from lockstep.errors import ConfigError
+from lockstep.extras.saved_runs.events import OfferEvaluation
+from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "run" / ".hydra").mkdir(parents=True)
+    content = OmegaConf.create({"model": {"net": {"width": 8}}, "seed": 3, "run_dir": "x"})
+    OmegaConf.save(content, tmp_path / "run" / ".hydra" / "config.yaml")
+    return tmp_path / "run"
+
+
+def test_a_config_that_is_not_whole_is_one_line(run: Path) -> None:
+    path = run / ".hydra" / "config.yaml"
+    whole = path.read_bytes()
+    assert saved_config(run, []).seed == 3
+    for damaged in (b"", whole[: len(whole) // 2], whole + b"\n: [", b"\xff\xfe", b"- 1\n", b"just text", b"a: ${\nrun_dir: x\n"):
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigError) as refused:
+            saved_config(run, [])
+        assert str(refused.value).startswith(f"RUN_DIR={run}: .hydra/config.yaml is damaged (")
+        assert "\n" not in str(refused.value)
+
+
+def test_it_is_read_as_what_a_stranger_may_have_made(run: Path) -> None:
+    """So that build() looks at what it names: see lockstep.config.trust."""
+    assert saved_config(run, []).allow == []
+    assert saved_config(run, [], ["mine"]).allow == ["mine"]
+    assert saved_config(run, []).run_dir == str(run)
+
+
+def test_a_url_where_only_a_path_is_read_is_told_how_to_fetch_it() -> None:
+    url = "s3://bucket/logs/name/run"
+    how = rf"={url}.*: is read on this machine alone; accepted is a path, to which a copy was fetched before$"
+    for call in (lambda: saved_config(Path(url).absolute(), []), lambda: find_checkpoint(Path(url), None)):
+        with pytest.raises(ConfigError, match=how):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "code", "is_offered"),
+    [
+        ('{"train_time": 1.0}', 0, True),
+        ('{"train_time": 1.0, "has_test": true}', 0, True),
+        ('{"train_time": 1.0, "has_test": false}', 0, False),
+        ('{"train_time": 0.0}', 0, False),
+        ('{"train_time": 1.0}', 1, False),
+    ],
+)
+def test_a_run_that_can_be_tested_says_by_which_command(
+    metrics: str, code: int, is_offered: bool, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "metrics.json").write_text(metrics)
+    event = OfferEvaluation()
+    event.begin(OmegaConf.create(), run)
+    event.end(code)
+    assert capsys.readouterr().out == ""  # there is no checkpoint
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "best.ckpt").touch()
+    event.end(code)
+    said = capsys.readouterr().out
+    assert said.endswith(f"scripts/evaluate.py {run}\n") if is_offered else said == ""
