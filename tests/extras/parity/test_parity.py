@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from capabilities import requires
 from fits import composed_at_once, plain
 from odd import BARE, EQUAL_BUT, UNEQUAL, odd
 from omegaconf import DictConfig, open_dict
@@ -123,6 +124,7 @@ def test_a_tail_that_is_not_reached_is_said_to_be_so(compared: Compared) -> None
     assert "Not compared: what comes later, since these 2 steps end before the first epoch, of 3, does." in said
 
 
+@requires("parity_causes")
 def test_a_cause_that_can_not_be_switched_off_is_not_named(compared: Compared) -> None:
     """Seven samples are less than a batch of eight: none is left without the tail. What the loss sees is found all the same."""
     equal, said = compared(*TINY, *PLANTED["a loss that averages over an uneven tail"], "datamodule.length=7")
@@ -157,6 +159,7 @@ PLANTED = {
 }
 
 
+@requires("parity_causes")
 @pytest.mark.parametrize("cause", PLANTED)
 def test_a_planted_cause_is_named_and_no_other(compared: Compared, cause: str) -> None:
     equal, said = compared(*TINY, *PLANTED[cause])
@@ -165,6 +168,7 @@ def test_a_planted_cause_is_named_and_no_other(compared: Compared, cause: str) -
     assert named == [f"Why: {cause}. With it switched off both are equal."]
 
 
+@requires("parity_causes")
 def test_two_causes_at_once_are_both_named(compared: Compared) -> None:
     _, said = compared(*TINY, *PLANTED["dropout drawn per rank"], *PLANTED["augmentation drawn per rank"])
     named = [line.partition(".")[0] for line in said.splitlines() if line.startswith("Why:")]
@@ -179,6 +183,7 @@ def test_what_was_not_compared_is_said_beside_equal(compared: Compared, what: st
     assert note in said
 
 
+@requires("parity_causes")
 @pytest.mark.parametrize("what", UNEQUAL)
 def test_a_difference_that_hides_is_found_and_its_cause_named_or_not_known(compared: Compared, what: str) -> None:
     overrides, first, cause = UNEQUAL[what]
@@ -191,6 +196,7 @@ def test_a_difference_that_hides_is_found_and_its_cause_named_or_not_known(compa
     assert ("Not as on one process: val/alone is logged by 1 of 2 processes alone." in said) == (what == "alone")
 
 
+@requires("parity_causes")
 def test_a_defect_behind_another_is_found(compared: Compared) -> None:
     _, said = compared(*TINY, *odd("unequal.RunningMeanAndSchedule", steps=4))
     first, second = [line for line in said.splitlines() if line.startswith("Why:")]

@@ -260,12 +260,6 @@ def _to_the_end(result: Comparison, train: Train) -> Comparison:
     return result if result.equal else result.extended([], train({"control": ("finish", {how: 3})})["control"].differences)
 
 
-def repeats(sides: Sides, processes: Processes) -> bool:
-    """Does the reference, trained twice, come to the same bits?"""
-    findings = train_once(sides, processes, {"reference": ("lead", {}), "control": ("follow", {})})
-    return all(difference.value == 0 for difference in findings["control"].differences)
-
-
 def in_larger_batches(sides: Sides, processes: Processes) -> Sides:
     """Accumulated batches are compared with one larger batch on one process, unless something makes that another thing:
     BatchNorm, or any state that changes with each batch."""

@@ -1,8 +1,9 @@
 """From a composed config to what is said to a person. Imports no torch."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import Plan
 from lockstep.console import first_of
 from lockstep.extras.parity.comparison import Comparison, compare, in_larger_batches
-from lockstep.extras.parity.diagnosis import Explanation, explain
 from lockstep.extras.parity.processes import Processes, SideFailed
 from lockstep.extras.parity.sides import AT_THE_END, Sides
 from lockstep.runs.validation import validated
@@ -24,6 +24,15 @@ _DRIFT = (
 )
 _NOWHERE = "Where: in no module, gradient, weight or buffer of any training step; what differs has been made of these afterwards."
 _UNKNOWN = "Why: none of the causes known here."
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why two sides differ: `causes`, the name and the remedy of each, and the comparison with all of them switched off, which is
+    None if both sides are then equal."""
+
+    causes: Sequence[tuple[str, str]]
+    rest: Comparison | None
 
 
 def parity(
@@ -65,7 +74,8 @@ def parity(
                 lines.append(str(get_method(finder)(comparison, processes) or _NOWHERE))
             say("\n".join([*lines, f"Compared {_extent(comparison)}."]))
             return False
-        explanations = explain(comparison, processes)
+        explain = OmegaConf.select(cfg, "parity.explain")
+        explanations = get_method(explain)(comparison, processes) if explain else []
     if comparison.failure is not None and not explanations:
         raise _with_hint(comparison.failure, cfg)
     say(verdict(comparison, explanations))
@@ -112,14 +122,14 @@ def not_compared(comparison: Comparison) -> list[str]:
     return [what for what, applies in parts.items() if applies] + listed
 
 
-def verdict(comparison: Comparison, explanations: list[Explanation]) -> str:
+def verdict(comparison: Comparison, explanations: Sequence[Explanation]) -> str:
     """Says where they differ first, and why where that is known; then the same of what is left with that switched off."""
     lines = [f"Not equal: {comparison.failure}" if comparison.failure is not None else f"Not equal, first {_where(comparison)}."]
     rest: Comparison | None = comparison
     for explanation in explanations:
         it, rest = "it" if len(explanation.causes) == 1 else "all of these", explanation.rest
         left = "both are equal" if rest is None else f"they still differ, first {_where(rest)}"
-        lines += [f"Why: {c.name}. With {it} switched off {left}.\n     {c.remedy}." for c in explanation.causes]
+        lines += [f"Why: {name}. With {it} switched off {left}.\n     {remedy}." for name, remedy in explanation.causes]
     if rest is not None:
         lines.append(_DRIFT if rest.is_drift else _UNKNOWN)
     lines += [f"Not as on one process: {line}." for line in comparison.facts.get("said", ())]  # in the words of a run

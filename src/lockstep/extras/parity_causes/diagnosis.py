@@ -2,23 +2,17 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lockstep.errors import ConfigError
-from lockstep.extras.parity.causes import CAUSES, KERNELS, Cause
-from lockstep.extras.parity.comparison import Comparison, TooFewSteps, compare, repeats
-from lockstep.extras.parity.processes import Processes
+from lockstep.extras import parity
+from lockstep.extras.parity.comparison import Comparison, TooFewSteps, compare
+from lockstep.extras.parity.processes import Processes, train_once
 from lockstep.extras.parity.sides import Sides
+from lockstep.extras.parity.verdict import Explanation
+from lockstep.extras.parity_causes.causes import CAUSES, KERNELS, Cause
 
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Causes, confirmed, and the comparison with all of them switched off: None if both sides are then equal."""
-
-    causes: list[Cause]
-    rest: Comparison | None
+log = logging.getLogger(parity.__name__)  # whose progress scripts/parity.py shows
+_SWITCHES = f"{__package__}.switches.switched_off"
 
 
 def explain(comparison: Comparison, processes: Processes) -> list[Explanation]:
@@ -28,7 +22,7 @@ def explain(comparison: Comparison, processes: Processes) -> list[Explanation]:
     while current is not None and (causes := _confirm_causes(current, possible, processes)):
         possible = [cause for cause in possible if cause not in causes]
         current = _rest(current, causes, processes)
-        explanations.append(Explanation(causes, current))
+        explanations.append(Explanation([(cause.name, cause.remedy) for cause in causes], current))
     return explanations
 
 
@@ -44,7 +38,7 @@ def _confirm_causes(comparison: Comparison, possible: Sequence[Cause], processes
     """Returns a cause, or as few as are needed together, without which the sides are equal."""
     suspects = [cause for cause in possible if cause.is_suspected(comparison)]
     confirmed = _confirmed(suspects, comparison, processes)
-    if confirmed or comparison.failure is not None or repeats(_without([], comparison, comparison.steps_needed), processes):
+    if confirmed or comparison.failure is not None or _repeats(_without([], comparison, comparison.steps_needed), processes):
         return confirmed
     return _confirmed([KERNELS], comparison, processes) or _confirmed([*suspects, KERNELS], comparison, processes)
 
@@ -85,4 +79,11 @@ def _equal_without(causes: Sequence[Cause], comparison: Comparison, processes: P
 
 
 def _without(causes: Sequence[Cause], comparison: Comparison, steps: int) -> Sides:
-    return comparison.sides.changed({k: v for cause in causes for k, v in cause.switched_off(comparison).items()}, steps)
+    values = {key: value for cause in causes for key, value in cause.switched_off(comparison).items()}
+    return comparison.sides.changed(values | {"interventions.by": _SWITCHES}, steps)
+
+
+def _repeats(sides: Sides, processes: Processes) -> bool:
+    """Does the reference, trained twice, come to the same bits?"""
+    findings = train_once(sides, processes, {"reference": ("lead", {}), "control": ("follow", {})})
+    return all(difference.value == 0 for difference in findings["control"].differences)

@@ -11,7 +11,7 @@ from lockstep.extras.parity.comparison import Comparison
 from lockstep.extras.parity.sides import AT_THE_END
 
 _METRICS = ("training metrics", "validation metrics", "test metrics")
-Switch = dict[str, Any]  # values of both configs; interventions.py says what those under `interventions` do
+Switch = dict[str, Any]  # values of both configs; switches.py says what those under `interventions` do
 
 
 @dataclass(frozen=True)
