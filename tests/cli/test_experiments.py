@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from capabilities import is_there
 from commands import ROOT, train
 
 pytestmark = pytest.mark.slow
@@ -19,6 +20,8 @@ def test_it_runs(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> N
     if name == "mnist_ddp":
         given = [f"datamodule.data_dir={request.getfixturevalue('mnist')}"]
     elif name == "cifar10_speedrun":
+        if not is_there("synthetic"):
+            pytest.skip("takes synthetic images")
         given = SMALL_IMAGES
     elif name == "finetune_digits":
         given = ["init_from=cnn/checkpoints/last.ckpt"]

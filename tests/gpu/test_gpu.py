@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from capabilities import requires
 from commands import ROOT, python
 from torch import nn
 
@@ -22,7 +23,7 @@ DATA = {
 }
 
 
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("data", ["digits", pytest.param("synthetic_images", marks=requires("synthetic"))])
 @pytest.mark.parametrize(
     "options",
     [

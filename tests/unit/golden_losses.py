@@ -27,7 +27,16 @@ CONFIGS = {
     "gpt_nano": (*TEXT, "model/optimizer=muon", "trainer.max_steps=3"),
     "gpt_small": (*TEXT, "model.net.depth=1", "model.net.width=96", "trainer.max_steps=2"),
 }
-MODELS = {model: config for model, config in CONFIGS.items() if (ROOT / "conf" / "model" / f"{model}.yaml").is_file()}
+
+
+def is_there(group: str, option: str) -> bool:
+    return (ROOT / "conf" / group / f"{option}.yaml").is_file()
+
+
+DATA = {
+    model: config[0].partition("=")[2] if config[0].startswith("datamodule=") else "digits" for model, config in CONFIGS.items()
+}
+MODELS = {model: config for model, config in CONFIGS.items() if is_there("model", model) and is_there("datamodule", DATA[model])}
 
 
 class Losses(Callback):

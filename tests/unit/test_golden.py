@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from golden_losses import FOLDER, MODELS, ROOT, losses
+from golden_losses import CONFIGS, FOLDER, MODELS, ROOT, losses
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -18,4 +18,4 @@ def test_the_first_losses_are_the_golden_ones(model: str, tmp_path: Path) -> Non
 def test_every_whole_model_has_a_golden_file() -> None:
     """A file in conf/model that names a net is a whole model; those without are what they share."""
     whole = {path.stem for path in (ROOT / "conf" / "model").glob("*.yaml") if "net: ???" not in path.read_text()}
-    assert whole - {"vit_b_16"} == {*MODELS}  # which has 86 million parameters and is torchvision's own
+    assert whole - {"vit_b_16"} <= {*CONFIGS}  # which has 86 million parameters and is torchvision's own

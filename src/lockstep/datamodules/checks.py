@@ -6,12 +6,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import shown
 from lockstep.config.plan import Plan
-from lockstep.config.rules import SEED, TEXT, YES_NO, Rule, integer, number, one_of, some
+from lockstep.config.rules import SEED, TEXT, YES_NO, Rule, integer, number, one_of
 from lockstep.errors import config_error
 
 SWITCHES = ("drop_last", "shuffle", "pin_memory", "standardize")
 AUGMENT = {"crop": integer(0), "flip": one_of(True, False, "alternating"), "padding": one_of("zeros", "reflect")}
-LENGTHS = {name: integer(1) for name in ("length", "val_length", "test_length")}
 
 RULES = {
     "*": {
@@ -32,18 +31,6 @@ RULES = {
             lambda v: v is None or OmegaConf.is_dict(v),
         ),
         **{f"augment.{name}": rule for name, rule in AUGMENT.items()},
-    },
-    "RandomRegression": {
-        **LENGTHS,
-        "in_features": integer(1),
-        "out_features": integer(1),
-        "teacher": YES_NO,
-        "noise": number(0),
-    },
-    "SyntheticImages": {
-        **LENGTHS,
-        "num_classes": integer(2),
-        "shape": some("three integers of at least 1", integer(1), count=3),
     },
 }
 

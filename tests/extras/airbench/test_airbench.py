@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from capabilities import requires
 from fits import prepared
 from torch import Tensor, nn
 from torch.nn import functional
@@ -83,6 +84,7 @@ def test_images_that_are_too_small_are_refused() -> None:
         Airbench((1, 8, 8), 10)
 
 
+@requires("synthetic")
 def test_a_run_fits_it_to_the_standardised_training_images_and_saves_it(tmp_path: Path) -> None:
     overrides = ["model=airbench", "model.net.width=4", "datamodule=synthetic_images", "datamodule.shape=[1,9,9]"]
     overrides += ["datamodule.length=400", "datamodule.standardize=true", "trainer.max_steps=1", "trainer.limit_val_batches=1"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from capabilities import is_there
+from capabilities import is_there, requires
 from fits import SMALL, KeepAll, become_rank, composed, last
 from lightning import Callback
 from ranks import in_ranks
@@ -18,7 +18,7 @@ from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, requires("synthetic")]
 WORKERS = 4
 SHORT = ("trainer.exact=4", "test=false", "trainer.max_epochs=2", "trainer.limit_val_batches=2")
 LOSS = ("optimized_metric=val/loss", "optimized_mode=min")

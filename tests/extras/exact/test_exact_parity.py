@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from capabilities import requires
 from fits import plain
 
 from lockstep.runs.composition import compose
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, requires("synthetic")]
 TINY = ("datamodule=synthetic_images", "datamodule.shape=[1,4,4]", "datamodule.length=40", "datamodule.val_length=11")
 RUN = (*TINY, "datamodule.batch_size=4", "trainer=cpu", "trainer.devices=2", "trainer.exact=2", "parity.steps=3")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from image_files import write_noise
-from synthetic import images, regression
+from synthetic import Images, Vectors
 
 from lockstep.datamodules import Batch, DataModule, Digits
 from lockstep.errors import ConfigError
@@ -28,8 +28,8 @@ def folder(photos: Path, **options: Any) -> ImageFolder:
 
 KINDS: dict[str, Callable[..., DataModule]] = {
     "floats": lambda _, **options: Digits(augment={"crop": 1, "flip": True}, **options),
-    "bytes": lambda _, **options: images(augment={"crop": 2, "flip": True}, **options),
-    "vectors": lambda _, **options: regression(**options),
+    "bytes": lambda _, **options: Images(augment={"crop": 2, "flip": True}, **options),
+    "vectors": lambda _, **options: Vectors(**options),
     "image files": lambda photos, **options: folder(photos, augment={"crop": 1, "flip": False}, **options),
     "image files, by workers": lambda photos, **options: folder(photos, num_workers=2, **options),
     "cached": lambda photos, **options: CachedImageFolder(str(photos), size=8, augment={"crop": 1, "flip": True}, **options),

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from synthetic import Images
 from torch import Tensor, nn
 
 from lockstep.datamodules.batches import Batch
-from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.models import Classifier
 from lockstep.nets import MLP, Dropout
 
@@ -99,7 +99,7 @@ class AtBoundary(MLP):
         return torch.cat([outputs[:, :1] + unit, outputs[:, 1:]], dim=1)
 
 
-class FlipsPerRank(SyntheticImages):
+class FlipsPerRank(Images):
     """Mirrors images by the process's own generator."""
 
     def __init__(self, **loading: Any) -> None:
@@ -108,7 +108,7 @@ class FlipsPerRank(SyntheticImages):
             self.augment = flip
 
 
-class AnotherTail(SyntheticImages):
+class AnotherTail(Images):
     """Several processes have a step more in an epoch than one, as with a sampler that fills up."""
 
     def train_dataloader(self) -> Any:

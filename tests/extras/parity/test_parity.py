@@ -13,7 +13,7 @@ from lockstep.extras.parity.comparison import TooFewSteps
 from lockstep.extras.parity.processes import Processes, SideFailed
 from lockstep.extras.parity.verdict import parity
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, requires("synthetic")]
 
 DATA = (
     "datamodule=synthetic_images",

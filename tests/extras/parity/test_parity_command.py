@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from capabilities import requires
 from commands import ROOT, python
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, requires("synthetic")]
 SIZES = ("datamodule.shape=[1,4,4]", "datamodule.length=16", "datamodule.val_length=8", "datamodule.global_batch_size=16")
 AS_OF_SIDES = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # which the command sets for them: one import server then serves both
 SMALL = ("trainer=cpu", "trainer.devices=2", "parity.steps=1", "datamodule=synthetic_images", *SIZES)

@@ -12,7 +12,7 @@ from lockstep.extras.parity.comparison import compare
 from lockstep.extras.parity.processes import Processes
 from lockstep.extras.parity.sides import Sides
 
-pytestmark = [pytest.mark.slow, requires("language", "vit", "sharding", "finetuning")]
+pytestmark = [pytest.mark.slow, requires("language", "vit", "sharding", "finetuning", "synthetic")]
 language_models = pytest.importorskip("language_models")
 TINY_GPT, texts = language_models.TINY, language_models.texts
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from capabilities import requires
 from fits import prepared
 from unwatched import unwatched
 
@@ -13,6 +14,7 @@ from lockstep.datamodules.batches import Batch
 from lockstep.extras.pictures.pictures import Pictures
 from lockstep.models import Classifier
 
+pytestmark = requires("synthetic")
 OPTIONS = ("trainer.max_epochs=1", "trainer.limit_val_batches=1", "datamodule=synthetic_images", "datamodule.shape=[1,8,8]")
 
 

@@ -2,13 +2,49 @@
 
 from typing import Any
 
-from lockstep.datamodules.random_regression import RandomRegression
-from lockstep.datamodules.synthetic_images import SyntheticImages
+import torch
+from torch import Tensor
+
+from lockstep.datamodules import DataModule, DataSpec, InMemory, Splits
 
 
-def images(shape: tuple[int, int, int] = (3, 8, 8), **options: Any) -> SyntheticImages:
-    return SyntheticImages(shape, num_classes=4, length=500, val_length=100, test_length=200, **options)
+class Images(DataModule):
+    """uint8 images of classes, all noise."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int] = (3, 8, 8),
+        num_classes: int = 4,
+        length: int = 500,
+        val_length: int = 100,
+        test_length: int = 200,
+        **loading: Any,
+    ) -> None:
+        super().__init__(**loading)
+        self.lengths, self.spec = (length, val_length, test_length), DataSpec(tuple(shape), num_classes)
+
+    def load(self) -> Splits:
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def drawn(length: int) -> InMemory:
+            images = torch.randint(256, (length, *self.spec.input_shape), generator=generator, dtype=torch.uint8)
+            return InMemory(images, torch.randint(self.spec.num_outputs, (length,), generator=generator))
+
+        return Splits(*map(drawn, self.lengths))
 
 
-def regression(teacher: bool = True, noise: float = 0.1, length: int = 1000, **options: Any) -> RandomRegression:
-    return RandomRegression(10, 3, length, val_length=100, test_length=1000, teacher=teacher, noise=noise, **options)
+class Vectors(DataModule):
+    """Gaussian inputs and targets."""
+
+    def __init__(self, in_features: int = 10, out_features: int = 3, length: int = 1000, **loading: Any) -> None:
+        super().__init__(**loading)
+        self.length, self.spec = length, DataSpec((in_features,), out_features)
+
+    def load(self) -> Splits:
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def drawn(length: int) -> InMemory:
+            inputs: Tensor = torch.randn(length, *self.spec.input_shape, generator=generator)
+            return InMemory(inputs, torch.randn(length, self.spec.num_outputs, generator=generator))
+
+        return Splits(drawn(self.length), drawn(100), drawn(1000))

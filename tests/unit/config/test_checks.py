@@ -171,7 +171,7 @@ def test_a_validation_metric_needs_validation(none: float, shipped: DictConfig) 
 
 
 def test_a_regressor_with_the_metric_of_a_classifier_is_refused(compose: Callable[..., DictConfig]) -> None:
-    message = refusal(compose("model=linear", "datamodule=random_regression"))
+    message = refusal(compose("model=linear"))
     declared = "train/loss, train/mae, val/loss, val/mae, test/loss, test/mae"
     assert message == f"optimized_metric=val/acc: the model declares {declared}"
 

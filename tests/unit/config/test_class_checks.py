@@ -60,16 +60,7 @@ def test_no_check_imports_torch() -> None:
     ("key", "value", "message"),
     [
         ("model.net", {"_target_": "lockstep.nets.MLP", "hidden": [-5]}, "model.net.hidden=[-5]: accepted is a list of integers"),
-        (
-            "datamodule",
-            {"_target_": "lockstep.datamodules.synthetic_images.SyntheticImages", "num_classes": 1},
-            "datamodule.num_classes=1: accepted is an integer of at least 2",
-        ),
-        (
-            "datamodule",
-            {"_target_": "lockstep.datamodules.synthetic_images.SyntheticImages", "shape": [-1, 4, 4]},
-            "datamodule.shape=[-1, 4, 4]: accepted is a list of three integers of at least 1",
-        ),
+        ("model.net", {"_target_": "lockstep.nets.resnet", "depth": 0}, "model.net.depth=0: accepted is an integer"),
     ],
 )
 def test_a_class_is_known_by_each_of_its_names(key: str, value: Any, message: str, shipped: DictConfig) -> None:

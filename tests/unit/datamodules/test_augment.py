@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from synthetic import Images
 from torch import Tensor
 from torch.nn import functional
 
 from lockstep.counter_rng import random_bits
 from lockstep.datamodules.augment import CropFlip, reflected
-from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.errors import ConfigError
 
 
@@ -81,7 +81,7 @@ def test_a_crop_of_a_reflected_image_is_torch_s(dtype: torch.dtype) -> None:
 
 def test_a_reflection_further_than_the_image_reaches_is_refused() -> None:
     augment = {"crop": 4, "padding": "reflect"}
-    data = SyntheticImages((3, 4, 5), num_classes=2, length=1, val_length=1, test_length=1, augment=augment)
+    data = Images((3, 4, 5), augment=augment)
     with pytest.raises(ConfigError, match=r"^datamodule.augment.crop=4: an image of \(3, 4, 5\) can't be .*; accepted is less$"):
         data.setup("fit")
 

@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
-from synthetic import images, regression
+from synthetic import Images, Vectors
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -43,8 +43,8 @@ every_kind_of_data = pytest.mark.parametrize(
     "make",
     [
         partial(Digits, standardize=True),
-        partial(images, standardize=True),  # bytes
-        partial(regression, standardize=True, length=5000),  # more than one part of 4096
+        partial(Images, standardize=True),  # bytes
+        partial(Vectors, standardize=True, length=5000),  # more than one part of 4096
     ],
     ids=["floats", "bytes", "vectors"],
 )
@@ -86,7 +86,7 @@ def test_nothing_is_fitted_unasked_or_for_a_test_alone() -> None:
 
 def test_augmentation_is_refused_for_vectors() -> None:
     with pytest.raises(ConfigError, match=r"^datamodule.augment=\{\.\.\.\}: is for images; this data has shape \(10,\)$"):
-        regression(augment={"flip": True}).setup("fit")
+        Vectors(augment={"flip": True}).setup("fit")
 
 
 def test_loaders_have_the_samplers_of_their_rank() -> None:
@@ -142,7 +142,7 @@ def test_a_global_batch_that_no_plan_has_divided_is_refused() -> None:
 
 
 def test_only_training_images_are_augmented() -> None:
-    datamodule = images(batch_size=100, augment={"crop": 2, "flip": True}, shuffle=False)
+    datamodule = Images(batch_size=100, augment={"crop": 2, "flip": True}, shuffle=False)
     train, test = next(iter(datamodule.train_dataloader())), next(iter(datamodule.test_dataloader()))
     assert not torch.equal(train.inputs, datamodule.splits.train.inputs[:100])
     assert torch.equal(test.inputs, datamodule.splits.test.inputs[test.ids])

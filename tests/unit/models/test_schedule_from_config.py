@@ -90,7 +90,7 @@ def test_what_is_neither_partial_nor_whole_is_refused() -> None:
 
 
 def fitted(folder: Path, *options: str) -> Any:
-    short = ("model=linear", "datamodule=random_regression", "trainer.max_epochs=2", "trainer.limit_train_batches=3")
+    short = ("model=linear", "datamodule._target_=synthetic.Vectors", "trainer.max_epochs=2", "trainer.limit_train_batches=3")
     datamodule, model, trainer = prepared(folder, *short, "trainer.limit_val_batches=0", *options, base=BARE)
     trainer.fit(model, datamodule)
     return trainer.optimizers[0]

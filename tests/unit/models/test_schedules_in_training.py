@@ -8,8 +8,8 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from synthetic import Vectors
 
-from lockstep.datamodules.random_regression import RandomRegression
 from lockstep.models import Regressor, schedules
 from lockstep.models.schedules import TrainingLength
 from lockstep.nets import MLP
@@ -32,7 +32,7 @@ def rates_of_a_run(
             rates.append(optimizer.param_groups[0]["lr"])
 
     rates: list[float] = []
-    datamodule = RandomRegression(4, 2, length, 8, 8, True, noise=0.1, batch_size=8 // accumulate, drop_last=False)
+    datamodule = Vectors(4, 2, length, batch_size=8 // accumulate, drop_last=False)
     schedule = schedule or partial(schedules.constant, **WHEN | {"warmup_steps": 4, "frequency": frequency})
     model = Regressor(
         net=MLP((4,), 2, []),

@@ -35,7 +35,7 @@ JOBS = {
         "+logger@second=csv",
     ],
     "a mapping for a group": ["model={label_smoothing: 0.2}", "~profiler"],
-    "a group that is taken away": ["~logger", "experiment=toy_regression"],
+    "a group that is taken away": ["~logger", "debug=fast"],
     "twice": ["seed=1", "seed=2", "model.net={width: 4}", "model.net.width=8"],
 }
 REFUSED = (
@@ -81,7 +81,7 @@ def test_jobs_are_key_for_key_as_hydra_composes_them(master: tuple[DictConfig, A
     configs = JobConfigs(config, loader)
     assert [content(configs.compose(job)) for job in jobs] == expected
     groups = ["model=mlp", "model/optimizer=sgd", "+logger@second=csv"]
-    assert composed == [[], groups, ["~profiler"], ["~logger", "experiment=toy_regression"]]
+    assert composed == [[], groups, ["~profiler"], ["~logger", "debug=fast"]]
 
 
 @pytest.mark.parametrize("job", REFUSED, ids=str)

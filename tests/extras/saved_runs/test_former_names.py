@@ -1,4 +1,4 @@
-"""Runs that began when the classes of this capability were elsewhere."""
+"""Runs that began when classes of a capability were elsewhere."""
 
 from pathlib import Path
 
@@ -6,11 +6,10 @@ import pytest
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
-from lockstep.extras.images import FORMER_NAMES
-from lockstep.extras.saved_runs.saved import saved_config
+from lockstep.extras.saved_runs.saved import _present_names, saved_config
 
 
-@pytest.mark.parametrize(("former", "name"), FORMER_NAMES.items())
+@pytest.mark.parametrize(("former", "name"), _present_names().items())
 def test_their_configs_are_read_with_the_present_names(former: str, name: str, tmp_path: Path) -> None:
     (tmp_path / ".hydra").mkdir()
     content = OmegaConf.create({"datamodule": {"_target_": former, "size": 8}, "run_dir": "x"})

@@ -1,13 +1,29 @@
 """Data made up from a seed."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from synthetic import images, regression
 
+from lockstep.config.checks import check
 from lockstep.datamodules import DataModule
 from lockstep.errors import ConfigError
+from lockstep.extras.synthetic.random_regression import RandomRegression
+from lockstep.extras.synthetic.synthetic_images import SyntheticImages
+from lockstep.runs.composition import compose
+
+HUGE = 10**12
+IMAGES = {"shape": (1, 4, 4), "num_classes": 2, "length": 8, "val_length": 8, "test_length": 8}
+PAIRS = {"in_features": 2, "out_features": 2, "length": 8, "val_length": 8, "test_length": 8, "teacher": True, "noise": 0.1}
+
+
+def images(shape: tuple[int, int, int] = (3, 8, 8), **options: Any) -> SyntheticImages:
+    return SyntheticImages(shape, num_classes=4, length=500, val_length=100, test_length=200, **options)
+
+
+def regression(teacher: bool = True, noise: float = 0.1, length: int = 1000, **options: Any) -> RandomRegression:
+    return RandomRegression(10, 3, length, val_length=100, test_length=1000, teacher=teacher, noise=noise, **options)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 7)])
@@ -68,3 +84,35 @@ def test_regression_data_has_the_shape_asked_for() -> None:
     assert (datamodule.spec.input_shape, datamodule.spec.num_outputs) == ((10,), 3)
     assert datamodule.splits.train.inputs.shape == (1000, 10)
     assert datamodule.splits.train.targets.shape == (1000, 3)
+
+
+@pytest.mark.parametrize("name", ["num_classes", "length", "val_length", "test_length"])
+def test_more_images_than_fit_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^datamodule.{name}={HUGE}: takes"):
+        SyntheticImages(**IMAGES | {name: HUGE})
+
+
+def test_larger_images_than_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^datamodule.shape=\[3, 999999, 999999\]: takes"):
+        SyntheticImages(**IMAGES | {"shape": (3, 999999, 999999)})
+
+
+@pytest.mark.parametrize("name", ["in_features", "out_features", "length", "val_length", "test_length"])
+def test_more_numbers_than_fit_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^datamodule.{name}={HUGE}: takes"):
+        RandomRegression(**PAIRS | {name: HUGE})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"num_classes": 1}, "datamodule.num_classes=1: accepted is an integer of at least 2"),
+        ({"shape": [-1, 4, 4]}, "datamodule.shape=[-1, 4, 4]: accepted is a list of three integers of at least 1"),
+    ],
+)
+def test_what_makes_no_images_is_refused_by_its_key(value: dict[str, Any], message: str) -> None:
+    cfg = compose("datamodule=synthetic_images")
+    cfg.datamodule.update(value)
+    with pytest.raises(ConfigError) as error:
+        check(cfg)
+    assert str(error.value) == message

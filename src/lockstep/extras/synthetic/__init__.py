@@ -1,0 +1,19 @@
+"""Data made up from the seed: images of classes, and vectors with targets that are noise or a linear map's.
+
+synthetic_images.py   images of any shape, for benchmarks
+random_regression.py  the toy data of the DDP guides
+"""
+
+FILES = [
+    "benchmarks/competitors/barebones.py",
+    "conf/datamodule/random_regression.yaml",
+    "conf/datamodule/synthetic_images.yaml",
+    "conf/experiment/checkpoint_every_10.yaml",
+    "conf/experiment/toy_regression.yaml",
+]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []
+FORMER_NAMES = {
+    "lockstep.datamodules.random_regression.RandomRegression": "lockstep.extras.synthetic.random_regression.RandomRegression",
+    "lockstep.datamodules.synthetic_images.SyntheticImages": "lockstep.extras.synthetic.synthetic_images.SyntheticImages",
+}
