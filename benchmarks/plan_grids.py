@@ -95,7 +95,7 @@ SETTINGS = {
 
 def losses(setting: Setting, data: Path, multiple: int, rate: float, seed: int) -> list[float | None]:
     """Of one training: after 1, 2, ... of POINTS equal parts; None where it has diverged."""
-    from fits import composed  # pyright: ignore[reportMissingImports]
+    from in_process import composed  # pyright: ignore[reportMissingImports]
 
     with tempfile.TemporaryDirectory() as folder:
         factor = multiple if setting.rule == "linear" else multiple**0.5
@@ -189,7 +189,7 @@ class InProcess(Jobs):
         self.plan = Plan.from_config(self.cfg)
 
     def _composed(self, overrides: Sequence[str]) -> Any:
-        from fits import composed  # pyright: ignore[reportMissingImports]
+        from in_process import composed  # pyright: ignore[reportMissingImports]
 
         return composed(*self.constants, *overrides, run_dir=self.directory / f"{self.launched:03}")
 

@@ -22,7 +22,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )  # a fork server finds by it what it is to import; 3.11 gives it no sys.path
 
 # found on the path that has just been set
-from warm import PRELOADED  # noqa: E402
+from forked import PRELOADED  # noqa: E402
 
 from lockstep.launchers.stop_signals import STOP_SIGNALS  # noqa: E402
 
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, handler)
     gc.disable()  # until everything is imported
     atexit.register(gc.unfreeze)  # or libraries count what is left at the interpreter's end
-    # The one server of this process, whoever starts it, imports once and then forks: see warm.py.
+    # The one server of this process, whoever starts it, imports once and then forks: see forked.py.
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
     # what Lightning says on any machine that has SLURM
     config.addinivalue_line("filterwarnings", "ignore:The `srun` command is available on your system")
@@ -101,8 +101,8 @@ def _environment_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def compose(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., DictConfig]:
-    """Composes conf/train.yaml with overrides; see support/models/fits.py."""
-    from fits import composed  # which imports torch
+    """Composes conf/train.yaml with overrides; see support/models/in_process.py."""
+    from in_process import composed  # which imports torch
 
     elsewhere = tmp_path_factory.getbasetemp() / "run"
 

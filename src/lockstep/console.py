@@ -192,7 +192,7 @@ def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = (), **sty
         print(aligned([columns, *rows] if columns else rows), flush=True)
 
 
-def first_of(names: Sequence[object], most: int = 3) -> str:
+def join_first(names: Sequence[object], most: int = 3) -> str:
     """The first few, and how many more there are."""
     return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 

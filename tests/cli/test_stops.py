@@ -4,9 +4,9 @@ import functools
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import stops
-import warm
 from commands import begun
 from waiting import wait_for
 
@@ -19,7 +19,7 @@ def test_asked_at_any_moment_it_ends_and_continues_to_the_same_bits(
 ) -> None:
     def alive() -> list[int]:
         """What is forked has no mark of its own."""
-        wait_for(lambda: not warm.served_in(tmp_path), seconds=30, pause=0.2)
+        wait_for(lambda: not forked.served_in(tmp_path), seconds=30, pause=0.2)
         return []
 
     monkeypatch.setattr(stops, "_train", functools.partial(begun, tmp_path))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from agents import kill, rendezvous
 from commands import TIMEOUT
-from fits import last
+from in_process import last
 from ranks import in_ranks
 from restarted_runs import (
     FIXED,

@@ -15,7 +15,7 @@ import pytest
 import torch.distributed as dist
 from bitwise import differences
 from faults import Poison
-from fits import KeepAll, become_rank, last, prepared, trained
+from in_process import KeepAll, become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from ranks import in_ranks

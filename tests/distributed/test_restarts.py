@@ -13,7 +13,7 @@ import pytest
 from agents import torchrun
 from bitwise import differences, state
 from commands import TIMEOUT, started, train
-from fits import become_rank, prepared
+from in_process import become_rank, prepared
 from ranks import in_ranks
 from waiting import wait_for
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from bitwise import differences
 from commands import ROOT, python
-from fits import KeepAll, prepared, trained
+from in_process import KeepAll, prepared, trained
 from lightning import Callback
 
 pytestmark = [

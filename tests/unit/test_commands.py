@@ -3,8 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+import forked
 import pytest
-import warm
 from commands import ROOT, python
 from waiting import wait_for
 
@@ -38,7 +38,7 @@ def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, more: dict[str, st
     with pytest.raises(AssertionError, match="left running"):
         python(tmp_path / "command.py", cwd=tmp_path, **more)
     assert (tmp_path / "began").exists()
-    wait_for(lambda: not warm.served_in(tmp_path), seconds=30)
+    wait_for(lambda: not forked.served_in(tmp_path), seconds=30)
 
 
 def test_what_does_not_end_in_time_is_ended_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

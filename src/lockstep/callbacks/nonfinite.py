@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import NamedFailure
 from lockstep.trainer.steps import begins_step, ends_step
@@ -98,7 +98,7 @@ class NonFinite(Callback):
         """Names the first batch of this rank since the last look whose loss is not finite, with at most so many sample ids."""
         for step, loss, ids in self._losses:
             if not torch.isfinite(loss):
-                samples = "" if ids is None else f", of samples {first_of(ids.tolist(), most or len(ids))}"
+                samples = "" if ids is None else f", of samples {join_first(ids.tolist(), most or len(ids))}"
                 return f"at step {step} the loss is {float(loss)}{samples}"
         return "that of another rank's samples"
 

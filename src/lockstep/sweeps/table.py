@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.console import UNLIMITED, first_of, format_duration, wide_console
+from lockstep.console import UNLIMITED, format_duration, join_first, wide_console
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, UNKNOWN, WAITING
 from lockstep.sweeps.view import JobView, SweepView
 
@@ -121,7 +121,7 @@ def _reasons(jobs: Sequence[JobView]) -> list[str]:
         if job.reason is not None and job.status != FINISHED:
             line = f"{'tried again' if job.status == RUNNING else job.status}: {shorten(job.reason)}"
             numbers.setdefault(line, []).append(job.number)
-    lines = [f"{first_of(some, 6)} {line}" for line, some in numbers.items()]
+    lines = [f"{join_first(some, 6)} {line}" for line, some in numbers.items()]
     return lines[:_REASONS] + ([f"and {len(lines) - _REASONS} more reasons"] if len(lines) > _REASONS else [])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from capabilities import requires
-from fits import prepared
+from in_process import prepared
 from torch import Tensor, nn
 from torch.nn import functional
 

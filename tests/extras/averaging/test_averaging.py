@@ -7,7 +7,7 @@ import pytest
 import torch
 from bitwise import differences
 from faults import Poison
-from fits import KeepAll, last, logged, prepared, trained, without_batches
+from in_process import KeepAll, last, logged, prepared, trained, without_batches
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.extras.averaging.averaging import EMA

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from bitwise import differences
 from capabilities import requires
-from fits import BARE, KeepAll, become_rank, last, prepared, trained
+from in_process import BARE, KeepAll, become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 from torch import Tensor, nn

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import score
 import torch
-from fits import prepared
+from in_process import prepared
 from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils.data import Subset

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from fits import last, prepared, trained
+from in_process import last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 

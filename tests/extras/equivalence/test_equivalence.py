@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fits import BARE, prepared
+from in_process import BARE, prepared
 from lightning import LightningModule
 from torch import Tensor, nn
 from unwatched import unwatched

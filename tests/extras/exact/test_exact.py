@@ -10,7 +10,7 @@ import pytest
 import torch
 from bitwise import differences
 from capabilities import is_there, requires
-from fits import SMALL, KeepAll, become_rank, composed, last
+from in_process import SMALL, KeepAll, become_rank, composed, last
 from lightning import Callback
 from ranks import in_ranks
 

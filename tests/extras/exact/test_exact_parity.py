@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from capabilities import requires
-from fits import plain
+from in_process import plain
 
 from lockstep.runs.composition import compose
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fits import become_rank
+from in_process import become_rank
 from ranks import in_ranks
 
 models = pytest.importorskip("exact_models")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bitwise import differences
-from fits import become_rank, composed, last, logged
+from in_process import become_rank, composed, last, logged
 from lightning import Callback, Trainer
 from ranks import in_ranks
 from test_exact import without_place

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from fits import prepared, trained
+from in_process import prepared, trained
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from fits import KeepAll, prepared, trained
+from in_process import KeepAll, prepared, trained
 from lightning import Callback
 
 from lockstep.errors import ConfigError

@@ -7,7 +7,7 @@ from pathlib import Path
 import export
 import pytest
 import torch
-from fits import trained
+from in_process import trained
 from safetensors import safe_open
 
 from lockstep.models.from_checkpoint import load_model

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from fits import become_rank, prepared
+from in_process import become_rank, prepared
 from lightning import Callback
 from ranks import in_ranks
 from torch import Tensor

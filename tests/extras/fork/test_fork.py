@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from fits import KeepAll, prepared, trained
+from in_process import KeepAll, prepared, trained
 from torch.optim.lr_scheduler import LambdaLR
 
 from lockstep.callbacks import SteppedRate

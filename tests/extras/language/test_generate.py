@@ -12,7 +12,7 @@ import generate
 import import_llama
 import pytest
 import torch
-from fits import composed
+from in_process import composed
 from omegaconf import OmegaConf
 
 from lockstep.build import build

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fits import prepared
+from in_process import prepared
 from language_models import METRICS, TINY, language_model, texts
 from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel

@@ -7,7 +7,7 @@ import pytest
 from bitwise import differences, state
 from capabilities import requires
 from commands import train
-from fits import become_rank, prepared
+from in_process import become_rank, prepared
 from language_models import TINY, texts
 from ranks import in_ranks
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fits import plain
+from in_process import plain
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.build import build

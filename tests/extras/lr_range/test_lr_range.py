@@ -9,7 +9,7 @@ from pathlib import Path
 import lr_range
 import numpy
 import pytest
-from fits import plain
+from in_process import plain
 from ranged import measured
 
 from lockstep.build import build

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fits import become_rank
+from in_process import become_rank
 from ranged import measured
 from ranks import in_ranks
 

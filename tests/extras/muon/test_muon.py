@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from fits import trained
+from in_process import trained
 from torch import Tensor, nn
 
 from lockstep.errors import ConfigError

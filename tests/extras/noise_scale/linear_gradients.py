@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fits import BARE, prepared
+from in_process import BARE, prepared
 from lightning import Callback
 from torch import Tensor
 

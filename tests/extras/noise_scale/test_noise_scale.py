@@ -10,7 +10,7 @@ import pytest
 import torch
 from bitwise import differences
 from faults import Poison
-from fits import KeepAll, logged, prepared, trained
+from in_process import KeepAll, logged, prepared, trained
 from lightning import LightningModule
 from torch import Tensor
 from unwatched import unwatched
@@ -98,7 +98,13 @@ def test_smoothed_values_do_not_lean_towards_zero_and_are_divided_last() -> None
     # weights 1/4 and 1/2: |G|^2 (-1/4 + 3/2) / (3/4), tr(Sigma) (8/4 + 2/2) / (3/4)
     assert (smoothed.gradient / smoothed.weight, smoothed.trace / smoothed.weight) == pytest.approx((5 / 3, 4))
     assert smoothed.ratio == pytest.approx(2.4)
-    assert (smoothed.estimates, smoothed.told, smoothed.total) == (2, 1, pytest.approx(2.4))
+    assert (smoothed.estimates, smoothed.ratios, smoothed.total) == (2, 1, pytest.approx(2.4))
+
+
+def test_a_checkpoint_of_before_ratios_had_their_name_is_read() -> None:
+    monitor = NoiseScale()
+    monitor.load_state_dict({"gradient": 1.0, "trace": 2.0, "weight": 0.5, "estimates": 3, "told": 2, "total": 4.0})
+    assert monitor.state_dict() == {"gradient": 1.0, "trace": 2.0, "weight": 0.5, "estimates": 3, "ratios": 2, "total": 4.0}
 
 
 @pytest.mark.parametrize(

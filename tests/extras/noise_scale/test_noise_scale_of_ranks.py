@@ -8,7 +8,7 @@ import linear_gradients as linear
 import pytest
 import torch
 from bitwise import differences
-from fits import become_rank, trained
+from in_process import become_rank, trained
 from ranks import in_ranks
 from torch import Tensor
 

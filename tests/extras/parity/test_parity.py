@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from capabilities import requires
-from fits import composed_at_once, plain
+from in_process import composed_at_once, plain
 from odd import BARE, EQUAL_BUT, UNEQUAL, odd
 from omegaconf import DictConfig, open_dict
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from capabilities import requires
-from fits import composed_at_once, plain
+from in_process import composed_at_once, plain
 from odd import BARE
 from omegaconf import DictConfig
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from capabilities import requires
-from fits import prepared
+from in_process import prepared
 from unwatched import unwatched
 
 from lockstep.datamodules.batches import Batch

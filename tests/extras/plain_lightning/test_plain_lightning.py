@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from capabilities import requires
-from fits import SMALL, KeepAll, composed, last
+from in_process import SMALL, KeepAll, composed, last
 from plain_lightning import DigitsData, LitClassifier
 from sklearn.datasets import load_digits
 from torch import nn

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from fits import last
+from in_process import last
 from plain_lightning import DigitsData
 from sklearn.datasets import load_digits
 from test_plain_lightning import GOES_ON, fitted

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fits import composed, trained
+from in_process import composed, trained
 
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from fits import composed
+from in_process import composed
 from planted_answers import Quadratic
 
 from lockstep.config.plan import Plan

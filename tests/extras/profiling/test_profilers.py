@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fits import prepared
+from in_process import prepared
 from lightning import LightningModule
 from unwatched import unwatched
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from capabilities import requires
-from fits import prepared
+from in_process import prepared
 from lightning import Callback
 from torch import Tensor
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fits import become_rank, prepared
+from in_process import become_rank, prepared
 from lightning import LightningModule, Trainer
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fits import trained
+from in_process import trained
 from lightning import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 from unwatched import unwatched

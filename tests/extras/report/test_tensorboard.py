@@ -9,7 +9,7 @@ import measured
 import pytest
 from browsers import browser
 from capabilities import requires
-from fits import composed
+from in_process import composed
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import OmegaConf
 from tensorboard import program

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fits import KeepAll, prepared, trained
+from in_process import KeepAll, prepared, trained
 from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from searched import NOBODY, search_with_a_job, values_in

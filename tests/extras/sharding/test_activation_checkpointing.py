@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from bitwise import differences
-from fits import prepared, trained
+from in_process import prepared, trained
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.errors import ConfigError

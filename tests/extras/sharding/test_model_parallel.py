@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from bitwise import differences
 from faults import Poison
-from fits import become_rank, last, prepared, trained
+from in_process import become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 from torch import Tensor

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bitwise import differences
 from commands import train
-from fits import KeepAll, become_rank, trained, without_batches
+from in_process import KeepAll, become_rank, trained, without_batches
 from planted_spikes import BrokenOff, Spike
 from ranks import in_ranks
 from refusals import refusal, validate

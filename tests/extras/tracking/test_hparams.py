@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fits import composed, prepared
+from in_process import composed, prepared
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import train
-from fits import logged
+from in_process import logged
 from tracked import mlflow_points, wandb_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the libraries, among themselves

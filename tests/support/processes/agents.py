@@ -1,5 +1,5 @@
 """torchrun's agents as processes of a test: each is a node of its own, though all are on this machine, at addresses of the
-loopback. What they start are forks of a process that has imported everything (see warm.py), by torchrun's own option for it.
+loopback. What they start are forks of a process that has imported everything (see forked.py), by torchrun's own option for it.
 
 As a script, `agents.py OUTPUT SCRIPT ARGUMENT...`, it is what they start.
 """

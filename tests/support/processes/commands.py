@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import warm
+import forked
 
 ROOT = Path(__file__).parents[3]
 MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
@@ -48,7 +48,7 @@ def python(
 @contextmanager
 def started(
     *arguments: str | Path, cwd: Path, fresh: bool = False, **env: str
-) -> Iterator["subprocess.Popen[str] | warm.Running"]:
+) -> Iterator["subprocess.Popen[str] | forked.Running"]:
     """`python ARGUMENTS`, running; on leaving, whatever it has left behind is ended and is a failure.
 
     A script that is named by its whole path is forked from a process that has imported everything, and so are its ranks and jobs.
@@ -57,9 +57,9 @@ def started(
     """
     command, fresh = [*map(str, arguments)], fresh or MARK in env
     mark = env.setdefault(MARK, uuid.uuid4().hex)
-    there = {*warm.served_in(cwd)}
+    there = {*forked.served_in(cwd)}
     if command[0].endswith(".py") and Path(command[0]).is_absolute() and not fresh:
-        process = warm.Running(command, cwd, environment(**env))
+        process = forked.Running(command, cwd, environment(**env))
     else:
         process = subprocess.Popen(
             [sys.executable, *command],
@@ -85,17 +85,17 @@ def started(
     assert not left, f"left running: {left}"
 
 
-def _left_by(process: "subprocess.Popen[str] | warm.Running", mark: str, cwd: Path, there: set[int]) -> list[int]:
+def _left_by(process: "subprocess.Popen[str] | forked.Running", mark: str, cwd: Path, there: set[int]) -> list[int]:
     """What outlives a process that has ended, and was not there before it. Those of a killed one follow it when they see that it
     is gone; of a forked one, what was told to end does in a moment, and a fork server of its own when it has imported what it was
     told to."""
     seconds = FOLLOW if process.returncode == -signal.SIGKILL else 0
-    if isinstance(process, warm.Running):
+    if isinstance(process, forked.Running):
         seconds = GRACE if seconds or processes_marked(mark) else MOMENT
 
     def left() -> list[int]:
-        session = warm.list_session(process.pid) if isinstance(process, warm.Running) else []
-        return [*{*processes_marked(mark), *session, *warm.served_in(cwd)} - there]
+        session = forked.list_session(process.pid) if isinstance(process, forked.Running) else []
+        return [*{*processes_marked(mark), *session, *forked.served_in(cwd)} - there]
 
     deadline = time.monotonic() + seconds
     while (pids := left()) and time.monotonic() < deadline:
@@ -111,7 +111,7 @@ def processes_marked(mark: str) -> list[int]:
         variables = (process / "environ").read_bytes()
         return mark.encode() in variables and b"SLURMD_NODENAME=" not in variables
 
-    return warm.living(is_left)
+    return forked.living(is_left)
 
 
 def train(
@@ -121,12 +121,12 @@ def train(
     return python(ROOT / "train.py", "trainer.accelerator=cpu", *overrides, cwd=cwd, timeout=timeout, fresh=fresh, **env)
 
 
-def begun(cwd: Path, run: Path, *arguments: str) -> warm.Running:
+def begun(cwd: Path, run: Path, *arguments: str) -> forked.Running:
     """As `_train` of benchmarks/chaos.py, whose commands import everything anew, begins or continues a training."""
     run.mkdir(exist_ok=True)
     for path in run.glob("pid.*"):
         path.unlink()  # of an earlier life
-    return warm.Logged([str(ROOT / "train.py"), *arguments], cwd, environment(), run / "output.txt")
+    return forked.Logged([str(ROOT / "train.py"), *arguments], cwd, environment(), run / "output.txt")
 
 
 def runs(folder: Path) -> list[Path]:

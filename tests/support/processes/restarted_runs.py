@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fits import become_rank, last, prepared
+from in_process import become_rank, last, prepared
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.atomic_files import replace_text

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fits import BARE, last, prepared
+from in_process import BARE, last, prepared
 
 from lockstep.callbacks import checkpoints
 from lockstep.checkpointing import read_checkpoint

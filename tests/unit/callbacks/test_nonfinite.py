@@ -9,7 +9,7 @@ import pytest
 import torch
 from bitwise import differences
 from faults import Poison
-from fits import last, prepared, trained, without_batches
+from in_process import last, prepared, trained, without_batches
 from lightning import LightningModule
 
 from lockstep.callbacks import NonFinite

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fits import trained
+from in_process import trained
 from lightning import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 

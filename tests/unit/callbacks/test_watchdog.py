@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fits import prepared
+from in_process import prepared
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.callbacks import Watchdog

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from commands import python
-from fits import last, trained
+from in_process import last, trained
 from steps import content, names, read_step
 from waiting import wait_for
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fits import BARE, last, prepared
+from in_process import BARE, last, prepared
 from steps import names, read_step
 from torch import nn
 from torch.utils.data import DataLoader

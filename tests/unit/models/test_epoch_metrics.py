@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from fits import last, prepared
+from in_process import last, prepared
 from omegaconf import OmegaConf
 from sklearn.metrics import f1_score, roc_auc_score
 from torch import Tensor

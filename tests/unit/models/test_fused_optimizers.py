@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fits import prepared
+from in_process import prepared
 
 SHORT = ("trainer.max_epochs=1", "trainer.limit_train_batches=1", "guards.checkpoint=null", "trainer.limit_val_batches=1")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fits import prepared
+from in_process import prepared
 from lightning import Callback
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from fits import BARE, prepared
+from in_process import BARE, prepared
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
 

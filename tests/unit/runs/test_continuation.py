@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fits import prepared, trained
+from in_process import prepared, trained
 
 from lockstep.errors import ConfigError
 

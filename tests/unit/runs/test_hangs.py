@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fits import SMALL, composed
+from in_process import SMALL, composed
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.build import build

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from fits import prepared, trained
+from in_process import prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset

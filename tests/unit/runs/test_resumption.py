@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from bitwise import differences
-from fits import KeepAll, logged, trained
+from in_process import KeepAll, logged, trained
 
 pytestmark = pytest.mark.slow
 

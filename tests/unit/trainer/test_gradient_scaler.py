@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from fits import KeepAll, last, prepared, trained
+from in_process import KeepAll, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
 

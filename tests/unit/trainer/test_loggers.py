@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from fits import logged, trained
+from in_process import logged, trained
 
 from lockstep.trainer.loggers import CSVLogger
 

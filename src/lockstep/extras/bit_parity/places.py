@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.extras.parity.comparison import Comparison
 from lockstep.extras.parity.processes import Processes, Roles, train_once
 from lockstep.extras.parity.sides import Findings
@@ -91,7 +91,7 @@ def first_difference(reference: Findings, other: Findings) -> Place | None:
     place = _name(at, a, b, modules)
     read = _may_read(place, a, b)
     at_first = _differing_state(reference.facts["trace"][0][0], begun)
-    return replace(place, why=f"{_READ.format(first_of(read))}{_ALWAYS if at_first & {*read} else _LEFT}" if read else _PROCESS)
+    return replace(place, why=f"{_READ.format(join_first(read))}{_ALWAYS if at_first & {*read} else _LEFT}" if read else _PROCESS)
 
 
 def _key(span: Span, process: int | None = None) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from lightning import LightningModule
 from torch import nn
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.extras.equivalence.own_batchnorm import takes_own_statistics
 from lockstep.nets.dropout import Dropout
@@ -35,18 +35,18 @@ def _norms_with_own_statistics(model: nn.Module) -> Iterator[str]:
     shared = Synchronised | nn.SyncBatchNorm
     alone = [name for name, layer in model.named_modules() if is_batchnorm(layer) and not isinstance(layer, shared)]
     if alone:
-        yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {first_of(alone)}"
+        yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {join_first(alone)}"
     synchronised = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, shared)]
     own = [f"{name} ({type(layer).__name__})" for name, layer in synchronised if takes_own_statistics(layer)]
     if own:
-        yield f"BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in {first_of(own)}"
+        yield f"BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in {join_first(own)}"
     others = [
         f"{name} ({type(layer).__name__})"
         for name, layer in model.named_modules()
         if getattr(layer, "running_mean", None) is not None and not is_batchnorm(layer)
     ]
     if others:
-        yield f"running statistics of each process's own samples, which only BatchNorm shares: {first_of(others)}"
+        yield f"running statistics of each process's own samples, which only BatchNorm shares: {join_first(others)}"
 
 
 def _noise_of_each_process(trainer: Any, model: nn.Module) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _noise_of_each_process(trainer: Any, model: nn.Module) -> Iterator[str]:
         if _draws(layer) and not (isinstance(layer, Dropout) and is_counted)
     ]
     if drawing:
-        yield f"noise drawn by each process, where lockstep.nets.Dropout counts it from the sample: {first_of(drawing)}"
+        yield f"noise drawn by each process, where lockstep.nets.Dropout counts it from the sample: {join_first(drawing)}"
 
 
 def _draws(layer: nn.Module) -> bool:

@@ -9,7 +9,7 @@ from lightning import Callback, LightningModule, Trainer
 from torch import nn
 from torch.optim import Optimizer
 
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.errors import config_error
 from lockstep.trainer.batchnorm import is_batchnorm
 
@@ -47,12 +47,12 @@ class Freeze(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         names = self._apply(trainer, pl_module)
-        log.info(f"frozen: {first_of(names)}")
+        log.info(f"frozen: {join_first(names)}")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._apply(trainer, pl_module)
         if released := [name for name, end in self._ends.items() if end == trainer.current_epoch > 0]:
-            log.info(f"trained from epoch {trainer.current_epoch} on: {first_of(released)}")
+            log.info(f"trained from epoch {trainer.current_epoch} on: {join_first(released)}")
 
     def _apply(self, trainer: Trainer, model: LightningModule) -> list[str]:
         """The names of those that are frozen in this epoch."""

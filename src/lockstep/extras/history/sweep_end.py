@@ -3,7 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.extras.history.code import COMMIT, decode, fingerprint
 from lockstep.runs.identity import run_directories
 
@@ -15,7 +15,7 @@ def compare_code(sweep: Path) -> None:
     if len(jobs) > 1:
         print("\nThe jobs have not run the same code; code.patch of each has what it ran:")
         for code, names in sorted(jobs.items()):
-            print(f"  {code}: {first_of(sorted(names))}")
+            print(f"  {code}: {join_first(sorted(names))}")
 
 
 def jobs_by_code(sweep: Path) -> dict[str, list[str]]:

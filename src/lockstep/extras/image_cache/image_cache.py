@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lockstep.atomic_files import replacing
 from lockstep.config.plan import visible_cores
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.loaders import ignore_sigterm
 from lockstep.datamodules.splits import Splits
@@ -43,7 +43,7 @@ class UnreadableImages(ConfigError):
 
     def __init__(self, folder: str | Path, problems: Sequence[str]) -> None:
         count = f"{len(problems)} unreadable image{'s' * (len(problems) > 1)}"
-        super().__init__(f"datamodule.data_dir={folder}: has {count}: {first_of(problems)}")
+        super().__init__(f"datamodule.data_dir={folder}: has {count}: {join_first(problems)}")
         self.problems = problems
 
 

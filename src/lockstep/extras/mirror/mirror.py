@@ -139,7 +139,7 @@ class Mirror:
         if self._reason is None:
             log.info(f"Copied to {self.url}")
         else:
-            log.warning(f"{self.url} lacks {console.first_of(self._left)} ({self._reason}); {self.directory} has all of it")
+            log.warning(f"{self.url} lacks {console.join_first(self._left)} ({self._reason}); {self.directory} has all of it")
 
     def _work(self) -> None:
         is_last = False
@@ -167,7 +167,7 @@ class Mirror:
                 del self._left[0]
         except Exception as error:  # each library raises its own
             self._reason = reason(error)
-            rest = console.first_of(self._left)
+            rest = console.join_first(self._left)
             if not self._is_over.is_set():
                 log.warning(f"{self.url}: not copied ({self._reason}): {rest}; tried again with the next checkpoint")
         self._write_note()

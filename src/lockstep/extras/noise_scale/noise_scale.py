@@ -24,14 +24,14 @@ class Smoothed:
     """Running means over estimates, as Adam has them: divided by `weight` they don't lean towards zero, where they begin.
 
     gradient, trace: of |G|^2 and tr(Sigma), times the weight.
-    told, total: how often their ratio could be told, and its sum then.
+    ratios, total: how many ratios there were, and their sum.
     """
 
     gradient: float = 0.0
     trace: float = 0.0
     weight: float = 0.0
     estimates: int = 0
-    told: int = 0
+    ratios: int = 0
     total: float = 0.0
 
     @property
@@ -45,7 +45,7 @@ class Smoothed:
         self.weight = decay * self.weight + 1 - decay
         self.estimates += 1
         if (ratio := self.ratio) is not None:
-            self.told, self.total = self.told + 1, self.total + ratio
+            self.ratios, self.total = self.ratios + 1, self.total + ratio
 
 
 class NoiseScale(Monitor, Callback):
@@ -86,7 +86,7 @@ class NoiseScale(Monitor, Callback):
         smoothed = self.smoothed
         return {
             "noise_scale": smoothed.ratio,
-            "noise_scale_mean": smoothed.total / smoothed.told if smoothed.told else None,
+            "noise_scale_mean": smoothed.total / smoothed.ratios if smoothed.ratios else None,
             "noise_scale_gradient_squared": smoothed.gradient / smoothed.weight if smoothed.estimates else None,
             "noise_scale_trace": smoothed.trace / smoothed.weight if smoothed.estimates else None,
             "noise_scale_estimates": smoothed.estimates,
@@ -96,7 +96,10 @@ class NoiseScale(Monitor, Callback):
         return asdict(self.smoothed)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.smoothed = Smoothed(**state_dict)
+        content = dict(state_dict)
+        if "told" in content:  # as earlier checkpoints name it
+            content["ratios"] = content.pop("told")
+        self.smoothed = Smoothed(**content)
 
     @together
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -11,7 +11,7 @@ from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.extras.parity.comparison import Comparison, compare, in_larger_batches
 from lockstep.extras.parity.processes import Processes, SideFailed
 from lockstep.extras.parity.sides import AT_THE_END, Sides
@@ -118,7 +118,7 @@ def not_compared(comparison: Comparison) -> list[str]:
         "state that is no tensor": facts["not tensors"],
         "samples, by tensors of several shapes, as padded ones have": comparison.other.facts["samples left out"],
     }
-    listed = [f"{what} ({first_of(sorted(tensors))})" for what, tensors in names.items() if tensors]
+    listed = [f"{what} ({join_first(sorted(tensors))})" for what, tensors in names.items() if tensors]
     return [what for what, applies in parts.items() if applies] + listed
 
 

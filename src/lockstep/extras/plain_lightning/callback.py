@@ -15,7 +15,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, reduce_logs
@@ -170,7 +170,7 @@ class PlainLightning(Callback):
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._batches += 1
         if self._batches == 2 and isinstance(trainer.strategy, DDPStrategy) and (names := buffers_that_differ(pl_module)):
-            self._warn(f"buffers differ between processes after a step, and process 0's are kept ({first_of(names)})")
+            self._warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
         self._divide(batch_idx)
         if self._is_dummy:
             log_batch_as(trainer, 0)
@@ -266,7 +266,7 @@ class PlainLightning(Callback):
 
     def _say_left_out(self, names: set[str]) -> None:
         if names - self._has_said:
-            log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {first_of(sorted(names))}")
+            log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {join_first(sorted(names))}")
             self._has_said |= names
 
 

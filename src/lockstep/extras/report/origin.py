@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.extras.report.analysis import Analysis
 from lockstep.extras.report.choice import count
 from lockstep.extras.report.measurements import Measurement
@@ -28,7 +28,7 @@ def _lacking(analysis: Analysis) -> Iterator[str]:
     grid = {(row.devices, row.lr) for row in rows}
     counts, rates = sorted({n for n, _ in grid}), sorted({lr for _, lr in grid if lr})
     if holes := [f"devices={n} at lr {lr:g}" for n in counts for lr in rates if (n, lr) not in grid]:
-        yield f"The grid has no job for {first_of(holes)}."
+        yield f"The grid has no job for {join_first(holes)}."
     for variant, number in analysis.measured.left_out.items():
         which = f"of {' '.join(variant)}" if variant else "without these overrides"
         how = f": --only {' '.join(variant)} is a report of them" if variant else ""
@@ -45,13 +45,13 @@ def _doubts(analysis: Analysis) -> Iterator[str]:
         yield "Neither the batch of a device nor the global batch was kept over the counts: a speed-up is of both together."
     threads = _distinct(finished, "threads")
     if len(threads) > 1 and analysis.on_cpu:
-        yield f"Processes had {first_of(threads)} threads: a speed-up is not that of one thread. OMP_NUM_THREADS=1 makes it so."
+        yield f"Processes had {join_first(threads)} threads: a speed-up is not that of one thread. OMP_NUM_THREADS=1 makes it so."
     if analysis.crowded:
         counts = sorted({row.devices for row in analysis.crowded})
-        yield f"With {first_of(counts)} devices there were more threads than cores: they are left out of the model's fit."
+        yield f"With {join_first(counts)} devices there were more threads than cores: they are left out of the model's fit."
     for name, words in {"git_commit": "commits", "device_name": "kinds of device", "precision": "precisions"}.items():
         if len(values := _distinct(finished, name)) > 1:
-            yield f"Jobs of several {words} are compared: {first_of(values)}."
+            yield f"Jobs of several {words} are compared: {join_first(values)}."
     if any(row.record.get("git_dirty") for row in finished):
         yield "Some jobs ran with changes that were not committed."
 

@@ -8,7 +8,7 @@ from lightning import Callback, LightningModule, Trainer
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.errors import config_error
 from lockstep.trainer.batchnorm import is_batchnorm
 
@@ -31,7 +31,7 @@ class ActivationCheckpointing(Callback):
         matches = [name for name in names if name and re.search(self.match, name)]
         blocks = [name for name in matches if not any(name.startswith(f"{other}.") for other in matches)]
         if not blocks:
-            needs = f"found in no module's name; accepted is part of a name such as {first_of(names[1:])}"
+            needs = f"found in no module's name; accepted is part of a name such as {join_first(names[1:])}"
             raise config_error("callbacks.activation_checkpointing.match", self.match, needs)
         for name in blocks:
             block: Any = pl_module.get_submodule(name)

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.optim import LBFGS, Optimizer
 
-from lockstep.console import first_of
+from lockstep.console import join_first
 from lockstep.errors import config_error
 from lockstep.extras.dtensors.dtensors import local_tensor, shard_like
 from lockstep.extras.sharding.shards import full_tensors, norm
@@ -225,7 +225,7 @@ def _check_ties(model: nn.Module, units: list[nn.Module], blocks: str) -> None:
 def _matching_layers(model: nn.Module, key: str, pattern: str) -> list[tuple[str, nn.Linear]]:
     layers = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
     if not (matches := [(name, layer) for name, layer in layers if re.search(pattern, name)]):
-        some = first_of([name for name, _ in layers]) or "one, and this model has none"
+        some = join_first([name for name, _ in layers]) or "one, and this model has none"
         raise config_error(key, pattern, f"found in no name of a linear layer; accepted is part of {some}")
     return matches
 

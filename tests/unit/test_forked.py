@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from commands import python
-from warm import PRELOADED
+from forked import PRELOADED
 
 LOOKS = """
 import gc, sys, torch

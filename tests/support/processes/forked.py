@@ -24,7 +24,7 @@ PRELOADED = (
     "lockstep.cli",
     "torch.utils.tensorboard",
     "matplotlib.figure",
-    "fits",
+    "in_process",
     "imported",
     "frozen",
 )
