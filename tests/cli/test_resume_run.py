@@ -56,7 +56,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     started = {path.name: path.read_bytes() for path in (run / ".hydra").iterdir()}
     first_log = (run / "train.log").read_text()
 
-    done = train("resume=last", "guards.watchdog.seconds=500", cwd=tmp_path)
+    done = train(f"resume={run}", "guards.watchdog.seconds=500", cwd=tmp_path)
     assert done.returncode == 75, done.stderr
     assert (status(run)["status"], status(run)["reason"]) == ("preempted", "preempted by SIGTERM")
     assert list(tmp_path.glob("logs/*/*")) == [run]

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import os
-import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -88,22 +86,6 @@ def is_resumable(run_dir: Path) -> bool:
         return Identity.read(run_dir) is not None
     except ConfigError:
         return False
-
-
-def run_directories(folder: Path, depth: int = sys.maxsize) -> Iterator[Path]:
-    """Yields the directories of runs at most `depth` below a folder, those of a sweep's jobs too. Links are followed, since logs/
-    may be one to a larger disk, and each place is visited once."""
-    visited: set[str] = set()
-    for name, folders, files in os.walk(folder, followlinks=True):
-        path, place = Path(name), os.path.realpath(name)
-        is_new = place not in visited
-        visited.add(place)
-        if is_new and FILE in files:
-            yield path
-        if not is_new or FILE in files or len(path.relative_to(folder).parts) == depth:
-            folders.clear()
-        below = (name for name in folders if not name.startswith("."))
-        folders[:] = sorted(below, key=lambda name: (path / name).is_symlink())  # a run has its own name, not that of a link
 
 
 def check_files(run_dir: Path, key: str) -> None:

@@ -1,7 +1,6 @@
 """`resume=RUN_DIR`: the command line of a run that was broken off, to go on in its own directory."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 
 from lockstep.atomic_files import read_json
@@ -9,9 +8,9 @@ from lockstep.config.overrides import override_key, quote, split_flags, unquote
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.runs.directory import SWEEP_FILES, absolute
+from lockstep.runs.directory import absolute
 from lockstep.runs.events import Subscribers, values_by_key
-from lockstep.runs.identity import FILE, START_KEYS, Identity, check_files, how_else, run_directories
+from lockstep.runs.identity import FILE, START_KEYS, Identity, check_files, how_else
 from lockstep.runs.locks import check_free
 from lockstep.runs.record import actual_status
 
@@ -35,10 +34,8 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         return list(arguments)
     if {"-m", "--multirun"} & set(flags):
         raise config_error("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
-    if wanted == "last" and rank is not None:
-        raise config_error("resume", wanted, f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory")
     subscribers, values = Subscribers.before_composition(), values_by_key(overrides)
-    run_dir = newest_unfinished(Path.cwd()) if wanted == "last" else _fetched(wanted, values, subscribers)
+    run_dir = _fetched(wanted, values, subscribers)
     left_out = {*START_KEYS, *subscribers.start_keys}
     new = [item for item in overrides if override_key(item) not in left_out and not subscribers.fills_in(item)]
     if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
@@ -77,7 +74,7 @@ def _read_identity(run_dir: Path, wanted: str) -> Identity:
         return identity
     if any(run_dir.glob("checkpoints/*.ckpt")):
         raise config_error("resume", wanted, f"has lost its {FILE}, which says what the run is; {how_else(run_dir)}")
-    raise config_error("resume", wanted, f"has no {FILE}; accepted is the directory of a run, or last")
+    raise config_error("resume", wanted, f"has no {FILE}; accepted is the directory of a run")
 
 
 def _check(changed: Sequence[str]) -> None:
@@ -88,25 +85,3 @@ def _check(changed: Sequence[str]) -> None:
             raise config_error(key, value, "comes from the checkpoint on resumption; accepted is a new run, by fork=RUN_DIR")
         if key == "init_from" and value != "null":
             raise config_error(key, value, _OF_ITS_OWN)
-
-
-_DEPTH = 4  # of folders below the working directory: logs/NAME/RUN is 3
-
-
-def newest_unfinished(folder: Path) -> Path:
-    """The run below a folder whose status was written last, of those that have not finished and are not running. Jobs of sweeps
-    are not among them: a sweep goes on as a whole."""
-    runs = (run for run in run_directories(folder, _DEPTH) if not any((run.parent / name).exists() for name in SWEEP_FILES))
-    candidates = [run for run in runs if actual_status(run) not in ("finished", "running")]
-    if not candidates:
-        sweeps = "a sweep goes on by its own command, or by scripts/sweep.py resume"
-        raise config_error("resume", "last", f"there is no unfinished run below {folder}; {sweeps}")
-    return max(candidates, key=_updated)
-
-
-def _updated(run_dir: Path) -> float:
-    """When its status was written, as the status says itself; 0 where it does not."""
-    try:
-        return datetime.fromisoformat((read_json(run_dir / "status.json") or {})["updated"]).timestamp()
-    except (KeyError, TypeError, ValueError):
-        return 0.0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import ConfigError
-from lockstep.runs.identity import Identity, is_resumable, run_directories
+from lockstep.runs.identity import Identity, is_resumable
 
 
 def run_in(directory: Path) -> Path:
@@ -24,14 +24,3 @@ def test_half_an_identity_is_none(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=rf"^resume={run}: run.json is damaged .*fork={run}/checkpoints/last.ckpt$"):
             Identity.read(run)
         assert not is_resumable(run)  # a sweep begins its job anew
-
-
-def test_runs_below_a_folder_are_found_once_through_links_too(tmp_path: Path) -> None:
-    disk = run_in(tmp_path / "disk" / "run").parent
-    logs = tmp_path / "project" / "logs"
-    logs.mkdir(parents=True)
-    (logs / "name").symlink_to(disk)
-    (disk / "a-circle").symlink_to(logs)
-    (disk / "latest").symlink_to("run")
-    assert list(run_directories(logs)) == [logs / "name" / "run"]
-    assert list(run_directories(logs, depth=1)) == []

@@ -1,6 +1,5 @@
 """`resume=RUN_DIR` spelled out: what the run was started with, its directory, then what is new."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from lockstep.launchers.environment import Rank
 from lockstep.runs import record, resume
 from lockstep.runs.composition import CONF
 from lockstep.runs.identity import Identity
-from lockstep.runs.resume import command_to_continue, newest_unfinished
+from lockstep.runs.resume import command_to_continue
 
 FIRST = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "trainer.max_epochs=5"]
 
@@ -179,44 +178,6 @@ def test_what_a_run_was_is_not_guessed_at(tmp_path: Path) -> None:
         command_to_continue([f"resume={run}"])
     how = f"accepted is a new run, by fork={run}/checkpoints/last.ckpt"
     assert str(refused.value) == f"resume={run}: has lost its run.json, which says what the run is; {how}"
-
-
-def last(folder: Path) -> str:
-    """The run that resume=last takes, from a folder."""
-    return str(newest_unfinished(folder).relative_to(folder))
-
-
-def test_the_last_one_is_the_newest_that_has_not_finished_and_is_not_running(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By what the runs have said of themselves: the times of files are all the other way round."""
-    runs = {"logs/task/d": "running", "logs/task/c": "finished", "my runs/b": "running", "logs/a/b/a": "failed"}
-    for age, (name, status) in enumerate(runs.items()):
-        monkeypatch.setattr(record.time, "strftime", lambda _, age=age: f"2026-11-21T10:0{9 - age}:00+0000")
-        os.utime(run_in(tmp_path / name, status) / "status.json", (1e9 + age, 1e9 + age))
-    with held_by_another(tmp_path / "logs" / "task" / "d"):
-        assert last(tmp_path) == "my runs/b"
-    assert last(tmp_path) == "logs/task/d"
-    for name in ("logs/task/d", "my runs/b", "logs/a/b/a"):
-        record.write_status(tmp_path / name, "finished")
-    with pytest.raises(ConfigError, match=rf"^resume=last: there is no unfinished run below {tmp_path}; a sweep goes on by "):
-        newest_unfinished(tmp_path)
-
-
-def test_the_last_one_is_no_job_of_a_sweep_and_a_torn_status_does_not_hide_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run_in(tmp_path / "logs" / "sweep" / "job")
-    (tmp_path / "logs" / "sweep" / "manifest.json").write_text("{}")
-    run_in(tmp_path / ".cache" / "run")
-    torn = run_in(tmp_path / "elsewhere" / "run")
-    (torn / "status.json").write_text('{"status": "pree')
-    assert last(tmp_path) == "elsewhere/run"
-    assert f"{torn}/status.json: is not readable" in caplog.text
-    (tmp_path / "logs" / "task").mkdir()
-    disk = run_in(tmp_path / ".disk" / "newer")
-    (tmp_path / "logs" / "task" / "linked").symlink_to(disk)
-    assert last(tmp_path) == "logs/task/linked"
 
 
 @pytest.mark.parametrize("asked", ["datamodule.batch_size=auto", "datamodule.batch_size='auto'"])

@@ -1,14 +1,17 @@
-"""A run keeps the code that it is trained with."""
+"""A run keeps the code that it is trained with; the newest one that has not finished goes on by `resume=last`."""
 
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import replacing
 from lockstep.config.targets import buildable
+from lockstep.errors import config_error
 from lockstep.extras.history.code import FILE, LEFT_OUT, MAX_KIB, describe_code, encode
+from lockstep.launchers.environment import this_rank
 from lockstep.runs.events import RunEvents
 
 log = logging.getLogger(__name__)
@@ -42,3 +45,18 @@ class KeepCode(RunEvents):
         header = code.partition("\ndiff --git ")[0]
         if left_out := header.count(f"\n{LEFT_OUT}"):
             log.warning(f"{FILE} lacks {left_out} untracked file(s) of over {self.max_kib} KiB, which it names")
+
+
+@buildable
+class FindLast(RunEvents):
+    """`resume=last` is the newest unfinished run below the working directory."""
+
+    def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
+        if wanted != "last":
+            return None
+        if (rank := this_rank()) is not None:
+            words = f"{rank.started_by}'s ranks look for themselves; accepted is the run's directory"
+            raise config_error("resume", wanted, words)
+        from lockstep.extras.history.directories import newest_unfinished
+
+        return newest_unfinished(Path.cwd())

@@ -12,7 +12,8 @@ import yaml
 
 from lockstep.atomic_files import read_json
 from lockstep.errors import config_error
-from lockstep.runs.identity import FILE, run_directories
+from lockstep.extras.history.directories import run_directories
+from lockstep.runs.identity import FILE
 from lockstep.runs.record import actual_status
 
 RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lockstep.console import join_first
 from lockstep.extras.history.code import COMMIT, decode, fingerprint
-from lockstep.runs.identity import run_directories
+from lockstep.extras.history.directories import run_directories
 
 
 def compare_code(sweep: Path) -> None:

@@ -55,7 +55,10 @@ def main(code: int, at_most: int, overrides: Sequence[str]) -> None:
 def _named_directory(overrides: Sequence[str]) -> Path | None:
     """Returns the directory that a command line names by resume= or hydra.run.dir=; None where it names none."""
     values = values_by_key(overrides)
-    if (wanted := values.get("resume", "null")) != "null":
+    wanted = values.get("resume", "null")
+    if wanted == "last":  # which ranks refuse
+        return None
+    if wanted != "null":
         return locate_run(wanted, values, Subscribers.before_composition())
     return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else None
 

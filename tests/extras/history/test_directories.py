@@ -1,0 +1,116 @@
+"""The runs below a folder, and the one that goes on by `resume=last`."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import ConfigError
+from lockstep.extras.history import events
+from lockstep.extras.history.directories import newest_unfinished, run_directories
+from lockstep.launchers.environment import Rank
+from lockstep.runs import record, resume
+from lockstep.runs.composition import CONF
+from lockstep.runs.identity import Identity
+from lockstep.runs.resume import command_to_continue
+
+
+@pytest.fixture(autouse=True)
+def _nobody_has_started_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (events, resume):
+        monkeypatch.setattr(module, "this_rank", lambda: None)
+
+
+def run_in(folder: Path, status: record.Status = "preempted") -> Path:
+    folder.mkdir(parents=True)
+    Identity("its id", ["--config-name", "train", "--config-path", str(CONF)], ["seed=1"], None).write(folder)
+    record.write_status(folder, status)
+    return folder
+
+
+@contextmanager
+def held_by_another(folder: Path) -> Iterator[None]:
+    """Another process runs this run."""
+    script = "import sys; from pathlib import Path; from lockstep.runs.locks import Lock; "
+    script += "Lock(Path(sys.argv[1]), 'k'); print(flush=True); input()"
+    command = [sys.executable, "-c", script, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield
+        finally:
+            process.kill()
+
+
+def last(folder: Path) -> str:
+    return str(newest_unfinished(folder).relative_to(folder))
+
+
+def test_the_command_that_names_it_is_spelled_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_in(tmp_path / "logs" / "task" / "run")
+    monkeypatch.chdir(tmp_path)
+    spelled_out = command_to_continue(["resume=last", "test=false"])
+    assert spelled_out == command_to_continue([f"resume={run}", "test=false"])
+    record.write_status(run, "finished")
+    with pytest.raises(ConfigError, match=r"^resume=last: there is no unfinished run below "):
+        command_to_continue(["resume=last"])
+
+
+def test_ranks_of_others_would_each_look_for_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_in(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    for module in (events, resume):
+        monkeypatch.setattr(module, "this_rank", lambda: Rank("torchrun", 0, 0, 2, 1))
+    with pytest.raises(
+        ConfigError, match=r"^resume=last: torchrun's ranks look for themselves; accepted is the run's directory$"
+    ):
+        command_to_continue(["resume=last"])
+
+
+def test_runs_below_a_folder_are_found_once_through_links_too(tmp_path: Path) -> None:
+    disk = run_in(tmp_path / "disk" / "run").parent
+    logs = tmp_path / "project" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "name").symlink_to(disk)
+    (disk / "a-circle").symlink_to(logs)
+    (disk / "latest").symlink_to("run")
+    assert list(run_directories(logs)) == [logs / "name" / "run"]
+    assert list(run_directories(logs, depth=1)) == []
+
+
+def test_the_last_one_is_the_newest_that_has_not_finished_and_is_not_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the runs have said of themselves: the times of files are all the other way round."""
+    runs = {"logs/task/d": "running", "logs/task/c": "finished", "my runs/b": "running", "logs/a/b/a": "failed"}
+    for age, (name, status) in enumerate(runs.items()):
+        monkeypatch.setattr(record.time, "strftime", lambda _, age=age: f"2026-11-21T10:0{9 - age}:00+0000")
+        os.utime(run_in(tmp_path / name, status) / "status.json", (1e9 + age, 1e9 + age))
+    with held_by_another(tmp_path / "logs" / "task" / "d"):
+        assert last(tmp_path) == "my runs/b"
+    assert last(tmp_path) == "logs/task/d"
+    for name in ("logs/task/d", "my runs/b", "logs/a/b/a"):
+        record.write_status(tmp_path / name, "finished")
+    with pytest.raises(ConfigError, match=rf"^resume=last: there is no unfinished run below {tmp_path}; a sweep goes on by "):
+        newest_unfinished(tmp_path)
+
+
+def test_the_last_one_is_no_job_of_a_sweep_and_a_torn_status_does_not_hide_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_in(tmp_path / "logs" / "sweep" / "job")
+    (tmp_path / "logs" / "sweep" / "manifest.json").write_text("{}")
+    run_in(tmp_path / ".cache" / "run")
+    torn = run_in(tmp_path / "elsewhere" / "run")
+    (torn / "status.json").write_text('{"status": "pree')
+    assert last(tmp_path) == "elsewhere/run"
+    assert f"{torn}/status.json: is not readable" in caplog.text
+    (tmp_path / "logs" / "task").mkdir()
+    disk = run_in(tmp_path / ".disk" / "newer")
+    (tmp_path / "logs" / "task" / "linked").symlink_to(disk)
+    assert last(tmp_path) == "logs/task/linked"
