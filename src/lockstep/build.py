@@ -1,6 +1,6 @@
 """From a composed config to the three objects of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from lockstep.config.targets import ALLOW, Trust
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
-from lockstep.models.from_checkpoint import load_model as load_model  # known by this name before
-from lockstep.models.from_checkpoint import load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.task import Task
 from lockstep.runs.events import Subscribers
@@ -63,12 +61,21 @@ def build(
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
+        from lockstep.models.from_checkpoint import load_weights
+
         load_weights(model, "init_from", Path(cfg.init_from), OmegaConf.select(cfg, "init_without"))
     if cfg.trainer.sync_batchnorm and plan.world_size > 1:
         from lockstep.trainer.batchnorm import synchronise_batchnorm
 
         synchronise_batchnorm(model)
     return datamodule, model, trainer
+
+
+def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
+    """Is lockstep.models.from_checkpoint.load_model, which was known by this name before."""
+    from lockstep.models import from_checkpoint
+
+    return from_checkpoint.load_model(checkpoint, allow)
 
 
 def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None:
@@ -138,6 +145,7 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
     configured."""
     if checkpoint is None:
         return None
+    from lockstep.models.from_checkpoint import read_for
     from lockstep.runs.continuation import check_continuation, check_length, is_own
 
     if not is_own(cfg, checkpoint):

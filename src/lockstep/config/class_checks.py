@@ -12,7 +12,7 @@ packages: they must not import torch, nor the package that they are in. In the r
 
 import functools
 from collections.abc import Callable, Iterator
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
@@ -44,29 +44,20 @@ def check_classes(cfg: DictConfig, plan: Plan) -> None:
 
 def _modules_in(cfg: DictConfig) -> Iterator[tuple[str, str, ModuleType]]:
     """Yields for each node with a `_target_` its key, a name to look up and the module to look it up in."""
-    for key, room in _ROOMS.items():
-        if OmegaConf.is_dict(OmegaConf.select(cfg, key)):
-            yield key, "*", load(f"{_PACKAGE}.{room}.checks")
     read = source_directory(cfg)
-    for key, target in targets_in(OmegaConf.to_container(cfg)):
+    rooms = [(key, f"{_PACKAGE}.{room}.*") for key, room in _ROOMS.items() if OmegaConf.is_dict(OmegaConf.select(cfg, key))]
+    for key, target in (*rooms, *targets_in(OmegaConf.to_container(cfg))):
         module, _, name = str(target).rpartition(".")
         if module.partition(".")[0] == _PACKAGE or is_project_module(module, read):
-            checks = _beside(module)
-            if checks is not None:
+            parts = module.split(".")
+            nearest_first = (".".join([*parts[:length], "checks"]) for length in range(len(parts), 0, -1))
+            if (checks := next(filter(None, map(load, nearest_first)), None)) is not None:
                 yield key, name, checks
 
 
-def _beside(module: str) -> ModuleType | None:
-    """The nearest module `checks` to that of a class."""
-    while module:
-        if _find(f"{module}.checks") is not None:
-            return load(f"{module}.checks")
-        module = module.rpartition(".")[0]
-    return None
-
-
-def _find(name: str) -> ModuleSpec | None:
-    """The module of that name, looked for without an import of the packages that it is in."""
+@functools.cache
+def load(name: str) -> ModuleType | None:
+    """Returns the module of that name, executed without the packages that it is in; None where there is none."""
     package, *rest = name.split(".")
     spec, path = find_spec(package), package
     for part in rest:
@@ -74,15 +65,8 @@ def _find(name: str) -> ModuleSpec | None:
             return None
         path = f"{path}.{part}"
         spec = PathFinder.find_spec(path, spec.submodule_search_locations)
-    return spec
-
-
-@functools.cache
-def load(name: str) -> ModuleType:
-    """The module of that name, executed without the packages that it is in."""
-    spec = _find(name)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        return None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -9,7 +9,6 @@ from typing import Any
 from hydra.errors import InstantiationException
 
 from lockstep.config.arguments import Arguments, shown
-from lockstep.config.memory import refused_for_memory
 from lockstep.config.targets import Trust, resolve
 from lockstep.errors import ConfigError, config_error
 
@@ -48,6 +47,8 @@ class Factory:
         except ConfigError:
             raise
         except Exception as error:
+            from lockstep.config.memory import refused_for_memory
+
             if (refusal := refused_for_memory(self.key, self.keywords, error) or self._refusal(error)) is None:
                 raise
             raise refusal from error

@@ -7,9 +7,8 @@ import pytest
 from stores import run_in, save
 
 from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint, write_checkpoint
-from lockstep.config.checkpoint_file import check_checkpoint
+from lockstep.config.checkpoint_file import check_checkpoint, url_in
 from lockstep.config.overrides import quote
-from lockstep.config.urls import url_in
 from lockstep.errors import ConfigError
 from lockstep.extras.mirror import fetch
 from lockstep.extras.mirror.events import is_url

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.config.checkpoint_file import split_step
+from lockstep.config.checkpoint_file import refuse_url, split_step
 from lockstep.config.overrides import override_key, quote, split_flags
 from lockstep.config.read import Given, check_flags, check_overrides
-from lockstep.config.urls import refuse_url
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.events import Origin, Subscribers

@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from lockstep.config.checkpoint_file import refuse_url
 from lockstep.config.targets import targets_in
-from lockstep.config.urls import refuse_url
 from lockstep.errors import ConfigError, config_error
 
 
