@@ -14,6 +14,7 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
+from lockstep.config.memory import check_memory
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batch, Batches
 from lockstep.datamodules.loaders import make_loader
@@ -224,8 +225,6 @@ class DataModule(LightningDataModule):
 
     def check_batch(self, name: str, value: int, shape: tuple[int, ...]) -> None:
         """Raises ConfigError where a batch of this shape, which the argument `name` decides, is more than there is memory for."""
-        from lockstep.config.memory import check_memory
-
         check_memory("datamodule", {name: value} | self._given_batch_size, self.batch_size * math.prod(shape))
 
     def refuse_folds(self) -> None:
