@@ -108,9 +108,7 @@ class LocalExecutor(Executor):
         return (f"{pool} x {width}",)
 
     def reconcile(self, manifest: Manifest) -> None:
-        if queued := manifest.in_queue():
-            accepted = "accepted is the launcher that put them there, or first scripts/sweep.py cancel"
-            raise config_error("hydra/launcher", "lockstep", f"{len(queued)} job(s) of this sweep are in a queue; {accepted}")
+        refuse_queued(manifest, "lockstep")
         manifest.reconcile()
 
     def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, LocalAttempt]]:
@@ -132,6 +130,13 @@ class LocalExecutor(Executor):
         with (job.directory / OUTPUT).open("ab") as output:
             process = start_process(command, environment, follows, output, output, cores_kept=kept, fresh=job.fresh)
         return LocalAttempt(process, pool, slots, mark, lifeline)
+
+
+def refuse_queued(manifest: Manifest, launcher: str) -> None:
+    """Raises ConfigError where a queue has jobs of the sweep: this launcher would start them a second time."""
+    if queued := manifest.in_queue():
+        accepted = "accepted is the launcher that put them there, or first scripts/sweep.py cancel"
+        raise config_error("hydra/launcher", launcher, f"{len(queued)} job(s) of this sweep are in a queue; {accepted}")
 
 
 def kill_marked(mark: str) -> None:

@@ -157,7 +157,7 @@ class Runner:
         has_advanced = _checkpoint_time(job) not in (None, last.get("saved_before"))
         was_preempted = state.status == INTERRUPTED and not self.stopped and not end.is_cancelled
         tries = self._tries[job.key] = self._tries.get(job.key, 0) + 1
-        if (was_preempted and has_advanced) or (state.status == FAILED and tries <= self.settings.retries):
+        if (was_preempted and (has_advanced or end.is_lost)) or (state.status == FAILED and tries <= self.settings.retries):
             waiting.append(job)
         elif state.status == FAILED and self.settings.on_failure == "stop" and not self.stopped:
             self.stopped = f"{job.directory.name} has failed and hydra.launcher.on_failure=stop"

@@ -33,8 +33,10 @@ class Exit:
     code: negative for a signal; None where nobody knows it.
     state: the job's, where the executor knows more than the code says.
     is_cancelled: a person wanted it so.
+    is_lost: what it ran on has died, a node say: it is tried again, whether or not it has advanced.
     """
 
     code: int | None
     state: JobState | None = None
     is_cancelled: bool = False
+    is_lost: bool = False

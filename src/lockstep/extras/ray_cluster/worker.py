@@ -1,0 +1,57 @@
+"""What runs on a node of Ray's: the command of a job, or one node's part of it, as a process tree of its own."""
+
+import contextlib
+import importlib
+import os
+import signal
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lockstep.launchers.environment import JOB_MARK, PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
+from lockstep.launchers.processes import start_process
+from lockstep.launchers.supervisor import kill_group, pipe, reserved_port
+from lockstep.sweeps.local import kill_marked
+
+POLL = 0.05  # seconds between two looks at the process
+
+
+class JobWorker:
+    """Becomes an actor of Ray's with two threads: one is in `run`, the other takes requests to stop.
+
+    When this process dies, however it dies, the job sees an end of file on its pipe, and follows.
+    """
+
+    def __init__(self, cwd: str) -> None:
+        os.chdir(cwd)
+        self._requests = 0
+        self._port = contextlib.ExitStack()
+
+    def place(self) -> tuple[str, int]:
+        """Answers when Ray has found a place: with an address at which ranks of several nodes can meet."""
+        host = importlib.import_module("ray.util").get_node_ip_address()
+        return host, self._port.enter_context(reserved_port(""))
+
+    def run(self, command: Sequence[str], given: Mapping[str, str], output: str) -> int:
+        """Runs the command to its end, of which nothing is left then; returns its code, negative for a signal."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it, and processes inherit that
+        mark = uuid.uuid4().hex
+        foreign = {*RANK_VARIABLES, PARENT_PIPE}
+        environment = {key: value for key, value in os.environ.items() if key not in foreign} | dict(given) | {JOB_MARK: mark}
+        with pipe() as (reader, _), Path(output).open("ab") as file:
+            process = start_process(command, environment, (SWEEP_PIPE, reader), file, file, fresh=True)
+            try:
+                answered = 0
+                while (code := process.poll()) is None:
+                    if self._requests > answered:
+                        answered = self._requests
+                        process.send_signal(signal.SIGINT)
+                    time.sleep(POLL)
+            finally:
+                kill_group(process.pid)
+                kill_marked(mark)
+        return code
+
+    def ask_to_end(self) -> None:
+        self._requests += 1

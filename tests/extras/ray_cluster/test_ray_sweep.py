@@ -1,0 +1,180 @@
+"""Sweeps on a real Ray: one of the sweep's own on this machine, and a cluster of two nodes."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import ROOT, environment, python, started
+from waiting import wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'"),
+]
+PROGRAM, TRAIN = ROOT / "tests" / "support" / "fakes" / "program.py", ROOT / "train.py"
+NODES = Path(__file__).with_name("ray_nodes.py")
+RAY = ("hydra/launcher=ray", "hydra.launcher.num_cpus=2", "hydra.sweep.dir=sweep")
+FIRST, SECOND = "model.optimizer.lr=1e-3", "model.optimizer.lr=2e-3"
+WAITS = "seed=8"  # of program.py: it waits for ever after two steps
+
+
+def jobs(sweep: Path) -> dict[str, dict[str, Any]]:
+    """By their last overrides."""
+    entries = json.loads((sweep / "manifest.json").read_text())["jobs"]
+    return {job["overrides"][-1]: job | {"key": key} for key, job in entries.items()}
+
+
+def results(sweep: Path) -> dict[str, Any]:
+    """Each job's identity, state and metrics, to the bit."""
+    named = {name: (job["key"], job["status"], sweep / job["directory"] / "metrics.json") for name, job in jobs(sweep).items()}
+    return {name: (*job, json.loads(path.read_text())["metrics"]) for name, (*job, path) in named.items()}
+
+
+def states(sweep: Path) -> dict[str, str]:
+    return {name: job["status"] for name, job in jobs(sweep).items()} if (sweep / "manifest.json").is_file() else {}
+
+
+def waits(sweep: Path, name: str) -> bool:
+    """Has it come to where it waits, in its latest attempt?"""
+    return (
+        states(sweep).get(name) == "running"
+        and (folder := sweep / jobs(sweep)[name]["directory"]).is_dir()
+        and ((folder / "status.json").is_file() and (folder / "checkpoints" / "last.ckpt").is_file())
+    )
+
+
+def test_a_sweep_ends_as_without_ray_and_what_has_finished_is_skipped(tmp_path: Path) -> None:
+    sweep = ("-m", "trainer=cpu", "trainer.max_epochs=1", "datamodule.batch_size=256", "model.optimizer.lr=1e-3,3e-3,1e-2")
+    local = python(TRAIN, *sweep, "hydra.sweep.dir=local", cwd=tmp_path, timeout=400)
+    assert local.returncode == 0, local.stdout + local.stderr
+    done = python(TRAIN, *sweep, *RAY, cwd=tmp_path, timeout=400, fresh=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results(tmp_path / "sweep") == results(tmp_path / "local")
+    before = (tmp_path / "sweep" / "manifest.json").stat().st_mtime_ns
+    again = python(TRAIN, *sweep, *RAY, cwd=tmp_path, fresh=True)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert [len(job["attempts"]) for job in jobs(tmp_path / "sweep").values()] == [1, 1, 1]
+    assert (tmp_path / "sweep" / "manifest.json").stat().st_mtime_ns > before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_lost_worker_is_replaced_and_a_request_to_stop_ends_all(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "journal").mkdir()
+    command = (PROGRAM, "-m", *RAY, "trainer=cpu", "seed=0,8")
+    env = {"JOURNAL": str(tmp_path / "journal")}
+    sweep = tmp_path / "sweep"
+    with started(*command, cwd=tmp_path, fresh=True, FAULTS="1", **env) as process:
+        wait_for(lambda: waits(sweep, WAITS), pause=0.2)
+        wait_for(lambda: states(sweep)["seed=0"] == "finished", pause=0.2)
+        os.kill(worker_of(sweep / jobs(sweep)[WAITS]["directory"]), signal.SIGKILL)
+        wait_for(lambda: len(jobs(sweep)[WAITS]["attempts"]) == 2 and waits(sweep, WAITS), pause=0.2)
+        wait_for(lambda: len(began(tmp_path)) == 3)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, output + errors
+    first, second = jobs(sweep)[WAITS]["attempts"]
+    assert first["reason"].startswith("Ray has lost its worker: "), first
+    assert second["reason"] == f"interrupted by {number.name}"
+    assert states(sweep) == {"seed=0": "finished", WAITS: "interrupted"}
+    done = python(*command, cwd=tmp_path, fresh=True, **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(began(tmp_path)) == 4
+    metrics = [metrics for *_, metrics in results(sweep).values()]
+    assert metrics[0] == metrics[1]  # it went on from its checkpoints, twice
+
+
+def test_a_job_that_raises_has_failed_and_is_tried_again_as_often_as_is_said(tmp_path: Path) -> None:
+    command = (PROGRAM, "-m", *RAY, "trainer=cpu", "seed=1,2", "hydra.launcher.retries=1")  # raises; kills itself
+    done = python(*command, cwd=tmp_path, fresh=True, FAULTS="1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    reasons = {name: [attempt["reason"] for attempt in job["attempts"]] for name, job in jobs(tmp_path / "sweep").items()}
+    assert reasons == {"seed=1": ["ended with code 1: planted fault"] * 2, "seed=2": ["killed by SIGKILL"] * 2}
+
+
+def test_what_ray_can_never_give_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    done = python(PROGRAM, "-m", *RAY, "trainer=cpu", "trainer.devices=1,3", cwd=tmp_path, fresh=True)
+    line = "hydra.launcher.cpus_per_device=1.0: a job takes 1 node with CPU=3; accepted is what Ray has: CPU=2 GPU=0; "
+    assert (done.returncode, line in done.stderr, [*tmp_path.iterdir()]) == (2, True, []), done.stdout + done.stderr
+
+
+class Nodes:
+    """The program of ray_nodes.py."""
+
+    def __init__(self, folder: Path) -> None:
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process: Any = subprocess.Popen([sys.executable, NODES], cwd=folder, env=environment(), **pipes)
+        self.address = self._process.stdout.readline().strip()
+
+    def ask(self, what: str) -> None:
+        print(what, file=self._process.stdin, flush=True)
+        assert self._process.stdout.readline().strip() == what
+
+    def end(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    one = Nodes(tmp_path_factory.mktemp("nodes"))
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+def test_a_job_of_two_nodes_computes_what_two_processes_of_one_do(nodes: Nodes, tmp_path: Path) -> None:
+    given = ("-m", "trainer=cpu", "trainer.max_epochs=1", "datamodule.batch_size=128", "model.optimizer.lr=3e-3")
+    local = python(TRAIN, *given, "trainer.devices=2", "hydra.sweep.dir=local", cwd=tmp_path, timeout=200)
+    assert local.returncode == 0, local.stdout + local.stderr
+    places = ("hydra/launcher=ray", f"hydra.launcher.address={nodes.address}", "hydra.sweep.dir=sweep", "trainer.num_nodes=2")
+    done = python(TRAIN, *given, *places, cwd=tmp_path, timeout=300, fresh=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (here,), (there,) = (results(tmp_path / name).values() for name in ("local", "sweep"))
+    assert here[1:] == there[1:]
+
+
+def test_a_node_is_lost_and_its_job_goes_on_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    sweep, journal = tmp_path / "sweep", str(tmp_path / "journal")
+    command = (PROGRAM, "-m", "hydra/launcher=ray", f"hydra.launcher.address={nodes.address}", "hydra.sweep.dir=sweep")
+    command += ("trainer=cpu", "seed=8", "model.optimizer.lr=1e-3,2e-3")
+    with started(*command, cwd=tmp_path, fresh=True, FAULTS="1", JOURNAL=journal) as process:
+        wait_for(lambda: all(waits(sweep, name) for name in (FIRST, SECOND)), pause=0.2)
+        nodes.ask("remove")
+        wait_for(lambda: "waiting" in states(sweep).values(), pause=0.2)
+        (lost,) = [name for name, status in states(sweep).items() if status == "waiting"]
+        assert jobs(sweep)[lost]["reason"] == "waits for 1 node with CPU=1"
+        nodes.ask("add")
+        wait_for(lambda: waits(sweep, lost) and len(began(tmp_path)) == 3, pause=0.2)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, output + errors
+    assert "node" in jobs(sweep)[lost]["attempts"][0]["reason"]
+    done = python(*command, cwd=tmp_path, fresh=True, JOURNAL=journal)  # the cluster is there still
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(states(sweep).values()) == {"finished"}
+
+
+def began(folder: Path) -> list[Path]:
+    return [*(folder / "journal").glob("*.began")]
+
+
+def worker_of(run: Path) -> int:
+    """The process that has started the one in whose command line a run's directory is."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if run.name.encode() in path.read_bytes():
+                return int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    raise AssertionError(f"no process runs {run}")
