@@ -40,9 +40,13 @@ class Attempt(Protocol):
 
 
 class Executor(Protocol):
-    """ends_with_sweep: do its jobs end when the sweep's process does."""
+    """ends_with_sweep: do its jobs end when the sweep's process does?
+
+    detaches: does the sweep's process end when it has handed all jobs out?
+    """
 
     ends_with_sweep: bool
+    detaches: bool = False
 
     def node_gpus(self, config: DictConfig) -> int | None:
         """The GPUs of each node that a job of this composed config is planned for; None for this machine. Raises ConfigError."""

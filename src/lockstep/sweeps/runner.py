@@ -21,6 +21,7 @@ from lockstep.sweeps.view import SweepView
 
 POLL = 0.1  # seconds between two looks at the jobs
 GRACE = 12.0  # seconds a job gets to end by itself, after its own deadline for saving, before it is killed
+DETACHED = "all jobs are in the queue"
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Runner:
         adopted = {job.key: attempt for job in jobs if (attempt := self.executor.adopt(job)) is not None}
         self._running = [Running(job, adopted[job.key]) for job in jobs if job.key in adopted]
         waiting = [job for job in jobs if job.key not in adopted]
+        detaches = self.executor.detaches and bool(waiting) and not adopted  # who finds jobs in the queue waits for them
         with STOP_SIGNALS.deferring() as received:
             try:
                 while self._running or (waiting and not self.stopped):
@@ -62,6 +64,9 @@ class Runner:
                         if (end := self._look_at(one)) is not None:
                             self._running.remove(one)
                             self._conclude(one, end, waiting)
+                    if detaches and not waiting and not self.stopped:
+                        self.stopped = DETACHED
+                        self._running.clear()
                     if self.stopped:
                         self._withdraw()
                     self.table.show(SweepView(self.manifest), self._note)

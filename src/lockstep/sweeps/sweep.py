@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
@@ -31,9 +31,9 @@ from lockstep.sweeps.executor import Executor
 from lockstep.sweeps.jobs import Job, choose_pool, computed_config, directory_name, identity
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.results import write_results
-from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.runner import DETACHED, Runner
 from lockstep.sweeps.settings import Settings
-from lockstep.sweeps.states import sweep_exit_code
+from lockstep.sweeps.states import FAILED, sweep_exit_code
 from lockstep.sweeps.table import print_table
 from lockstep.sweeps.view import SweepView
 
@@ -210,6 +210,8 @@ class Sweep:
         if view.best is not None:
             print(f"\nbest: {view.best.directory}")
         print(f"\n{self.directory}/results.csv\ntensorboard --logdir {shlex.quote(str(self.directory))}", flush=True)
+        if self.runner.stopped == DETACHED:
+            self._leave_to_queue()
         if self.runner.stopped:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
             if queued := self.manifest.in_queue():
@@ -218,6 +220,12 @@ class Sweep:
         code = ExitCode.PREEMPTED if self.runner.was_interrupted else sweep_exit_code(self._states())
         if code:
             raise SystemExit(code)
+
+    def _leave_to_queue(self) -> NoReturn:
+        """Leaves by SystemExit, whose code says whether the queue has taken all jobs."""
+        for what, words in (("status", "Look at them"), ("resume", "Wait for them"), ("cancel", "Take them out of it")):
+            console.say(f"{words}: {sweep_command(what, self.directory)}")
+        raise SystemExit(ExitCode.FAILED if FAILED in self._states() else ExitCode.FINISHED)
 
     def _states(self) -> set[str]:
         """Returns those of this call's jobs, or of all where a sweeper takes several calls; and of those that nobody knows."""

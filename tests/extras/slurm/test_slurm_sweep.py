@@ -109,6 +109,19 @@ def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluste
     assert len(cluster.tasks()) == before + 4
 
 
+def test_a_command_that_detaches_leaves_its_jobs_to_the_queue_and_resume_collects_them(cluster: Cluster, tmp_path: Path) -> None:
+    asked = (*SLURM, "trainer=cpu", "fresh_processes=True", "hydra.sweep.dir=sweep", "hydra.launcher.detach=true", "seed=0,1")
+    before = len(cluster.tasks())
+    done = python(PROGRAM, "-m", *asked, cwd=tmp_path, fresh=True, **cluster.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Wait for them: python " in done.stderr
+    resumed = ("resume", "sweep", "--program", PROGRAM, "--allow", "hydra.launcher.sbatch", "hydra.launcher.setup")
+    done = python(SWEEP, *resumed, cwd=tmp_path, fresh=True, **cluster.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row["status"] for row in results(tmp_path)} == {"finished"}
+    assert len(cluster.tasks()) == before + 2
+
+
 def test_what_slurm_would_refuse_is_refused_before_anything_is_written(cluster: Cluster, tmp_path: Path) -> None:
     asked, line = "hydra.launcher.mem=900G", "hydra.launcher.mem=900G: sbatch refuses --mem=900G ("
     before = len(cluster.tasks())

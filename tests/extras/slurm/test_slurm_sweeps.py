@@ -20,7 +20,7 @@ from lockstep.extras.slurm.settings import SlurmSettings
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.manifest import Manifest
-from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.runner import DETACHED, Runner
 from lockstep.sweeps.table import print_table
 from lockstep.sweeps.view import look_at
 
@@ -129,6 +129,21 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     assert states(look_at(tmp_path).manifest) == dict.fromkeys("ab", ("finished", None))
     assert sweep(tmp_path, [*jobs, job(tmp_path, "c")]) == dict.fromkeys("abc", ("finished", None))
     assert starts(tmp_path) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_sweep_that_detaches_ends_when_all_is_queued_and_the_next_one_collects_it(place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
+    runner, manifest = begin(tmp_path, detach=True)
+    runner.run(manifest.register(jobs))
+    assert runner.stopped == DETACHED
+    assert not runner.was_interrupted
+    assert are_in_queue(tmp_path, "ab")
+    runner, manifest = begin(tmp_path, detach=True)  # which finds them there
+    (place / "hold").unlink()
+    runner.run(manifest.register(jobs))
+    assert (runner.stopped, states(Manifest(tmp_path))) == (None, dict.fromkeys("ab", ("finished", None)))
+    assert starts(tmp_path) == {"a": 1, "b": 1}
 
 
 def test_a_lost_manifest_does_not_make_a_job_in_the_queue_a_new_one(place: Path, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ class SlurmExecutor(Executor):
 
     def __init__(self, sweep_dir: Path, settings: SlurmSettings) -> None:
         self.settings, self.queue = settings, Queue(sweep_dir, settings.poll, withdraws=True)
+        self.detaches = settings.detach
         self._adopted: dict[str, QueuedAttempt] = {}
 
     def node_gpus(self, config: DictConfig) -> int:

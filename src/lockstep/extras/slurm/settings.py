@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from omegaconf import OmegaConf
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import TEXT, Rule, above, integer
+from lockstep.config.rules import TEXT, YES_NO, Rule, above, integer
 from lockstep.errors import config_error
 from lockstep.sweeps.settings import Settings
 
@@ -37,6 +37,7 @@ class SlurmSettings(Settings):
     jobs: Annotated[Any, integer(1).or_null()] = None
     warning: Annotated[Any, integer(0, 65535)] = 120
     poll: Annotated[Any, above(0)] = 10
+    detach: Annotated[Any, YES_NO] = False
     setup: Annotated[Sequence[str], _LINES] = ()
     sbatch: Annotated[Sequence[str], _LINES] = ()
 
