@@ -113,7 +113,7 @@ def test_what_is_said_on_the_command_line_too_or_is_allowed_is_taken(stranger: P
     own = ["hydra.job_logging.handlers.file.filename=a.log", "+hydra.job.env_set.DATA=here", "name=${eval:1}"]
     for given in (Given(own), Given(allow=["hydra.job_logging.handlers.file.filename", "hydra.job.env_set.DATA", "name"])):
         check_overrides(stranger, own, TRAIN, given)
-    harmless = ["hydra.verbose=true", "hydra.job_logging.root.level=WARN", "hydra/launcher=slurm", "hydra.launcher.jobs=2"]
+    harmless = ["hydra.verbose=true", "hydra.job_logging.root.level=WARN", "hydra/launcher=slurm", "hydra.launcher.detach=true"]
     harmless += ["datamodule.data_dir=../data", "datamodule.data_dir=${oc.env:DATA}", "mirror=s3://bucket/runs", "mirror=null"]
     check_overrides(stranger, harmless, TRAIN, Given())
     check_flags(stranger, ["--config-dir", str(stranger.parents[1] / "conf")], Given())

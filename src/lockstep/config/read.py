@@ -22,7 +22,7 @@ _OF_HYDRA = (
     r"hydra\.sweep\.dir",
     r"hydra\.(job|hydra)_logging\.(root|loggers\.\w+)\.level",
     r"hydra\.launcher\.(gpus|jobs|timeout|retries|on_failure|same_code|dry_run|partition|account|time|mem|gpus_per_node|gres)",
-    r"hydra\.launcher\.(cpus_per_device|warning|poll)",
+    r"hydra\.launcher\.(cpus_per_device|warning|poll|detach|num_cpus|autoscaler|lost)",
     r"hydra\.sweeper\.(n_trials|n_jobs|objectives|storage|sampler|pruner|max_batch_size)(\.\w+)*",
 )
 _OPTIONS = r"hydra/(launcher|sweeper|job_logging|hydra_logging)=\w+"
