@@ -28,7 +28,7 @@ from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, 
 _TOGETHER = 60.0  # seconds that a node's part of a job gets once another has ended
 _FOLLOW = 30.0  # seconds in which processes are gone whose worker has died
 _OF_A_PLACE = {*RANK_VARIABLES, PARENT_PIPE, SWEEP_PIPE, JOB_MARK, "CUDA_VISIBLE_DEVICES"}
-_TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+_TORCHRUN = (sys.executable, "-m", "lockstep.extras.ray_cluster.agent")
 
 
 class RayAttempt(Attempt):
