@@ -97,6 +97,38 @@ def _images(device: str, shape: str, classes: int, batch_size: int, steps: int) 
     return competitors
 
 
+def _compiled(overrides: list[str]) -> list[Competitor]:
+    """One process; the first steps, in which one is compiled, are not timed, and nobody validates."""
+    sizes = {"net": "mlp", "shape": "1,28,28", "batch-size": 64, "steps": 1500, "val-batches": 0, "device": "cpu"}
+    options = [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
+    data = ("datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "datamodule.length=96000", "datamodule.val_length=64")
+    fixed = ("trainer=cpu", "trainer.max_epochs=1", "test=false", "model=mlp", *data)
+    fixed += ("+callbacks.stopwatch._target_=steady_callback.Steady",)
+
+    def shipped(name: str, *options: str) -> Competitor:
+        return Competitor(name, lambda record: _train(record, *fixed, *options, *overrides))
+
+    return [
+        Competitor("a bare loop", _by_record("bare_images", options), is_floor=True),
+        shipped("`python train.py`"),
+        shipped("`python train.py trainer.compile_step=true`", "trainer.compile_step=true"),
+    ]
+
+
+def _compiled_start(overrides: list[str]) -> list[Competitor]:
+    """The first round fills the cache."""
+
+    def third_step(*options: str) -> Callable[[Path], list[str]]:
+        end = "+callbacks.end={_target_: first_step.End, steps: 3}"
+        fixed = ("trainer=cpu", "model=mlp", "datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "test=false", end)
+        return lambda _: [str(ROOT / "train.py"), *fixed, *options, *overrides]
+
+    return [
+        Competitor("`python train.py`, to the end of its third step", third_step()),
+        Competitor("the same with `trainer.compile_step=true`", third_step("trainer.compile_step=true")),
+    ]
+
+
 def _startup(overrides: list[str]) -> list[Competitor]:
     def imports(_: Path) -> list[str]:
         return ["-c", "import torch, lightning"]
@@ -213,6 +245,15 @@ SUITES = {
         "conf/callbacks/noise_scale.yaml says, for that share of the difference.",
         STEPS,
         _guards,
+    ),
+    "compiled_step": Suite(
+        "MNIST's shapes, the guides' MLP (784-256-10), batches of 64; steps alone, once they are compiled.\n"
+        "The same net, batches, optimizer and data for all; `train.py` with all it does in a step by default.",
+        STEPS,
+        _compiled,
+    ),
+    "compiled_start": Suite(
+        "From the command to the end of the third step; the second is compiled, or taken from the cache.", STARTS, _compiled_start
     ),
     "startup": Suite(
         "From the command to the first step, and to the end: a step of training, of validation and of test, and pictures.",
