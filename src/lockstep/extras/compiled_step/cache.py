@@ -20,8 +20,8 @@ def use_cache(folder: Path, gib: float) -> None:
 
 
 def shrink(folder: Path, size: float) -> None:
-    """Removes the oldest files in a folder that has more than `size` bytes until it has no more, but none of the last hour's: torch
-    makes again what is not there."""
+    """Removes the oldest files in a folder that has more than `size` bytes until it has no more, but none of the last hour's:
+    torch makes again what is not there."""
     files: list[tuple[float, int, Path]] = []
     for path in folder.rglob("*"):
         with suppress(OSError):  # another run has removed it

@@ -23,7 +23,7 @@ def install_compiled_steps(trainer: Any, backend: str) -> None:
 
 
 class CompiledEpochLoop(EpochLoop):
-    """EpochLoop, with a graph in its plain steps. Where there is none, they are those of EpochLoop, which is said once, with why."""
+    """EpochLoop, with a graph in its plain steps. Where there is none they are those of EpochLoop, and why is said once."""
 
     def __init__(self, trainer: Any, min_steps: int | None, max_steps: int, graph: StepGraph) -> None:
         super().__init__(trainer, min_steps, max_steps)
@@ -38,8 +38,8 @@ class CompiledEpochLoop(EpochLoop):
 
 
 class CompiledStep(PlainStep):
-    """A plain step whose forward pass, loss and backward pass are a graph's. The gradients of several processes are averaged after
-    it, in one all-reduce, without DDP's buckets and hooks. Clipping, the optimizer and all hooks are as ever, but that
+    """A plain step whose forward pass, loss and backward pass are a graph's. The gradients of several processes are averaged
+    after it, in one all-reduce, without DDP's buckets and hooks. Clipping, the optimizer and all hooks are as ever, but that
     `on_before_backward` is called when the backward pass is over, with a loss that can't be differentiated: a callback that has
     it keeps the steps from being compiled, unless it says by an attribute, `may_look_late`, that this is enough."""
 

@@ -27,7 +27,8 @@ class StepGraph:
     """The graphs of a run's steps: of one process's own samples, so that no process depends on another's.
 
     A batch of another shape than those that were compiled, an epoch's last say, is computed by the same function as it is, and a
-    shape that comes twice in a row is compiled. The run's first batch goes the ordinary way, its second shows whether there is a graph.
+    shape that comes twice in a row is compiled. The run's first batch goes the ordinary way, its second shows whether there is
+    a graph.
 
     Attributes:
         why_not: the steps of this run are not compiled, None as long as they are.
