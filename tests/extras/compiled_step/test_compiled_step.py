@@ -163,6 +163,15 @@ def test_two_processes_make_the_steps_that_they_make_without_a_graph(tmp_path: P
         assert furthest(rank["captured", "cnn"], rank["eager", "cnn"]) < 1e-5
 
 
+def test_what_is_compiled_is_kept_below_the_user_s_cache_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    prepared(tmp_path / "run", "trainer.compile_step=true")
+    kept = tmp_path / ".cache" / "lockstep" / "compiled" / f"torch-{torch.__version__}"
+    assert kept.is_dir()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(kept)
+
+
 def test_what_is_kept_is_bounded_and_young_files_stay(tmp_path: Path) -> None:
     folder = tmp_path / "torch-0"
     folder.mkdir()
