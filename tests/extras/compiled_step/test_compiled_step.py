@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fits import KeepAll, become_rank, last, prepared
+from in_process import KeepAll, become_rank, last, prepared
 from lightning import Callback
 from ranks import in_ranks
 from torch._dynamo.utils import counters
