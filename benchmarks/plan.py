@@ -11,6 +11,7 @@ Nothing is trained: it says whether the statistics find what is there, not how w
 """
 
 import argparse
+import functools
 import json
 import math
 import statistics
@@ -27,13 +28,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "extras" 
 from planted_answers import Quadratic  # pyright: ignore[reportMissingImports]
 
 from lockstep.extras.plan.answer import Plan, make_plan
-from lockstep.extras.plan.branches import explore
+from lockstep.extras.plan.branches import Branches, explore
+from lockstep.extras.plan.critical import worth
 from lockstep.extras.report.choice import WORTH
 from lockstep.extras.report.step_model import Fit, StepModel, Timing, Workload, fit
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "extras" / "plan"
 NOISE = 0.02  # relative, of a timing
-BATCH, LARGEST, SAMPLES = 32, 32, 8192
+BATCH, LARGEST, EVERY, POINTS = 32, 32, 1024, 8
 COUNTS = (1, 2, 4, 8)
 LINKS = {
     "one machine": StepModel(fixed=1e-3, per_sample=2e-4, transfer=2e-4, latency=1e-5),
@@ -95,10 +97,15 @@ def best_choice(step: StepModel, noise: float) -> tuple[int, int]:
     return best, fastest[best]
 
 
+@functools.cache
+def explored(noise: float, seed: int) -> Branches:
+    quadratic, known = Quadratic(noise=noise, smallest=BATCH, every=EVERY, seed=seed), Branches(EVERY)
+    explore(known, quadratic.measure, worth, 1.3 * quadratic.best_rate, LARGEST, float, POINTS, lambda: 2 * POINTS)
+    return known
+
+
 def planned(step: StepModel, noise: float, seed: int, apart: bool) -> Plan:
-    quadratic = Quadratic(noise=noise, smallest=BATCH, samples=SAMPLES, seed=seed)
-    known = explore(quadratic.measure, [0, 1], 1.3 * quadratic.best_rate, LARGEST, float)
-    return make_plan(known, fitted(step, seed, apart), COUNTS, BATCH, seed)
+    return make_plan(explored(noise, seed), fitted(step, seed, apart), COUNTS, BATCH, seed)
 
 
 def choices(seeds: int, apart: bool) -> Iterator[tuple[str, bool]]:

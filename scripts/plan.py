@@ -3,8 +3,8 @@
 python scripts/plan.py RUN_DIR
 python scripts/plan.py RUN_DIR trainer.devices=1,2,4 plan.budget=0.1
 
-This is `python train.py -m sweep=plan` with the settings of that run, from whose checkpoints branches begin: no short training is
-made. The run must have a checkpoint from within its training. Overrides that follow are the sweep's.
+This is `python train.py -m sweep=plan` with the settings of that run, from whose checkpoints larger batches are tried too. It
+must have a checkpoint from within its training. Overrides that follow are the sweep's.
 
 Exit codes: those of a sweep.
 """

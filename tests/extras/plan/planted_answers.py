@@ -12,43 +12,55 @@ from collections.abc import Sequence
 
 import numpy
 
-from lockstep.extras.plan.branches import WHOLE, Branch
+from lockstep.extras.plan.branches import Branch
 
 DOUBLE = 2.5129  # times the noise scale
 
 
 class Quadratic:
-    def __init__(self, noise: float, smallest: int, samples: int, seed: int, size: int = 400, points: int = 4) -> None:
-        """smallest: the batch whose multiples are tried; samples: of a branch."""
-        self.noise, self.smallest, self.points, self.size = noise, smallest, points, size
-        self.steps = samples // smallest
+    def __init__(
+        self,
+        noise: float,
+        smallest: int,
+        every: int,
+        seed: int,
+        size: int = 400,
+        floor: float = 0.0,
+        trained: float | None = None,
+    ) -> None:
+        """smallest: the batch whose multiples are tried; every: samples between points; floor: the part of E|z|^2 that stays when
+        |w| falls; trained: the rate of a long training by which the branches' weights were made, or none."""
+        self.noise, self.smallest, self.every, self.size, self.floor, self.trained = noise, smallest, every, size, floor, trained
         self.generator = numpy.random.default_rng(seed)
-        self.halves: dict[Branch, int] = {}
-        self.spent = 0.0  # branches' lengths
+        self.spent = 0.0  # samples
 
     @property
     def best_rate(self) -> float:
         return 1 / (1 + self.noise / self.smallest)
 
-    def measure(self, branches: Sequence[Branch], halves: int = WHOLE) -> list[list[float]]:
-        self.spent += sum(halves - self.halves.get(one, 0) for one in branches) / 2
-        self.halves |= dict.fromkeys(branches, halves)
-        return [self._curve(branch, halves) for branch in branches]
+    def measure(self, branches: Sequence[Branch], points: int) -> list[list[float]]:
+        self.spent += self.every * points * len(branches)
+        return [self._curve(branch, points) for branch in branches]
 
-    def _curve(self, branch: Branch, halves: int) -> list[float]:
-        """All branches of a checkpoint have the same samples in the same order."""
+    def _curve(self, branch: Branch, points: int) -> list[float]:
+        """All branches of a start have the same samples in the same order."""
         draws = numpy.random.default_rng((self.generator.bit_generator.seed_seq.entropy, branch.start))
         weights = draws.normal(size=self.size) / math.sqrt(self.size)
-        points = self.points * halves // 2
-        steps = self.steps // self.points * points
-        of_smallest = draws.normal(size=(steps, self.size)) * math.sqrt(self.noise / self.smallest / self.size)
-        losses, every = [_loss(weights)], self.steps // self.points
-        for first in range(0, steps, branch.multiple):
-            gradient = weights + numpy.linalg.norm(weights) * of_smallest[first : first + branch.multiple].mean(axis=0)
-            weights = weights - branch.rate * gradient
-            seen = min(steps, first + branch.multiple)
+        if self.trained is not None:
+            for _ in range(2000):
+                weights = self._step(weights, self.trained, draws.normal(size=(1, self.size)))
+        every = self.every // self.smallest  # steps of the smallest batch
+        samples = draws.normal(size=(every * points, self.size))
+        losses = [_loss(weights)]
+        for first in range(0, len(samples), branch.multiple):
+            weights = self._step(weights, branch.rate, samples[first : first + branch.multiple])
+            seen = min(len(samples), first + branch.multiple)
             losses += [_loss(weights)] * (seen // every - (len(losses) - 1))
         return losses
+
+    def _step(self, weights: numpy.ndarray, rate: float, samples: numpy.ndarray) -> numpy.ndarray:
+        size = math.sqrt((self.noise * float(weights @ weights) + self.floor) / self.smallest / self.size)
+        return weights - rate * (weights + size * samples.mean(axis=0))
 
 
 def _loss(weights: numpy.ndarray) -> float:

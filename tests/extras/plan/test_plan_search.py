@@ -12,7 +12,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.plan.answer import Candidate
 from lockstep.extras.plan.answer import Plan as Answer
-from lockstep.extras.plan.branches import Branch, Branches
+from lockstep.extras.plan.branches import Branch
 from lockstep.extras.plan.jobs import Jobs
 from lockstep.extras.plan.record import content
 from lockstep.extras.plan.search import Search, Settings
@@ -59,19 +59,12 @@ class Planted(Jobs):
             seconds = LINK.seconds(devices, multiple * SMALLEST / devices) * (1 + 0.01 * (steps % 2))
             return {"seconds_per_step": seconds, "samples_per_epoch": EPOCH}
         at = [int(samples) for samples in given["callbacks.plan.at"].strip("[]").split(",")]
-        if "callbacks.noise_scale" not in given:
-            folder = Path(f"{len(self.done)}-{at[-1]}")
-            return {"loss_at_samples": {str(at[-1]): 1.0}, "noise_scale": NOISE, "directory": folder}
-        parts = [int(part) for part in given["fork"].strip("'").split("/")[0].split("-")]  # a number, the start, where it ends
-        start, begun = parts[1], parts[-1]
-        points = [samples for samples in at if samples != start + 1]
-        every = points[0] - begun
-        length = points[-1] - start
-        planted = Quadratic(noise=NOISE, smallest=SMALLEST, samples=length, seed=0, points=length // every)
+        points = [samples for samples in at if samples > 1]
+        planted = Quadratic(noise=NOISE, smallest=SMALLEST, every=points[0], seed=0)
         rate = float(given["model.optimizer.lr"]) * multiple
-        (curve,) = planted.measure([Branch(start, multiple, rate)])
-        losses = {str(samples): curve[0 if samples == start + 1 else (samples - start) // every] for samples in at}
-        return {"loss_at_samples": losses, "directory": Path(f"{len(self.done)}-{start}-{at[-1]}")}
+        (curve,) = planted.measure([Branch(0, multiple, rate)], len(points))
+        losses = dict(zip(map(str, at), curve if at[0] == 1 else curve[1:], strict=True))
+        return {"loss_at_samples": losses, "noise_scale": NOISE, "directory": Path(f"{len(self.done)}")}
 
 
 def searched(jobs: Planted, **settings: Any) -> dict[str, Any]:
@@ -96,7 +89,7 @@ def test_a_plan_killed_at_ten_moments_is_the_undisturbed_one() -> None:
     done: dict[tuple[str, ...], dict[str, Any]] = {}
     for kill in range(10):
         with pytest.raises(Killed):
-            searched(Planted(done, len(undisturbed.done) // 11 + (kill % 2)))
+            searched(Planted(done, (kill + 1) * len(undisturbed.done) // 11 - len(done)))
     last = Planted(done)
     assert searched(last) == expected
     assert done == undisturbed.done
@@ -107,8 +100,7 @@ def test_a_budget_of_less_than_a_branch_is_refused() -> None:
         searched(Planted({}), budget=0.002)
 
 
-def test_what_is_left_of_the_budget_goes_where_the_answer_is_least_certain() -> None:
-    """Of two causes the one with the larger error, until it is small or nothing more is measured of it."""
+def test_what_is_left_of_the_budget_goes_to_timings_while_they_are_least_certain() -> None:
     jobs = Planted({})
     asked: list[str] = []
 
@@ -119,14 +111,21 @@ def test_what_is_left_of_the_budget_goes_where_the_answer_is_least_certain() -> 
 
     search = Search(cast("Any", None), Settings(), jobs, cast("Any", Timings()), COUNTS)
     jobs.total = 1.0
-    known = cast("Any", Branches())
-    unsure, sure = (planned(throughput=error, statistics=0.01) for error in (0.2, 0.02))
-    assert search._learn_more(known, unsure)
+    for throughput, statistics in ((0.2, 0.01), (0.02, 0.01), (0.2, 0.3)):
+        errors = {"throughput": throughput, "statistics": statistics}
+        search._plan = lambda errors=errors: planned(**errors)
+        search._time_again()
+    assert len(asked) == 3
     assert jobs.said[-1].startswith("the speed-up was least certain by its throughput, 20%, of which more is measured; ")
-    assert search._learn_more(known, unsure)
-    assert not search._learn_more(known, unsure)
-    assert not search._learn_more(known, sure)
-    assert asked == ["throughput"] * 3
+
+
+def test_the_rates_of_larger_batches_follow_and_all_is_within_the_budget() -> None:
+    jobs = Planted({})
+    made = searched(jobs, budget=0.5)
+    assert jobs.spent <= jobs.budget
+    lengths = {one["batch"]: len(one["losses"]) for one in made["branches"]}
+    assert lengths[32] == lengths[64] > 1.9 * lengths[16]
+    assert {row["from"] for row in made["critical_batches"]} == {0}
 
 
 def planned(**errors: float) -> Answer:

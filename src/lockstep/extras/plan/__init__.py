@@ -1,14 +1,14 @@
-"""How many devices, which batch and which learning rate: an answer from one short training and branches of it.
+"""How many devices, which batch and which learning rate: an answer from parts of a training at several batches and rates.
 
 sweep.py           `python train.py -m sweep=plan`, from the command line to the sentence
-search.py          the short training and its branches, and what is measured next
+search.py          how long branches are, and what is measured next
 training.py        the overrides that make them
 callback.py        the losses of a branch at given numbers of samples
-branches.py        which branches to try, and what their losses say of the batch
+branches.py        which branches to try, and the best rate of each batch
+critical.py        the critical batch by their losses, with its interval, or what it is above
 jobs.py            runs the jobs, and keeps account of what they cost
 throughput.py      timings of a step, and the model that is fitted to them
 link.py            latency and bandwidth of the link, measured apart
-critical.py        the critical batch at a checkpoint, with its interval, or what it is above
 answer.py          goodput, the choice, and the sentence that says it
 record.py          plan.json; report_section.py makes a page of it
 """
@@ -21,6 +21,8 @@ FILES = [
     "src/hydra_plugins/lockstep_plan.py",
     "benchmarks/plan.py",
     "benchmarks/plan_grids.py",
+    "benchmarks/plan_trainings.py",
+    "docs/critical_batches.png",
     "benchmarks/plan.md",
 ]
 NEEDS = ["fork", "noise_scale", "report"]

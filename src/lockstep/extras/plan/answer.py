@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy
 
-from lockstep.extras.plan.branches import Branches, best_rate
+from lockstep.extras.plan.branches import Branches
 from lockstep.extras.plan.critical import Critical, criticals
 from lockstep.extras.report.choice import WORTH
 from lockstep.extras.report.estimates import Estimate
@@ -95,10 +95,9 @@ def make_plan(
         return Plan(
             why_not="over a branch the loss falls by hardly more than it scatters; a larger plan.budget makes branches longer"
         )
-    last = max(found)
-    values = numpy.array([found[last].value, *(draw for one in found.values() for draw in one.draws)])
-    pairs = [(n, multiple) for n in counts for multiple in known.multiples(last) if (multiple * batch) % n == 0]
-    candidates = tuple(_candidate(fit, counts[0], n, batch, multiple, values, seed) for n, multiple in pairs)
+    last, tried = max(found), known.multiples(known.starts[0])
+    pairs = [(n, multiple) for n in counts for multiple in found[last].kept if (multiple * batch) % n == 0 and multiple in tried]
+    candidates = tuple(_candidate(fit, counts[0], n, batch, multiple, found[last].worth(multiple), seed) for n, multiple in pairs)
     sure = [one for one in candidates if one.is_sure]
     if all((one.devices, one.multiple) == (counts[0], 1) for one in sure):
         least = max(candidates, key=lambda one: sum(one.errors.values())).least_certain
@@ -106,23 +105,16 @@ def make_plan(
         return Plan(candidates, why_not=words, critical=found[last])
     chosen = _choose(sure, counts)
     goal = known.lowest(last) if target is None else target
-    return Plan(candidates, chosen, rate_at(known, chosen.multiple), target=goal, critical=found[last])
+    return Plan(candidates, chosen, known.best_rate(known.starts[0], chosen.multiple), target=goal, critical=found[last])
 
 
-def rate_at(known: Branches, multiple: int) -> float:
-    """The geometric mean of the best rates at the checkpoints."""
-    rates = [best_rate(known.worths(start).at(multiple))[0] for start in known.starts if multiple in known.multiples(start)]
-    return math.exp(sum(map(math.log, rates)) / len(rates))
-
-
-def _candidate(fit: Fit, fewest: int, devices: int, batch: int, multiple: int, criticals: numpy.ndarray, seed: int) -> Candidate:
+def _candidate(fit: Fit, fewest: int, devices: int, batch: int, multiple: int, kept: numpy.ndarray, seed: int) -> Candidate:
     work, base = Workload(global_batch=batch * multiple), Workload(global_batch=batch)
 
     def faster(step: StepModel) -> float:
         return work.throughput(step, devices) / base.throughput(step, fewest)
 
     throughput = fit.predict(faster)
-    kept = (1 + 1 / criticals) / (1 + multiple / criticals)
     errors = {THROUGHPUT: _sigma(throughput), STATISTICS: float(numpy.std(numpy.log(kept)))}
     ratio, speedup = devices / fewest, _scattered(throughput, kept, seed)
     is_statistical = -math.log(kept[0]) > max(0.0, math.log(ratio / throughput.mean))

@@ -1,26 +1,56 @@
-"""The critical batch at each checkpoint, by what its branches have measured, and no further."""
+"""How many samples a larger batch needs for the loss of the smallest one, and the critical batch, which needs twice as many.
+
+While the smallest batch sees ds samples, a batch of m times its size sees (c + m) / (c + 1) ds for the same progress (McCandlish
+et al. 2018, arXiv:1812.06162), where c, the critical batch of the moment, grows with the root of the samples seen (Zhang et al.
+2024, arXiv:2410.21676: it grows with the data, hardly with the model). Its size is fitted to all points of all batches.
+"""
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 
-from lockstep.extras.plan.branches import Branches, best_rate, critical_batch, direct_critical, efficiencies
+from lockstep.extras.plan.branches import ENOUGH, LONGEST, Branches
 
-_DRAWS = 100  # of the bootstrap, at each checkpoint
+Array = NDArray[numpy.float64]
+_LEAST_POINTS = 4
+_DRAWS = 100  # of the bootstrap, at each start
+_BLOCKS = 4  # of a branch, whose points scatter together
+_SKIPPED = 0.2  # of a branch: the first steps of training are unlike the rest
+_CLEAR = 3.0  # standard errors of the slope, by which a loss falls
+_CURVED = 3.0  # a loss is a power of the samples, unless an exponential's squares are smaller by so much
+
+
+@dataclass(frozen=True)
+class Line:
+    """The logarithm of a loss: a straight line over the logarithm of samples, or the samples if that is clearly better."""
+
+    slope: float
+    height: float
+    is_log: bool
+
+    def __call__(self, samples: Array) -> Array:
+        return self.height + self.slope * (numpy.log(samples) if self.is_log else samples)
 
 
 @dataclass(frozen=True)
 class Critical:
-    """Of a checkpoint, in multiples of the smallest batch. value: by the fit; draws: what it might have been by other draws of
-    the noise; tried: the largest batch with a result. Where `value` is beyond that, the fit is good for those that
-    were tried, and all that can be said of the critical one is that it is above them."""
+    """Of a start, in multiples of the smallest batch. value: by the fit, over the branches; draws: what it might have been by
+    other draws of the noise; kept: the batches that it was fitted to; samples: seen where the smallest batch ends. Where `value`
+    is beyond those that were tried, the fit is good for them, and all that can be said of the critical is that it is above."""
 
     value: float
-    draws: NDArray[numpy.float64]
-    tried: int
+    draws: Array
+    kept: tuple[int, ...]
+    samples: float = 0.0
+
+    @property
+    def tried(self) -> int:
+        return max(self.kept)
 
     @property
     def is_above(self) -> bool:
@@ -32,6 +62,11 @@ class Critical:
         low, high = (float(end) for end in numpy.quantile(numpy.append(self.draws, self.value), [0.025, 0.975]))
         return min(low, self.tried), high if high <= self.tried else math.inf
 
+    def worth(self, multiple: int) -> Array:
+        """What the samples of a batch are worth, over those of the smallest: by the value, and by each draw."""
+        criticals = numpy.append(self.value, self.draws)
+        return (criticals + 1) / (criticals + multiple)
+
     def words(self, batch: int) -> str:
         low, high = (end * batch for end in self.bounds)
         if self.is_above:
@@ -41,50 +76,141 @@ class Critical:
         )
 
 
+@dataclass(frozen=True)
+class Race:
+    """The branches of a start at their best rates, by multiple: logarithms of losses at every so many samples."""
+
+    logs: Mapping[int, Array]
+    start: int
+    every: float
+
+    @property
+    def reach(self) -> float:
+        """The samples of the smallest batch's branch."""
+        return self.every * (len(self.logs[1]) - 1)
+
+    def line(self) -> Line | None:
+        """Of the smallest batch's loss; None where it does not fall clearly."""
+        row = self.logs[1]
+        first = 1 + int(_SKIPPED * len(row))
+        samples = self.start + self.every * numpy.arange(first, len(row), dtype=numpy.float64)
+        return fitted_line(samples, row[first:])
+
+    def critical(self, growth: float) -> float:
+        """The critical batch over the whole branch, where at x samples it is growth * sqrt(x)."""
+        return self.reach / float(_saved(self.start + self.reach, growth) - _saved(self.start, growth)) - 1
+
+    def expected(self, line: Line, multiple: int, growth: float) -> Array:
+        """The loss's logarithm at each point of a larger batch: the smallest one's, where it has made the same progress."""
+        progress = numpy.linspace(0, (1 + LONGEST) * self.reach, 300)
+        saved = _saved(self.start + progress, growth) - _saved(self.start, growth)
+        seen = self.every * numpy.arange(len(self.logs[multiple]))
+        return line(self.start + numpy.maximum(numpy.interp(seen, progress + (multiple - 1) * saved, progress), self.every / 2))
+
+    def misfit(self, line: Line, growth: float) -> float:
+        rests = (row[1:] - self.expected(line, m, growth)[1:] for m, row in self.logs.items() if m > 1)
+        return sum(float(numpy.mean(rest[int(_SKIPPED * len(rest)) :] ** 2)) for rest in rests)
+
+    def growth(self, line: Line) -> float:
+        """By least squares."""
+        unit = -0.5 * math.log(self.start + self.reach)
+        bounds = (unit + math.log(0.02), unit + math.log(64 * max(self.logs)))
+        best = minimize_scalar(
+            lambda log: self.misfit(line, math.exp(log)), bounds=bounds, method="bounded", options={"xatol": 0.01}
+        )
+        return math.exp(best.x)
+
+    def part(self, multiples: Iterable[int]) -> "Race":
+        return Race({multiple: self.logs[multiple] for multiple in multiples}, self.start, self.every)
+
+    def redrawn(self, line: Line, growth: float, generator: numpy.random.Generator) -> "Race":
+        """With other noise: what is left beside the fit, of each quarter of a branch with either sign (the wild bootstrap)."""
+        return Race({m: self._redrawn(line, m, growth, generator) for m in self.logs}, self.start, self.every)
+
+    def _redrawn(self, line: Line, multiple: int, growth: float, generator: numpy.random.Generator) -> Array:
+        row, expected = self.logs[multiple], self.expected(line, multiple, growth)
+        signs = generator.choice([-1.0, 1.0], size=_BLOCKS)[numpy.arange(len(row)) * _BLOCKS // len(row)]
+        return numpy.append(row[0], expected[1:] + signs[1:] * (row - expected)[1:])
+
+
+def _saved(samples: Any, growth: float) -> Any:
+    """The integral of 1 / (growth * sqrt(x) + 1): what one more smallest batch costs, in samples."""
+    roots = growth * numpy.sqrt(samples)
+    return 2 / growth**2 * (roots - numpy.log1p(roots))
+
+
+def fitted_line(samples: Array, logs: Array) -> Line | None:
+    """Returns None for one that does not fall clearly."""
+    fits = []
+    for is_log in (True, False):
+        x = numpy.log(samples) if is_log else samples
+        slope, height = numpy.polyfit(x, logs, 1)
+        rest = float(numpy.sum((logs - height - slope * x) ** 2))
+        error = math.sqrt(rest / max(1, len(x) - 2) / float(numpy.sum((x - x.mean()) ** 2)))
+        fits.append((rest * (1 if is_log else _CURVED), Line(float(slope), float(height), is_log), -slope > _CLEAR * error))
+    _, line, falls = min(fits, key=lambda one: one[0])
+    return line if falls else None
+
+
+def _race(known: Branches, start: int) -> tuple[Race, Line] | None:
+    race = Race(known.best(start), start, known.every)
+    if 1 not in race.logs or len(race.logs[1]) < _LEAST_POINTS or (line := race.line()) is None:
+        return None
+    return race, line
+
+
+def worths(known: Branches, start: int) -> dict[int, float]:
+    """By multiple: what a batch's samples are worth, by its own branch. Empty where nothing can be said."""
+    if (found := _race(known, start)) is None:
+        return {}
+    race, line = found
+    values = {m: race.critical(race.part((1, m)).growth(line)) for m in race.logs if m > 1}
+    return {1: 1.0} | {multiple: (value + 1) / (value + multiple) for multiple, value in values.items()}
+
+
+def worth(known: Branches, multiple: int) -> float:
+    """At the last start where the batch has a branch; NaN where nothing can be said."""
+    start = max(one.start for one in known.curves if one.multiple == multiple)
+    return worths(known, start).get(multiple, math.nan)
+
+
 def criticals(known: Branches, seed: int = 0) -> dict[int, Critical]:
-    """By checkpoint; those of which nothing can be said are left out."""
-    generator, spread = numpy.random.default_rng(seed), known.spread
-    return {
-        start: Critical(value, _draws(known, start, spread, generator), max(known.multiples(start)))
-        for start in known.starts
-        if math.isfinite(value := critical_batch(known, start))
-    }
+    """By start; those of which nothing can be said are left out."""
+    generator = numpy.random.default_rng(seed)
+    found = {start: _critical(known, start, generator) for start in known.starts}
+    return {start: one for start, one in found.items() if one is not None}
 
 
-def _draws(known: Branches, start: int, spread: float, generator: numpy.random.Generator) -> NDArray[numpy.float64]:
-    draws = [critical_batch(known.perturbed(generator, spread, start), start) for _ in range(_DRAWS)]
-    return numpy.array([draw for draw in draws if math.isfinite(draw)])
+def _critical(known: Branches, start: int, generator: numpy.random.Generator) -> Critical | None:
+    own, found = worths(known, start), _race(known, start)
+    kept = [multiple for multiple in own if multiple <= 2 or own[multiple] >= ENOUGH]
+    if found is None or len(kept) < 2:
+        return None
+    race, line = found[0].part(kept), found[1]
+    growth = race.growth(line)
+    others = [race.redrawn(line, growth, generator) for _ in range(_DRAWS)]
+    draws = [other.critical(other.growth(fitted)) for other in others if (fitted := other.line()) is not None]
+    return Critical(race.critical(growth), numpy.array(draws), tuple(kept), start + round(race.reach))
 
 
 def critical_batches(known: Branches, batch: int, seed: int = 0) -> list[dict[str, Any]]:
-    """By checkpoint: the batch that needs twice the samples, or the one that it is above; the largest one that keeps up,
-    efficiencies and best rates."""
+    """By start: the batch that needs twice the samples, or the one that it is above; what samples are worth, and best rates."""
     found = criticals(known, seed)
     return [_row(known, start, batch, found.get(start)) for start in known.starts]
 
 
 def _row(known: Branches, start: int, batch: int, critical: Critical | None) -> dict[str, Any]:
-    worths = known.worths(start)
-    rates = {multiple * batch: best_rate(worths.at(multiple))[0] for multiple in known.multiples(start)}
     is_told = critical is not None and not critical.is_above
     return {
-        "samples": start,
+        "from": start,
+        "samples": None if critical is None else critical.samples,
         "critical_batch": critical.value * batch if critical and is_told else None,
         "critical_interval": [_finite(end * batch) for end in critical.bounds] if critical and is_told else None,
         "critical_above": critical.tried * batch if critical and not is_told else None,
-        "largest_that_keeps_up": direct_critical(known, start) * batch,
-        "efficiency": {multiple * batch: value for multiple, value in efficiencies(known, start).items()},
-        "best_rate": rates,
-        "power_of_the_rate": _power(rates),
+        "efficiency": {multiple * batch: value for multiple, value in worths(known, start).items()},
+        "best_rate": {multiple * batch: known.best_rate(start, multiple) for multiple in known.multiples(start)},
     }
 
 
 def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
-
-
-def _power(rates: dict[int, float]) -> float | None:
-    """With which power of the batch the best rate grows, over the batches that were measured."""
-    if len(rates) < 2:
-        return None
-    return float(numpy.polyfit(numpy.log([*rates]), numpy.log([*rates.values()]), 1)[0])

@@ -22,10 +22,9 @@ def content(
         "target": plan.target,
         "candidates": [_row(one, batch, samples) | {"is_on_front": one in plan.front} for one in plan.candidates],
         "critical_batches": critical_batches(known, batch),
-        "spread": known.spread,
         "throughput": None if fitted is None else asdict(fitted.model) | {"noise": fitted.noise},
         "branches": [
-            {"samples": one.start, "batch": one.multiple * batch, "lr": one.rate, "losses": [*curve]}
+            {"from": one.start, "batch": one.multiple * batch, "lr": one.rate, "losses": [*curve]}
             for one, curve in known.curves.items()
         ],
         **facts,

@@ -24,12 +24,11 @@ def _blocks(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _choices(plan)
     yield {"heading": "The critical batch"}
     yield {"picture": "critical", "alt": "Critical batches and noise scales by checkpoint", "draw": lambda: draw_critical(plan)}
-    columns = ["samples before", "twice the samples at batch", "largest that keeps up", "noise scale", "best rates by batch"]
+    columns = ["from samples", "to samples", "twice the samples at batch", "noise scale there", "best rates by batch"]
     yield {"columns": columns, "table": [_critical_row(row, plan["noise_scale"]) for row in plan["critical_batches"]]}
     yield {
-        "text": "Branches see the same samples in the same order. A batch keeps up where its loss after a branch is that of the "
-        f"smallest one, but for what losses scatter ({plan['spread']:.1%} each). Best rates are given for the batches that were "
-        "measured, and for no others."
+        "text": "Branches see the same samples in the same order. Best rates are of those that were tried, for the batches "
+        "that were tried."
     }
 
 
@@ -71,8 +70,7 @@ def _row(one: dict[str, Any]) -> list[str]:
 def _critical_row(row: dict[str, Any], noise_scales: dict[str, float | None]) -> list[str]:
     noise = noise_scales.get(str(row["samples"]))
     rates = ", ".join(f"{batch}: {rate:.2g}" for batch, rate in row["best_rate"].items() if rate is not None)
-    largest = str(row["largest_that_keeps_up"])
-    return [str(row["samples"]), _critical(row), largest, "" if noise is None else f"{noise:.0f}", rates]
+    return [str(row["from"]), str(row["samples"] or ""), _critical(row), "" if noise is None else f"{noise:.0f}", rates]
 
 
 def _critical(row: dict[str, Any]) -> str:
@@ -112,9 +110,6 @@ def draw_critical(plan: dict[str, Any]) -> Any:
     rows = plan["critical_batches"]
     measured = [(row["samples"], row["critical_batch"]) for row in rows if row["critical_batch"]]
     noise = [(int(samples), value) for samples, value in plan["noise_scale"].items() if value]
-    axes.plot(
-        [row["samples"] for row in rows], [row["largest_that_keeps_up"] for row in rows], "v", label="largest that keeps up"
-    )
     above = [(row["samples"], row["critical_above"]) for row in rows if row["critical_above"]]
     marks = (
         (measured, "o", "critical batch by branches"),
@@ -123,6 +118,6 @@ def draw_critical(plan: dict[str, Any]) -> Any:
     )
     for points, mark, label in marks:
         axes.plot([at for at, _ in points], [value for _, value in points], mark, label=label)
-    axes.set(yscale="log", xlabel="samples before the branches", ylabel="samples")
+    axes.set(yscale="log", xlabel="samples that the smallest batch was trained on", ylabel="samples")
     axes.legend()
     return figure

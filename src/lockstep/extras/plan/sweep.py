@@ -1,7 +1,7 @@
 """`python train.py -m sweep=plan`: which jobs a plan is made of, and what follows from them.
 
-First come short runs on each count of devices that this machine has, one at a time, for the throughput. Then a short training
-in two stages, for the checkpoints, and branches of both. What is tried next follows from what the finished jobs have recorded: a
+First come short runs on each count of devices that this machine has, one at a time, for the throughput. Then short trainings at
+several batches and rates, and longer ones at the best. What is tried next follows from what the finished jobs have recorded: a
 plan that was killed and is started again tries the same, and says the same.
 """
 
@@ -21,7 +21,7 @@ from lockstep.extras.plan.answer import sentence
 from lockstep.extras.plan.jobs import Jobs
 from lockstep.extras.plan.link import MEASURE
 from lockstep.extras.plan.record import PLAN, content
-from lockstep.extras.plan.search import STAGES, Search, Settings
+from lockstep.extras.plan.search import Search, Settings
 from lockstep.extras.plan.throughput import Throughput
 from lockstep.extras.plan.training import DEVICES, Training
 from lockstep.extras.report.analysis import read_all_reduce
@@ -78,9 +78,6 @@ class PlanSweep:
 
     def _check(self) -> None:
         self.training.check()
-        if self.settings.run is None and (epochs := self.training.cfg.trainer.max_epochs) <= STAGES:
-            words = f"each job of a plan begins an epoch of its own; accepted is {STAGES + 1} at least"
-            raise config_error("trainer.max_epochs", epochs, words)
         if self.settings.all_reduce not in (None, MEASURE):
             read_all_reduce(Path(self.settings.all_reduce))
         given = ",".join(map(str, self.counts))
@@ -98,7 +95,7 @@ class PlanSweep:
             "jobs": self.jobs.launched,
             "rule": self.training.rule[0],
             "timed_devices": self.timed_counts,
-            "samples": {"training": self.jobs.total, "measured": self.jobs.spent, "of_a_branch": self.search.length},
+            "samples": {"training": self.jobs.total, "measured": self.jobs.spent, "of_a_point": self.search.every},
             "device_seconds": sum(record.get("wall_time", 0.0) * record.get("world_size", 1) for record in self.jobs.records),
             "noise_scale": self.search.noise_scales,
         }

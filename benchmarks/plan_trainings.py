@@ -1,0 +1,199 @@
+"""Whole trainings at every batch and at several rates: what plan_grids.py holds for true.
+
+Losses by batch, rate and seed are kept in a file, and what stands there is not computed again.
+"""
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support" / "models"))
+from plan import COUNTS  # pyright: ignore[reportAttributeAccessIssue]  # benchmarks/plan.py
+
+from lockstep.build import build
+from lockstep.config.plan import Plan
+from lockstep.extras.plan.callback import LossAtSamples
+from lockstep.extras.report.choice import WORTH
+from lockstep.extras.report.step_model import StepModel
+
+SEEDS, POINTS = (0, 1, 2), 44  # validations of a training
+TARGET = 0.4  # of a training
+MOST_RATES = 8  # of a batch
+Pair = tuple[int, float]  # a batch, in multiples of the smallest, and a rate
+
+
+@dataclass(frozen=True)
+class Setting:
+    """rate: at the smallest batch; epochs: of the training; part: of each epoch; budget: of the plan, in trainings."""
+
+    overrides: tuple[str, ...]
+    batch: int
+    rate: float
+    epochs: int
+    largest: int = 16
+    budget: float = 7.0
+    part: float = 1.0
+
+    @property
+    def rule(self) -> str:
+        return "adam" if "model/optimizer=adamw" in self.overrides else "linear"
+
+    def factor(self, multiple: int) -> float:
+        return float(multiple) if self.rule == "linear" else multiple**0.5
+
+    @property
+    def multiples(self) -> list[int]:
+        return [2**power for power in range(self.largest.bit_length())]
+
+    def composed(self, data: Path) -> tuple[str, ...]:
+        mnist = (f"datamodule.data_dir={data}", f"trainer.limit_train_batches={self.part}")
+        return *COMMON, *self.overrides, *(mnist if "datamodule=mnist" in self.overrides else ())
+
+
+COMMON = ("trainer=cpu", "model/lr_scheduler=constant")
+SGD, ADAMW = ("model/optimizer=sgd", "model.optimizer.momentum=0"), ("model/optimizer=adamw",)
+DIGITS, MNIST = ("datamodule=digits",), ("datamodule=mnist", "datamodule.val_fraction=0.03")
+SYNTHETIC = ("datamodule=synthetic_images", "datamodule.shape=[3,8,8]", "datamodule.length=4000")
+SETTINGS = {
+    "digits mlp, SGD": Setting(("model=mlp", *DIGITS, *SGD), 8, 0.2, 8),
+    "digits cnn, AdamW": Setting(("model=cnn", "model.net.width=8", *DIGITS, *ADAMW), 8, 4e-3, 6, 8),
+    "MNIST mlp, SGD": Setting(("model=mlp", *MNIST, *SGD), 16, 0.1, 1, part=0.2),
+    "synthetic images cnn, SGD": Setting(("model=cnn", "model.net.width=4", *SYNTHETIC, *SGD), 8, 0.05, 1),
+}
+
+
+def losses(setting: Setting, data: Path, multiple: int, rate: float, seed: int) -> list[tuple[float, float | None]]:
+    """Of one training: parts of it, and the loss there; None where it has diverged."""
+    from in_process import composed  # pyright: ignore[reportMissingImports]
+
+    with tempfile.TemporaryDirectory() as folder:
+        given = [f"datamodule.global_batch_size={multiple * setting.batch}", f"seed={seed}", "test=false", "~callbacks"]
+        given += [f"model.optimizer.lr={rate / setting.factor(multiple)}", f"lr_scaling={setting.rule}"]
+        given += [
+            f"trainer.max_epochs={setting.epochs}",
+            f"base_batch_size={setting.batch}",
+            "++events.fast_loop=null",
+            "~logger",
+        ]
+        given += ["trainer.check_val_every_n_epoch=null", "trainer.val_check_interval=1000000000"]
+        given += ["trainer.enable_progress_bar=false"]
+        given += [f"guards.{name}=null" for name in ("checkpoint", "watchdog", "nonfinite", "preemption")]
+        cfg = composed(*setting.composed(data), *given, run_dir=Path(folder))
+        datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
+        ends = ends_of(setting, datamodule)
+        curve = LossAtSamples(ends, "val/loss")
+        trainer.callbacks.insert(0, curve)  # pyright: ignore[reportAttributeAccessIssue]
+        trainer.fit(model, datamodule)
+    return [(int(at) / ends[-1], loss if math.isfinite(loss) else None) for at, loss in curve.losses.items()]
+
+
+def ends_of(setting: Setting, datamodule: Any) -> list[int]:
+    """Samples between the points, whole steps of the largest batch: all are within the training at every batch."""
+    datamodule.setup("fit")
+    largest = setting.batch * setting.largest
+    steps = setting.epochs * int(setting.part * (len(datamodule.splits.train) // largest))
+    return sorted({max(1, round(steps * point / POINTS)) * largest for point in range(1, POINTS + 1)})
+
+
+@dataclass
+class Grid:
+    """The trainings of a setting, in a file: each batch at the rule's rate and those beside it, and at more until the best one is
+    neither the largest nor the smallest."""
+
+    setting: Setting
+    file: Path
+    data: Path
+    done: dict[tuple[int, float, int], list[Any]] = field(default_factory=dict)
+    parts: dict[Pair, float] = field(default_factory=dict)  # of a training to the target; infinite: not reached
+    target: float = math.nan
+
+    def __post_init__(self) -> None:
+        if self.file.is_file():
+            self.done = {tuple(row[:3]): row[3] for row in map(json.loads, self.file.read_text().splitlines())}
+        for multiple in self.setting.multiples:
+            powers = [-1, 0, 1]
+            ranks = {power: self._rank(multiple, power) for power in powers}
+            while len(powers) < MOST_RATES and (best := min(powers, key=lambda power: ranks[power])) in (powers[0], powers[-1]):
+                powers = sorted([*powers, best - 1 if best == powers[0] else best + 1])
+                ranks = {power: self._rank(multiple, power) for power in powers}
+            if multiple == 1:
+                self.target = math.exp(min(self._smooth(multiple, power)[0](TARGET) for power in powers))
+            self.parts |= {self._pair(multiple, power): self._samples_to_target(multiple, power) for power in powers}
+
+    def _pair(self, multiple: int, power: int) -> Pair:
+        return multiple, self.setting.rate * self.setting.factor(multiple) * 2.0**power
+
+    def _rank(self, multiple: int, power: int) -> tuple[float, float]:
+        """Smaller is better: where the target is known, by what of a training it takes; before, by the loss there."""
+        curve, _, means = self._smooth(multiple, power)
+        if math.isnan(self.target):
+            return curve(TARGET), 0.0
+        return self._samples_to_target(multiple, power), float(means[-1])
+
+    def _smooth(self, multiple: int, power: int) -> tuple[Any, NDArray[numpy.float64], NDArray[numpy.float64]]:
+        """The mean of the seeds' logarithms, as the falling curve that is nearest to it: as a function of the part of a training,
+        and its points."""
+        runs = [self._run(*self._pair(multiple, power), seed) for seed in SEEDS]
+        at = numpy.array([point[0] for point in runs[0]])
+        means = numpy.mean([[math.log(math.inf if loss is None else loss) for _, loss in run] for run in runs], axis=0)
+        if numpy.isfinite(means).all():
+            means = isotonic_regression(means, increasing=False).x
+        return lambda part: float(numpy.interp(part, at, means)), at, means
+
+    def _run(self, multiple: int, rate: float, seed: int) -> list[Any]:
+        if (multiple, rate, seed) not in self.done:
+            self.done[multiple, rate, seed] = losses(self.setting, self.data, multiple, rate, seed)
+            with self.file.open("a") as lines:
+                lines.write(json.dumps([multiple, rate, seed, self.done[multiple, rate, seed]]) + "\n")
+        return self.done[multiple, rate, seed]
+
+    def _samples_to_target(self, multiple: int, power: int) -> float:
+        """Between the middles of the level pieces that such a curve consists of."""
+        _, at, means = self._smooth(multiple, power)
+        levels = sorted({*means}, reverse=True)
+        middles = [float(at[means == level].mean()) for level in levels]
+        logs = math.log(self.target)
+        if not math.isfinite(levels[0]) or levels[-1] > logs:
+            return math.inf
+        return float(numpy.interp(-logs, [-level for level in levels], middles))
+
+    @property
+    def trainings(self) -> int:
+        return len(SEEDS) * len(self.parts)
+
+    def rates(self, multiple: int) -> list[float]:
+        return sorted(rate for other, rate in self.parts if other == multiple)
+
+    def best_rate(self, multiple: int) -> float:
+        return min(self.rates(multiple), key=lambda rate: self.parts[multiple, rate])
+
+    def at(self, multiple: int, rate: float) -> float:
+        """The part of a training to the target at the grid's rate that is nearest."""
+        nearest = min(self.rates(multiple), key=lambda one: abs(math.log(one / rate)))
+        return self.parts[multiple, nearest] if abs(math.log2(nearest / rate)) < 0.5 else math.inf
+
+    def seconds(self, step: StepModel, devices: int, multiple: int, rate: float | None = None) -> float:
+        """To the target, in trainings' samples; at the best rate where none is given."""
+        batch = multiple * self.setting.batch
+        return self.at(multiple, rate or self.best_rate(multiple)) * step.seconds(devices, batch / devices) / batch
+
+    def choice(self, step: StepModel) -> tuple[int, int]:
+        """The most devices each step up to which is worth its devices, at their best batch: as a plan chooses."""
+        multiples: Sequence[int] = self.setting.multiples
+        fastest = {n: min(multiples, key=lambda multiple: self.seconds(step, n, multiple)) for n in COUNTS}
+        best = COUNTS[0]
+        for n in COUNTS[1:]:
+            gain = self.seconds(step, best, fastest[best]) / self.seconds(step, n, fastest[n])
+            if math.log(gain) / math.log(n / best) < WORTH:
+                break
+            best = n
+        return best, fastest[best]
