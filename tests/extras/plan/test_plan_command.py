@@ -93,7 +93,7 @@ def test_a_plan_from_the_checkpoints_of_a_run(tmp_path: Path) -> None:
     """The run had two epochs; planned are twenty."""
     small = ("model=mlp", "model.net.hidden=[8]", "datamodule.batch_size=16", "trainer.max_epochs=2", "test=false")
     assert train(*small, "hydra.run.dir=run", cwd=tmp_path).returncode == 0
-    sweep = ("trainer.max_epochs=20", "trainer.devices=1,2", "plan.budget=0.3", "plan.largest=2", "plan.repeats=1")
+    sweep = ("trainer.max_epochs=20", "trainer.devices=1,2", "plan.budget=0.5", "plan.largest=2", "plan.repeats=1")
     sweep += ("plan.points=4",)
     done = python(ROOT / "scripts" / "plan.py", "run", *sweep, "hydra.sweep.dir=plan", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
