@@ -47,7 +47,7 @@ def main() -> None:
         for competitor in competitors:
             samples[competitor.name].append(measured(competitor))
             print(f"{competitor.name}: {samples[competitor.name][-1]}", file=sys.stderr, flush=True)
-        text = f"{heading(hardware)}\n\n{suite.about}\n\n{_table(suite, competitors, samples)}\n"
+        text = f"{heading(hardware)}\n\n{suite.about}\n\n{table(suite, competitors, samples)}\n"
         path.write_text(text)  # after each round: one that is ended early leaves a table of those it had
         raw = {name: [sample._asdict() for sample in result] for name, result in samples.items()}
         path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")
@@ -70,7 +70,7 @@ def heading(hardware: str) -> str:
     return f"`{command}`; {commit}, {versions}, Python {about['python']}, {hardware}."
 
 
-def _table(suite: Suite, competitors: Sequence[Competitor], samples: dict[str, list[Sample]]) -> str:
+def table(suite: Suite, competitors: Sequence[Competitor], samples: dict[str, list[Sample]]) -> str:
     columns = suite.columns
     lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for competitor in competitors:

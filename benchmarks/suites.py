@@ -34,7 +34,7 @@ class Suite:
     on_gpu: bool = False
 
 
-def _train(record: Path, *overrides: str) -> list[str]:
+def train_py(record: Path, *overrides: str) -> list[str]:
     """`python train.py` in a directory beside the record, from which this program copies the run's."""
     return [_program("shipped"), str(record), *overrides]
 
@@ -55,7 +55,7 @@ def _steps(net: str, shape: str, batch_size: int, steps: int, val_batches: int) 
                 ("barebones", "Lightning, barebones=True"),
             ):
                 name = f"{what}, {processes} process{'es' * (processes > 1)}"
-                command = _by_record(program, options)
+                command = by_record(program, options)
                 result.append(Competitor(name, command, processes, program == "bare", starts_as_ranks=True))
             result.append(_shipped(net, shape, batch_size, steps, val_batches, processes, overrides))
         return result
@@ -63,7 +63,7 @@ def _steps(net: str, shape: str, batch_size: int, steps: int, val_batches: int) 
     return competitors
 
 
-def _by_record(program: str, options: list[str]) -> Callable[[Path], list[str]]:
+def by_record(program: str, options: list[str]) -> Callable[[Path], list[str]]:
     return lambda record: [_program(program), *options, "--record", str(record)]
 
 
@@ -72,7 +72,7 @@ def _shipped(net: str, shape: str, batch: int, steps: int, val_batches: int, pro
     lengths = (f"datamodule.length={steps * batch * processes}", f"datamodule.val_length={max(1, val_batches * batch)}")
     fixed = ("trainer=cpu", "trainer.max_epochs=1", f"trainer.devices={processes}", "test=false", f"model={net}")
     name = f"`python train.py`, {processes} process{'es' * (processes > 1)}"
-    return Competitor(name, lambda record: _train(record, *fixed, *data, *lengths, *more), processes)
+    return Competitor(name, lambda record: train_py(record, *fixed, *data, *lengths, *more), processes)
 
 
 def _images(device: str, shape: str, classes: int, batch_size: int, steps: int) -> Callable[[list[str]], list[Competitor]]:
@@ -83,7 +83,7 @@ def _images(device: str, shape: str, classes: int, batch_size: int, steps: int) 
         sizes = {"net": "resnet50", "shape": shape, "classes": classes, "batch-size": batch_size, "steps": steps}
         options = ["--val-batches", "0", "--device", device, *(["--compile"] if is_gpu else [])]
         options += [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
-        bare = _by_record("bare_images", options)
+        bare = by_record("bare_images", options)
         lengths = {"batch_size": batch_size, "length": steps * batch_size, "val_length": batch_size, "num_classes": classes}
         data = ["datamodule=synthetic_images", f"datamodule.shape=[{shape}]", f"datamodule.pin_memory={is_gpu}"]
         data += [f"datamodule.{name}={value}" for name, value in lengths.items()]
@@ -91,10 +91,42 @@ def _images(device: str, shape: str, classes: int, batch_size: int, steps: int) 
         fixed = (f"trainer={'gpu' if is_gpu else 'cpu'}", "trainer.max_epochs=1", "test=false")
         fixed += (f"trainer.precision={'bf16-mixed' if is_gpu else '32-true'}",)
         fixed += ("+callbacks.stopwatch._target_=steady_callback.Steady",)
-        shipped = Competitor("`python train.py`", lambda record: _train(record, *fixed, *net, *data, *overrides))
+        shipped = Competitor("`python train.py`", lambda record: train_py(record, *fixed, *net, *data, *overrides))
         return [Competitor("a bare loop", bare, is_floor=True), shipped]
 
     return competitors
+
+
+def _compiled(overrides: list[str]) -> list[Competitor]:
+    """One process; the first steps, in which one is compiled, are not timed, and nobody validates."""
+    sizes = {"net": "mlp", "shape": "1,28,28", "batch-size": 64, "steps": 1500, "val-batches": 0, "device": "cpu"}
+    options = [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
+    data = ("datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "datamodule.length=96000", "datamodule.val_length=64")
+    fixed = ("trainer=cpu", "trainer.max_epochs=1", "test=false", "model=mlp", *data)
+    fixed += ("+callbacks.stopwatch._target_=steady_callback.Steady",)
+
+    def shipped(name: str, *options: str) -> Competitor:
+        return Competitor(name, lambda record: train_py(record, *fixed, *options, *overrides))
+
+    return [
+        Competitor("a bare loop", by_record("bare_images", options), is_floor=True),
+        shipped("`python train.py`"),
+        shipped("`python train.py trainer.compile_step=true`", "trainer.compile_step=true"),
+    ]
+
+
+def _compiled_start(overrides: list[str]) -> list[Competitor]:
+    """The first round fills the cache."""
+
+    def third_step(*options: str) -> Callable[[Path], list[str]]:
+        end = "+callbacks.end={_target_: first_step.End, steps: 3}"
+        fixed = ("trainer=cpu", "model=mlp", "datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "test=false", end)
+        return lambda _: [str(ROOT / "train.py"), *fixed, *options, *overrides]
+
+    return [
+        Competitor("`python train.py`, to the end of its third step", third_step()),
+        Competitor("the same with `trainer.compile_step=true`", third_step("trainer.compile_step=true")),
+    ]
 
 
 def _startup(overrides: list[str]) -> list[Competitor]:
@@ -102,7 +134,7 @@ def _startup(overrides: list[str]) -> list[Competitor]:
         return ["-c", "import torch, lightning"]
 
     def fast(processes: int) -> Callable[[Path], list[str]]:
-        return lambda record: _train(record, "trainer=cpu", "debug=fast", f"trainer.devices={processes}", *overrides)
+        return lambda record: train_py(record, "trainer=cpu", "debug=fast", f"trainer.devices={processes}", *overrides)
 
     def first_step(_: Path) -> list[str]:
         return [str(ROOT / "train.py"), "trainer=cpu", "debug=fast", "+callbacks.end={_target_: first_step.End}", *overrides]
@@ -138,7 +170,7 @@ def _loader(overrides: list[str]) -> list[Competitor]:
     cache = ["--cache", f"{folder}.cache", "--epochs", "20"]
 
     def competitor(name: str, program: str, *options: str) -> Competitor:
-        return Competitor(name, _by_record(program, [*options, *common]), is_floor=program == "torchvision_loader")
+        return Competitor(name, by_record(program, [*options, *common]), is_floor=program == "torchvision_loader")
 
     return [
         competitor("torchvision's ImageFolder, 2 workers", "torchvision_loader", "--workers", "2", "--epochs", "1"),
@@ -213,6 +245,15 @@ SUITES = {
         "conf/callbacks/noise_scale.yaml says, for that share of the difference.",
         STEPS,
         _guards,
+    ),
+    "compiled_step": Suite(
+        "MNIST's shapes, the guides' MLP (784-256-10), batches of 64; steps alone, once they are compiled.\n"
+        "The same net, batches, optimizer and data for all; `train.py` with all it does in a step by default.",
+        STEPS,
+        _compiled,
+    ),
+    "compiled_start": Suite(
+        "From the command to the end of the third step; the second is compiled, or taken from the cache.", STARTS, _compiled_start
     ),
     "startup": Suite(
         "From the command to the first step, and to the end: a step of training, of validation and of test, and pictures.",

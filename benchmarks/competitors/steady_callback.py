@@ -16,5 +16,7 @@ class Steady(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.stopwatch.count(samples_in(batch) or 0)
-        if trainer.is_last_batch:
-            (Path(trainer.default_root_dir) / "steady.json").write_text(json.dumps(self.stopwatch.record()))
+        if trainer.is_last_batch and trainer.is_global_zero:
+            record = self.stopwatch.record()
+            record["samples_trained"] *= trainer.world_size
+            (Path(trainer.default_root_dir) / "steady.json").write_text(json.dumps(record))

@@ -113,10 +113,20 @@ class Task(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self._check_batch(batch)
+        loss, values = self.loss_and_values(batch)
+        self.count_values(batch, values)
+        return loss
+
+    def loss_and_values(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss () that is differentiated, and for each name a tensor (n,). This computes and counts nothing: it is what of a
+        training step can be compiled."""
         values = self._measured(self(batch.inputs), batch.targets)
+        return values["loss"].sum() * batch.loss_weight, values
+
+    def count_values(self, batch: Batch, values: dict[str, Tensor]) -> None:
+        """Takes the values of a batch into the epoch's means."""
         self.train_means.update(values)
         self.samples_trained += batch.ids.shape[0]
-        return values["loss"].sum() * batch.loss_weight
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if "loss" in outputs:

@@ -24,7 +24,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.extras.fast_loop.plain import has_plain_steps, is_replaced
+from lockstep.extras.fast_loop.plain import is_replaced, why_not_plain
 
 _AROUND_A_STEP = (
     *("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
@@ -73,7 +73,7 @@ class EpochLoop(_TrainingEpochLoop):
     """
 
     waited_for_data = 0.0  # seconds, in asking the loaders for batches
-    _plain: "_PlainStep | None" = None
+    _plain: "PlainStep | None" = None
 
     def _on_before_fetch(self) -> None:
         trainer: Any = self.trainer
@@ -88,8 +88,17 @@ class EpochLoop(_TrainingEpochLoop):
     def on_run_start(self, data_fetcher: Any) -> None:
         super().on_run_start(data_fetcher)
         trainer: Any = self.trainer
-        is_plain = isinstance(trainer.profiler, NoProfiler) and has_plain_steps(trainer, data_fetcher)
-        self._plain = _PlainStep(self) if is_plain else None
+        is_profiled = not isinstance(trainer.profiler, NoProfiler)
+        why_not = "they are profiled" if is_profiled else why_not_plain(trainer, data_fetcher)
+        self._plain = self.plain_step() if why_not is None else None
+        self.leave_to_lightning(why_not)
+
+    def plain_step(self) -> "PlainStep":
+        """Of the epoch that begins."""
+        return PlainStep(self)
+
+    def leave_to_lightning(self, why: str | None) -> None:
+        """Called as an epoch begins, with why its steps are not plain ones, None where they are."""
 
     def advance(self, data_fetcher: Any) -> None:
         if self._plain is None or self._restarting:
@@ -112,7 +121,7 @@ class EpochLoop(_TrainingEpochLoop):
         return super().done
 
 
-class _PlainStep:
+class PlainStep:
     """One batch, one step of the optimizer; with all that does not change within an epoch looked up once."""
 
     def __init__(self, loop: EpochLoop) -> None:
@@ -187,12 +196,7 @@ class _PlainStep:
 
     def _step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         self.steps.step.increment_ready()
-        result = self._result(batch, batch_idx)
-        self._zero_grad()
-        if result.closure_loss is not None:
-            self._call("on_before_backward", result.closure_loss)
-            result.closure_loss.backward()
-            self._call("on_after_backward")
+        result = self._differentiate(batch, batch_idx)
         self._call("on_before_optimizer_step", self.optimizer)
         if self.trainer.gradient_clip_val is not None:
             self.model.configure_gradient_clipping(
@@ -201,6 +205,15 @@ class _PlainStep:
         self.optimizer.step()
         self.steps.step.increment_completed()
         return {} if result.loss is None else result.asdict()
+
+    def _differentiate(self, batch: Any, batch_idx: int) -> ClosureResult:
+        result = self._result(batch, batch_idx)
+        self._zero_grad()
+        if result.closure_loss is not None:
+            self._call("on_before_backward", result.closure_loss)
+            result.closure_loss.backward()
+            self._call("on_after_backward")
+        return result
 
     def _result(self, batch: Any, batch_idx: int) -> ClosureResult:
         fields = self.model.__dict__

@@ -1,0 +1,11 @@
+"""The forward pass, the loss and the backward pass of a step as one graph by torch.compile: `trainer.compile_step=true`.
+
+events.py      gives it to the trainer
+epoch_loop.py  the step around the graph: all-reduce, hooks, clipping, optimizer
+graph.py       the graph, and why there is none
+cache.py       where torch keeps what it has compiled
+"""
+
+FILES = ["docs/compiled-step.md", "conf/events/compiled_step.yaml"]
+NEEDS: list[str] = ["fast_loop"]
+OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,0 +1,184 @@
+"""A step with a graph beside one without: the same steps, to rounding."""
+
+import logging
+import os
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import KeepAll, become_rank, last, prepared
+from lightning import Callback
+from ranks import in_ranks
+from torch._dynamo.utils import counters
+
+from lockstep.extras.compiled_step.cache import shrink
+from lockstep.extras.compiled_step.epoch_loop import CompiledEpochLoop
+
+pytestmark = pytest.mark.slow
+
+CAPTURED = ("trainer.compile_step=true", "events.compiled_step.backend=aot_eager", "events.compiled_step.cache=null")
+
+
+def train(
+    run_dir: Path, *overrides: str, ckpt_path: Path | None = None, extra: list[Callback] | None = None
+) -> tuple[dict[str, Any], Any]:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    datamodule, model, trainer = prepared(run_dir, *overrides, ckpt_path=ckpt_path, extra=extra)
+    trainer.fit(model, datamodule, ckpt_path=ckpt_path)
+    return last(run_dir), trainer
+
+
+def furthest(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Of the weights, relative to the largest."""
+    pairs = [(one["state_dict"][name].double(), other["state_dict"][name].double()) for name in other["state_dict"]]
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
+
+
+CASES = {
+    "as it is": (),
+    "clipped": ("trainer.gradient_clip_val=0.01",),
+    "dropout": ("model.net.dropout=0.3",),
+    "a schedule by steps": ("model/lr_scheduler=cosine", "model.optimizer.lr=0.01"),
+    "sgd": ("model/optimizer=sgd",),
+    "a CNN with BatchNorm": ("model=cnn", "model/optimizer=sgd"),
+    "bfloat16": ("trainer.precision=bf16-mixed", "model/optimizer=sgd"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_are_those_without_a_graph(case: str, tmp_path: Path) -> None:
+    eager, _ = train(tmp_path / "eager", *CASES[case], "datamodule.batch_size=250")  # a tail in each epoch
+    captured, trainer = train(tmp_path / "captured", *CASES[case], *CAPTURED, "datamodule.batch_size=250")
+    loop = trainer.fit_loop.epoch_loop
+    assert isinstance(loop, CompiledEpochLoop)
+    assert loop.graph.why_not is None
+    assert len(loop.graph._shapes) == 1
+    assert captured["global_step"] == eager["global_step"] > 8
+    assert furthest(captured, eager) < 1e-5
+    assert furthest({"state_dict": captured["train_means"]}, {"state_dict": eager["train_means"]}) < 1e-5
+
+
+def test_the_graph_is_torch_s_own_at_each_step(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def counting(graph: Any, _: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            calls.append(1)
+            return graph(*arguments)
+
+        return call
+
+    datamodule, model, trainer = prepared(tmp_path / "run", *CAPTURED)
+    trainer.fit_loop.epoch_loop.graph.backend = counting
+    trainer.fit(model, datamodule)
+    assert len(calls) == trainer.global_step - 1  # the first went the ordinary way
+
+
+REFUSED = {
+    "gradients are accumulated": ("trainer.accumulate_grad_batches=2",),
+    "NoiseScale acts between the forward and the backward pass": ("callbacks=noise_scale",),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_can_t_be_captured_is_named_and_trained_all_the_same(
+    why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    eager, _ = train(tmp_path / "eager", *REFUSED[why])
+    with caplog.at_level(logging.WARNING):
+        run, _ = train(tmp_path / "run", *REFUSED[why], *CAPTURED)
+    (said,) = [record.message for record in caplog.records if "compile_step" in record.message]
+    assert why in said
+    assert furthest(run, eager) == 0
+
+
+def test_a_net_that_breaks_the_graph_is_named_and_trained_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def reading(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * (2.0 if output.sum().item() > 1e9 else 1.0)
+
+    ends = []
+    for options in ((), CAPTURED):
+        datamodule, model, trainer = prepared(tmp_path / f"run{len(ends)}", *options)
+        model.net.register_forward_hook(reading)
+        trainer.fit(model, datamodule)
+        ends.append({"state_dict": model.state_dict()})
+    assert furthest(*ends) == 0
+    (said,) = [record.message for record in caplog.records if "compile_step" in record.message]
+    assert "not compiled: " in said
+    assert "\n" not in said
+
+
+def test_a_run_that_is_continued_within_an_epoch_makes_the_same_steps(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    whole, _ = train(tmp_path / "whole", *CAPTURED, extra=[KeepAll(kept)])
+    resumed, trainer = train(tmp_path / "resumed", *CAPTURED, ckpt_path=kept / "6.ckpt")
+    assert trainer.fit_loop.epoch_loop.graph.has_begun
+    assert resumed["global_step"] == whole["global_step"] > 8
+    assert furthest(resumed, whole) < 1e-5
+
+
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="has no compiler")
+def test_a_second_run_compiles_nothing(tmp_path: Path) -> None:
+    options = ("trainer.compile_step=true", f"events.compiled_step.cache={tmp_path / 'cache'}", "trainer.max_epochs=1")
+    eager, _ = train(tmp_path / "eager", "trainer.max_epochs=1")
+    misses, hits, files = [], [], []
+    for number in range(2):
+        torch.compiler.reset()  # as a process of its own begins
+        counters.clear()
+        run, trainer = train(tmp_path / str(number), *options)
+        assert trainer.fit_loop.epoch_loop.graph.why_not is None
+        assert furthest(run, eager) < 1e-5
+        misses.append(counters["inductor"]["fxgraph_cache_miss"])
+        hits.append(
+            sum(counters[kind][f"{name}_cache_hit"] for kind, name in (("inductor", "fxgraph"), ("aot_autograd", "autograd")))
+        )
+        files.append(sorted(path for path in (tmp_path / "cache" / f"torch-{torch.__version__}").rglob("*.so")))
+    assert misses == [1, 0]
+    assert hits[0] == 0 < hits[1]
+    assert files[0] == files[1] != []
+
+
+def of_two(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    become_rank(rank, world_size)
+    common = (f"trainer.devices={world_size}", "datamodule.batch_size=125")
+    result = {}
+    for name, options in {"eager": (), "captured": CAPTURED}.items():
+        for net in ("mlp", "cnn"):
+            content, trainer = train(folder / f"{name}_{net}", *common, *options, f"model={net}", "model/optimizer=sgd")
+            graph = getattr(trainer.fit_loop.epoch_loop, "graph", None)
+            result[name, net] = {"state_dict": content["state_dict"], "why_not": graph and graph.why_not}
+    return result
+
+
+def test_two_processes_make_the_steps_that_they_make_without_a_graph(tmp_path: Path) -> None:
+    for rank in in_ranks(2, partial(of_two, folder=tmp_path / "runs"), tmp_path):
+        assert rank["captured", "mlp"]["why_not"] is None
+        assert furthest(rank["captured", "mlp"], rank["eager", "mlp"]) < 1e-5
+        assert rank["captured", "cnn"]["why_not"]  # its BatchNorm is synchronised by collectives
+        assert furthest(rank["captured", "cnn"], rank["eager", "cnn"]) < 1e-5
+
+
+def test_what_is_compiled_is_kept_below_the_user_s_cache_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    prepared(tmp_path / "run", "trainer.compile_step=true")
+    kept = tmp_path / ".cache" / "lockstep" / "compiled" / f"torch-{torch.__version__}"
+    assert kept.is_dir()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(kept)
+
+
+def test_what_is_kept_is_bounded_and_young_files_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "torch-0"
+    folder.mkdir()
+    for number in range(4):
+        (folder / str(number)).write_bytes(bytes(1000))
+        os.utime(folder / str(number), (time.time() - (4 - number) * 2000,) * 2)
+    shrink(tmp_path, 2500)
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
+    shrink(tmp_path, 0)
+    assert [path.name for path in folder.iterdir()] == ["3"]
