@@ -1,6 +1,6 @@
 """The same bits on 1, 2, 4 and 8 processes, for the shipped models, and what that costs beside DDP.
 
-    python benchmarks/exact.py [--workers 8] [--steps 200] [--only TEXT ...] [--append FILE]
+    python benchmarks/exact.py [--workers 8] [--steps 200] [--only TEXT ...] [--precisions P ...] [--append FILE]
     python benchmarks/exact.py --kills 10
     unshare -n sh -c 'ip link set lo up; exec python benchmarks/exact.py --costs'
 
@@ -92,6 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--precisions", nargs="+", default=PRECISIONS, metavar="PRECISION")
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="models with such a text in their names")
     parser.add_argument("--append", type=Path, metavar="FILE", help="to which the lines go; without it they are printed")
     parser.add_argument("--kills", type=int, default=0)
@@ -113,7 +114,7 @@ def main() -> None:
 
 
 def bits(given: argparse.Namespace, counts: Sequence[int]) -> bool:
-    rows = [(name, precision) for name in MODELS if any(text in name for text in given.only) for precision in PRECISIONS]
+    rows = [(name, precision) for name in MODELS if any(text in name for text in given.only) for precision in given.precisions]
     fixed = (*FIXED, f"trainer.exact={given.workers}", f"trainer.max_steps={given.steps}")
     jobs = [[*fixed, *MODELS[name], f"trainer.precision={precision}"] for name, precision in rows]
     results = [run(count, jobs) for count in counts]
