@@ -12,11 +12,13 @@ import pytest
 import torch
 from in_process import KeepAll, become_rank, last, prepared
 from lightning import Callback
+from omegaconf import OmegaConf
 from ranks import in_ranks
 from torch._dynamo.utils import counters
 
-from lockstep.extras.compiled_step.cache import shrink
+from lockstep.extras.compiled_step.cache import DEFAULT, KEY, shrink, trusted
 from lockstep.extras.compiled_step.epoch_loop import CompiledEpochLoop
+from lockstep.runs.composition import compose
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +139,7 @@ def test_a_second_run_compiles_nothing(tmp_path: Path) -> None:
         hits.append(
             sum(counters[kind][f"{name}_cache_hit"] for kind, name in (("inductor", "fxgraph"), ("aot_autograd", "autograd")))
         )
-        files.append(sorted(path for path in (tmp_path / "cache" / f"torch-{torch.__version__}").rglob("*.so")))
+        files.append(sorted(path for path in (tmp_path / "cache" / f"compiled-torch-{torch.__version__}").rglob("*.so")))
     assert misses == [1, 0]
     assert hits[0] == 0 < hits[1]
     assert files[0] == files[1] != []
@@ -167,14 +169,17 @@ def test_what_is_compiled_is_kept_below_the_user_s_cache_by_default(tmp_path: Pa
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     prepared(tmp_path / "run", "trainer.compile_step=true")
-    kept = tmp_path / ".cache" / "lockstep" / "compiled" / f"torch-{torch.__version__}"
+    kept = tmp_path / ".cache" / "lockstep" / "compiled" / f"compiled-torch-{torch.__version__}"
     assert kept.is_dir()
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(kept)
 
 
 def test_what_is_kept_is_bounded_and_young_files_stay(tmp_path: Path) -> None:
-    folder = tmp_path / "torch-0"
-    folder.mkdir()
+    folder, other = tmp_path / "compiled-torch-0", tmp_path / "torch-models"
+    for one in (folder, other):
+        one.mkdir()
+    (other / "weights").write_bytes(bytes(9000))
+    os.utime(other / "weights", (0, 0))
     for number in range(4):
         (folder / str(number)).write_bytes(bytes(1000))
         os.utime(folder / str(number), (time.time() - (4 - number) * 2000,) * 2)
@@ -182,3 +187,14 @@ def test_what_is_kept_is_bounded_and_young_files_stay(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3"]
     shrink(tmp_path, 0)
     assert [path.name for path in folder.iterdir()] == ["3"]
+    assert (other / "weights").exists()  # it was not made by a run
+
+
+def test_a_directory_does_not_say_where_compiled_code_lies(caplog: pytest.LogCaptureFixture) -> None:
+    folder = "/somebody/compiled"
+    assert trusted(OmegaConf.create({"allow": None}), folder) == folder
+    assert trusted(OmegaConf.create({"allow": [KEY]}), folder) == folder
+    with caplog.at_level(logging.INFO):
+        assert trusted(OmegaConf.create({"allow": ["timm"]}), folder) == DEFAULT
+    assert f"{KEY}={folder}: a directory says so" in caplog.text
+    assert compose().events.compiled_step.cache == DEFAULT

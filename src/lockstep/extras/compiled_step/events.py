@@ -39,9 +39,9 @@ class CompileStep(RunEvents):
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         if not self.enabled:
             return
-        from lockstep.extras.compiled_step.cache import use_cache
+        from lockstep.extras.compiled_step.cache import trusted, use_cache
         from lockstep.extras.compiled_step.epoch_loop import install_compiled_steps
 
         if self.cache is not None:
-            use_cache(Path(self.cache), self.cache_gib)
+            use_cache(Path(trusted(cfg, self.cache)), self.cache_gib)
         install_compiled_steps(trainer, self.backend)
