@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from agents import kill, rendezvous
+from agents import Rendezvous, kill, rendezvous
 from commands import TIMEOUT
 from in_process import last
 from ranks import in_ranks
@@ -26,6 +26,16 @@ pytestmark = pytest.mark.slow
 
 STEPS = 8  # of an epoch
 AUTO = ("trainer.devices=auto", "trainer.num_nodes=auto", JOURNAL)
+
+
+def joined(nodes: Rendezvous, run: Path, *options: str, max_restarts: int = 2) -> tuple[int, int]:
+    """The exit codes of a node that has begun alone and of one that comes while it waits in `hold(1, ...)`."""
+    first = nodes.agent("127.0.0.1", *options, max_restarts=max_restarts)
+    wait_for(held(run, 1).exists)
+    second = nodes.agent("127.0.0.2", *options, max_restarts=max_restarts)
+    for agent in (first, second):
+        agent.join(TIMEOUT)
+    return first.exitcode, second.exitcode
 
 
 def test_a_node_is_lost_and_another_one_comes(tmp_path: Path) -> None:
@@ -57,12 +67,7 @@ def test_a_node_comes_and_two_do_not_divide_the_batch(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = (*options, *AUTO, f"hydra.run.dir={run}", hold(1, 0, 4))
     with rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
-        first = nodes.agent("127.0.0.1", *options)
-        wait_for(held(run, 1).exists)
-        second = nodes.agent("127.0.0.2", *options)
-        for agent in (first, second):
-            agent.join(TIMEOUT)
-        assert (first.exitcode, second.exitcode) == (0, 0), nodes.said()
+        assert joined(nodes, run, *options) == (0, 0), nodes.said()
     assert "global batch 161 (up to 81 per process)" in nodes.said()
     assert {len(line["ids"]) for line in journal(run) if (line["world_size"], line["epoch"]) == (2, 0)} >= {80, 81}
     assert status(run)["status"] == "finished"
@@ -77,12 +82,7 @@ def test_nodes_for_which_the_batch_has_no_samples_are_refused_and_the_run_can_go
     run = tmp_path / "run"
     options = (*options, *AUTO, f"hydra.run.dir={run}", hold(1, 0, 4))
     with rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
-        first = nodes.agent("127.0.0.1", *options, max_restarts=0)
-        wait_for(held(run, 1).exists)
-        second = nodes.agent("127.0.0.2", *options, max_restarts=0)
-        for agent in (first, second):
-            agent.join(TIMEOUT)
-        assert (first.exitcode, second.exitcode) == (1, 1), nodes.said()
+        assert joined(nodes, run, *options, max_restarts=0) == (1, 1), nodes.said()
         line = "datamodule.global_batch_size=1: does not divide by world size * trainer.accumulate_grad_batches = 2; "
         assert nodes.said().count(line + "accepted is a multiple of 2\n") == 2
     assert status(run)["status"] == "preempted"

@@ -43,9 +43,7 @@ class Plan:
     device_ids: tuple[int, ...] | None
     num_nodes: int
     world_size: int
-    batch_size: (
-        int | None
-    )  # the largest of a process; None where the loaders alone know it, which a LightningModule or a LightningDataModule brings
+    batch_size: int | None  # the largest of a process; None where only the loaders of a plain Lightning module know it
     global_batch_size: int | None
     accumulate_grad_batches: int
     lr: float | None

@@ -1,29 +1,13 @@
 """What is done to a training: whatever it is, both sides are the same with it."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from lightning import LightningModule
+from squares import Squares
 from torch import Tensor
 
 from lockstep.extras.parity.interventions import add_rounding, applied, count_tokens, index_batch, index_dropout
 from lockstep.nets import Dropout
-
-
-class Squares(LightningModule):
-    """Records its batches; the loss is a mean over a batch, of squares of differences from its mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-        self.register_buffer("count", torch.zeros(()))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.count += 1
-        self.seen.append(batch)
-        values = batch[0]
-        return {"loss": (values - values.mean()).square().mean()}
 
 
 def test_a_permutation_keeps_samples_whole() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from lightning import LightningModule
+from squares import Squares
 from torch import Tensor
 from torch.nn import functional
 from torchvision.ops import StochasticDepth
@@ -15,21 +15,6 @@ from lockstep.datamodules.batches import Batch
 from lockstep.extras.parity.interventions import time_first
 from lockstep.extras.parity_causes.draws import constant_draws
 from lockstep.extras.parity_causes.switches import switched_off, without_dropout
-
-
-class Squares(LightningModule):
-    """Records its batches; the loss is a mean over a batch, of squares of differences from its mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-        self.register_buffer("count", torch.zeros(()))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.count += 1
-        self.seen.append(batch)
-        values = batch[0]
-        return {"loss": (values - values.mean()).square().mean()}
 
 
 def test_a_batch_in_parts_has_the_mean_of_their_losses() -> None:

@@ -17,6 +17,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: request.param)
 
 
+STARTED_BY_TORCHRUN = {"trainer__accelerator": "cpu", "trainer__devices": "auto", "trainer__num_nodes": "auto"}
+
+
 def make_plan(cfg: DictConfig, started: tuple[int, int] | None = None, **changes: Any) -> Plan:
     for key, value in changes.items():
         OmegaConf.update(cfg, key.replace("__", "."), value)
@@ -140,9 +143,8 @@ def test_global_batch_size_is_divided(devices: int, accumulate: int, batch_size:
 
 
 def test_global_batch_size_is_shared_out_unequally_where_the_number_of_processes_is_auto(shipped: DictConfig) -> None:
-    options = {"trainer__accelerator": "cpu", "trainer__devices": "auto", "trainer__num_nodes": "auto"}
     for total, nodes, batch_size in ((100, 3, 34), (96, 3, 32), (5, 3, 2), (3, 3, 1)):
-        plan = make_plan(shipped, started=(1, nodes), **options, datamodule__global_batch_size=total)
+        plan = make_plan(shipped, started=(1, nodes), **STARTED_BY_TORCHRUN, datamodule__global_batch_size=total)
         assert (plan.world_size, plan.batch_size, plan.global_batch_size) == (nodes, batch_size, total)
         assert f"global batch {total} ({'' if total % nodes == 0 else 'up to '}{batch_size} per process)" in str(plan)
 
@@ -151,15 +153,9 @@ def test_global_batch_size_is_shared_out_unequally_where_the_number_of_processes
 def test_no_process_is_without_samples_and_accumulated_batches_are_alike(
     total: int, accumulate: int, parts: int, shipped: DictConfig
 ) -> None:
-    options = {"trainer__accelerator": "cpu", "trainer__devices": "auto", "trainer__num_nodes": "auto"}
+    changes = {"trainer__accumulate_grad_batches": accumulate, "datamodule__global_batch_size": total}
     with pytest.raises(ConfigError, match=f"global_batch_size={total}: .* accepted is a multiple of {parts}$"):
-        make_plan(
-            shipped,
-            started=(1, 3),
-            **options,
-            trainer__accumulate_grad_batches=accumulate,
-            datamodule__global_batch_size=total,
-        )
+        make_plan(shipped, started=(1, 3), **STARTED_BY_TORCHRUN, **changes)
 
 
 def test_global_batch_size_that_does_not_divide_is_refused(shipped: DictConfig) -> None:
