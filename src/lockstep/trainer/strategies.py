@@ -7,13 +7,11 @@ from inspect import signature
 from typing import Any
 
 import torch.distributed
-from lightning import Trainer
 from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.trainer.communication import Communication, load_communication
 
 
 class PlannedWorldSize(ParallelStrategy):
@@ -41,66 +39,17 @@ class PlannedWorldSize(ParallelStrategy):
 class DDP(PlannedWorldSize, DDPStrategy):
     """Lightning's DDPStrategy with a timeout in seconds.
 
-    Keyword arguments go to torch.nn.parallel.DistributedDataParallel; `communication` is in the place of its all-reduce.
+    Keyword arguments go to torch.nn.parallel.DistributedDataParallel; one that it has not may be null: it is of no use then.
     """
 
-    def __init__(
-        self,
-        *,
-        world_size: int,
-        timeout: float,
-        process_group_backend: str | None,
-        communication: Communication | None = None,
-        **ddp: Any,
-    ) -> None:
-        if not isinstance(communication, Communication | None):
-            accepted = "accepted is null, or a group: trainer/communication=OPTION chooses one"
-            raise config_error("trainer.strategy.communication", communication, accepted)
+    def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, **ddp: Any) -> None:
         accepted = signature(DistributedDataParallel).parameters.keys() | signature(DDPStrategy).parameters.keys()
         for name in ddp.keys() - accepted:
-            raise config_error(
-                f"trainer.strategy.{name}", ddp[name], f"no such argument; accepted are {', '.join(sorted(accepted))}"
-            )
+            if (value := ddp.pop(name)) is not None:
+                accepts = f"no such argument; accepted are {', '.join(sorted(accepted))}"
+                raise config_error(f"trainer.strategy.{name}", value, accepts)
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
-        self.planned_world_size, self.communication = world_size, communication
-
-    def configure_ddp(self) -> None:
-        super().configure_ddp()
-        if self.communication is not None:
-            model: Any = self.model
-            self.communication.register(model)
-
-    def setup_optimizers(self, trainer: Trainer) -> None:
-        super().setup_optimizers(trainer)
-        if self.communication is not None:
-            for optimizer in self.optimizers:
-                self.communication.attach(optimizer)
-
-    def on_validation_start(self) -> None:
-        if self.communication is not None and self._is_fitting:
-            self.communication.synchronize()
-
-    def on_train_end(self) -> None:
-        """After callbacks have saved what a longer run goes on from."""
-        if self.communication is not None:
-            self.communication.synchronize()
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
-        if self.communication is not None:
-            self.communication.save_state(checkpoint)
-        super().save_checkpoint(checkpoint, filepath, storage_options)
-
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
-        if self._is_fitting:
-            load_communication(self.communication, checkpoint, self.global_rank, self.world_size)
-        checkpoint.pop("communication", None)
-        return checkpoint
-
-    @property
-    def _is_fitting(self) -> bool:
-        model = self.lightning_module
-        return model is not None and model.trainer.state.fn == "fit"
+        self.planned_world_size = world_size
 
 
 def _store_on_loopback() -> torch.distributed.TCPStore | None:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.extras.compression.communication import HalfPrecision, PowerSGD
-from lockstep.trainer.communication import Communication
+from lockstep.extras.compression.strategy import Communication
 
 pytestmark = [pytest.mark.slow, requires("noise_scale")]
 OPTIONS = ("trainer.devices=2", "datamodule.batch_size=150", "trainer.max_epochs=2", "model.net.dropout=0.2")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lockstep.extras.compression.communication import HalfPrecision, LocalSGD, PowerSGD
-from lockstep.trainer.communication import Communication, load_communication
+from lockstep.extras.compression.strategy import Communication, load_communication
 
 POWER: dict[str, Any] = {
     "kind": "PowerSGD of rank 2",

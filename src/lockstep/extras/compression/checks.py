@@ -5,9 +5,12 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import Plan
 from lockstep.config.rules import SEED, integer, one_of
 from lockstep.errors import config_error
+from lockstep.trainer.checks import CHECKS as TRAINER_CHECKS
 from lockstep.trainer.checks import GRADIENT_SCALER
+from lockstep.trainer.checks import RULES as TRAINER_RULES
 
 RULES = {
+    "CommunicatingDDP": TRAINER_RULES["DDP"],
     "HalfPrecision": {"dtype": one_of("float16", "bfloat16")},
     "PowerSGD": {"rank": integer(1), "start": integer(0), "seed": SEED},
     "LocalSGD": {"start": integer(0), "period": integer(1)},
@@ -33,4 +36,4 @@ def _check_own_steps(cfg: DictConfig, key: str, plan: Plan) -> None:
         raise config_error("guards.nonfinite.action", "skip", accepted)
 
 
-CHECKS = {"PowerSGD": _check_precision, "LocalSGD": _check_own_steps}
+CHECKS = {"CommunicatingDDP": TRAINER_CHECKS["DDP"], "PowerSGD": _check_precision, "LocalSGD": _check_own_steps}

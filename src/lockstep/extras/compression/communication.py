@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from lockstep.config.targets import buildable
 from lockstep.counter_rng import derive_seed
 from lockstep.extras.compression.stateful import StatefulCommunication
-from lockstep.trainer.communication import Communication
+from lockstep.extras.compression.strategy import Communication
 
 
 @buildable

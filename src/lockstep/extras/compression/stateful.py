@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from lightning.fabric.utilities.apply_func import move_data_to_device
 
-from lockstep.trainer.communication import Communication
+from lockstep.extras.compression.strategy import Communication
 
 log = logging.getLogger(__name__)
 _KEY = "communication"  # in a checkpoint: a list of each rank's state

@@ -47,8 +47,8 @@ def _check(config: DictConfig, workers: Any) -> None:
         why = f"trainer.exact={workers} is not divided by {devices * nodes} process(es)"
         raise config_error("trainer.devices", devices, f"{why}; accepted is a divisor of {workers}")
     accepted = {
-        "trainer.strategy._target_": "lockstep.trainer.strategies.DDP",
         "trainer.strategy.communication": None,
+        "trainer.strategy._target_": "lockstep.trainer.strategies.DDP",
         "trainer.accumulate_grad_batches": 1,  # the virtual workers of a process are what it accumulates
     }
     for key, only in accepted.items():
