@@ -16,7 +16,7 @@ test: lint
 # The slow ones too, as CI does; four at a time on two cores: some of them wait. What fails (pytest's exit code 1) beside three others
 # runs once more, alone, and must pass then; both reports are printed.
 test-all: lint
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS) || { test $$? = 1 && $(BIN)/python -m pytest --last-failed $(ARGS); }
+	$(BIN)/python -m pytest -n 4 --dist worksteal --durations=30 $(ARGS) || { test $$? = 1 && $(BIN)/python -m pytest --last-failed $(ARGS); }
 
 # Two processes against one, every shipped model on small data. ResNets are slow in float64: a few steps show it.
 TINY := datamodule=synthetic_images datamodule.length=64 datamodule.val_length=20 datamodule.test_length=20 datamodule.shape=[3,8,8] datamodule.batch_size=8
