@@ -94,8 +94,8 @@ def trained(overrides: list[str]) -> dict[str, float]:
         with counted() as given:
             trainer.fit(model, datamodule)
         steps = trainer.global_step
-        strategy: Any = trainer.strategy
-        by_ddp = sum(p.numel() * p.element_size() for p in model.parameters()) if getattr(strategy, "communication", None) is None else 0
+        is_ddp_s = getattr(trainer.strategy, "communication", None) is None
+        by_ddp = sum(p.numel() * p.element_size() for p in model.parameters()) if is_ddp_s else 0
         trainer.test(model, datamodule, verbose=False)
     times = {"wall": task.train_time / steps * 1e6, "cpu": task.train_cpu_time / steps * 1e6}
     return {"accuracy": 100 * task.results["test/acc"], "kib": (sum(given) / steps + by_ddp) / 1024} | times
