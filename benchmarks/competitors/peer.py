@@ -119,7 +119,8 @@ def ignite(work: Workload, model: Net, loader: DataLoader[Any], watch: Stopwatch
 
     def train(_: int) -> None:
         net, optimizer = idist.auto_model(model), idist.auto_optim(work.optimizer(model))
-        batches = idist.auto_dataloader(loader.dataset, batch_size=work.batch_size, shuffle=True, collate_fn=_as_it_is)
+        together = work.batch_size * work.processes  # which it divides among them
+        batches = idist.auto_dataloader(loader.dataset, batch_size=together, shuffle=True, collate_fn=_as_it_is)
 
         def step(_: Engine, batch: dict[str, Tensor]) -> None:
             optimizer.zero_grad()
