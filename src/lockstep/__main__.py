@@ -32,7 +32,7 @@ def run_train() -> None:
 
 def _programs() -> dict[str, Path]:
     """train.py and the scripts by name, sorted; those of the project in the working directory before Lockstep's own."""
-    folders = [HOME, *([Path.cwd()] if is_project(Path.cwd()) else [])]
+    folders = [HOME, *([Path.cwd()] if is_project(Path()) else [])]
     scripts = {path.stem: path for folder in folders for path in sorted(folder.glob("scripts/*.py"))}
     return {"train": folders[-1] / "train.py", **dict(sorted(scripts.items()))}
 

@@ -53,6 +53,16 @@ def test_its_program_says_which_project_it_is(project: Path, tmp_path: Path, mon
     assert places.project() == project
 
 
+def test_in_a_working_directory_that_is_gone_it_is_still_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "gone").mkdir()
+    monkeypatch.chdir("gone")
+    (project / "gone").rmdir()
+    assert places.project() == places.HOME
+    assert command._programs()["train"] == places.HOME / "train.py"
+    monkeypatch.setattr(sys, "argv", [str(project / "train.py")])
+    assert places.project() == project
+
+
 def test_its_packages_can_be_imported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     places.import_from_project()

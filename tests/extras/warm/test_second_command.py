@@ -66,6 +66,13 @@ def test_a_command_in_other_surroundings_runs_by_itself_or_as_it_would(unlike: t
         assert found[name] == fresh[name]
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_command_with_a_closed_stream_runs_by_itself(closed: str, home: Home) -> None:
+    """The socket to the server would be that stream, and what the command prints a message to its keeper."""
+    text = f"import sys; print('said'); sys.exit(3 if {IS_FORKED} else 7)"
+    assert home.call(text, prefix=("bash", "-c", f'exec "$@" {closed}', "bash"))[0] == 7
+
+
 ENDS = {
     "print('all is well')": (0, "all is well\n", ""),
     "import sys; sys.exit('why')": (1, "", "why\n"),

@@ -34,6 +34,7 @@ def hand_over() -> None:
     """Has this command run by a server, if there is one for it, and ends as it does; returns where there is none, or where this
     interpreter was not simply started as `python SCRIPT ARGUMENTS`."""
     is_plain = sys.orig_argv[1:] == sys.argv and Path(sys.argv[0]).is_file()
+    is_plain = is_plain and None not in (sys.stdin, sys.stdout, sys.stderr)  # else what is opened next takes a stream's number
     if is_served or not is_plain or DECLINES & {*sys.argv} or (connection := connect(address())) is None:
         return
     with connection, contextlib.suppress(OSError):
