@@ -10,7 +10,7 @@ CONF = HOME / "conf"
 
 def project() -> Path:
     """The folder of train.py and conf/: the program's own, or else the working directory. Where neither has them, HOME."""
-    program = Path(sys.argv[0]).absolute().parent
+    program = Path(sys.argv[0]).parent
     return next((folder.absolute() for folder in (program, Path()) if is_project(folder)), HOME)
 
 
