@@ -16,9 +16,12 @@ from omegaconf import OmegaConf
 from ranks import in_ranks
 from torch._dynamo.utils import counters
 
-from lockstep.extras.compiled_step.cache import DEFAULT, KEY, shrink, trusted
+from lockstep.extras.compiled_step.cache import DEFAULT, KEY, shrink, trusted, use_cache
 from lockstep.extras.compiled_step.epoch_loop import CompiledEpochLoop
 from lockstep.runs.composition import compose
+from lockstep.runs.results import collect_facts
+from lockstep.runs.validation import validated
+from lockstep.sweeps.jobs import computed_config, identity, repetition
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +81,8 @@ def test_the_graph_is_torch_s_own_at_each_step(tmp_path: Path) -> None:
     trainer.fit_loop.epoch_loop.graph.backend = counting
     trainer.fit(model, datamodule)
     assert len(calls) == trainer.global_step - 1  # the first went the ordinary way
+    facts = collect_facts(trainer)
+    assert (facts["compiled_step"], facts["not_compiled"]) == (True, None)
 
 
 REFUSED = {
@@ -92,10 +97,13 @@ def test_what_can_t_be_captured_is_named_and_trained_all_the_same(
 ) -> None:
     eager, _ = train(tmp_path / "eager", *REFUSED[why])
     with caplog.at_level(logging.WARNING):
-        run, _ = train(tmp_path / "run", *REFUSED[why], *CAPTURED)
+        run, trainer = train(tmp_path / "run", *REFUSED[why], *CAPTURED)
     (said,) = [record.message for record in caplog.records if "compile_step" in record.message]
     assert why in said
     assert furthest(run, eager) == 0
+    facts = collect_facts(trainer)
+    assert facts["compiled_step"] is False
+    assert why in facts["not_compiled"]
 
 
 def test_a_net_that_breaks_the_graph_is_named_and_trained_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -172,6 +180,28 @@ def test_what_is_compiled_is_kept_below_the_user_s_cache_by_default(tmp_path: Pa
     kept = tmp_path / ".cache" / "lockstep" / "compiled" / f"compiled-torch-{torch.__version__}"
     assert kept.is_dir()
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(kept)
+
+
+def test_without_a_folder_of_its_own_it_is_kept_where_torch_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is no home, or none that can be written to."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "torch's own")
+    (tmp_path / "file").touch()
+    for folder in (Path("~nobody-is-called-so", "compiled"), tmp_path / "file" / "compiled"):
+        with caplog.at_level(logging.WARNING):
+            use_cache(folder, 1.0)
+        assert f"{KEY}={folder}: " in caplog.text
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "torch's own"
+
+
+def test_in_a_sweep_it_is_another_job_and_no_repetition_of_the_one_without() -> None:
+    default, *given = (
+        computed_config(validated(compose(*one))[0]) for one in ((), *([f"trainer.compile_step={v}"] for v in ("false", "true")))
+    )
+    assert given[0] == default
+    assert identity(given[1]) != identity(default)
+    assert repetition(given[1]) != repetition(default)
 
 
 def test_what_is_kept_is_bounded_and_young_files_stay(tmp_path: Path) -> None:

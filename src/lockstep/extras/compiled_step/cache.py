@@ -29,9 +29,14 @@ def trusted(cfg: DictConfig, folder: str) -> str:
 
 def use_cache(folder: Path, gib: float) -> None:
     """Has torch keep its graphs and kernels in a folder of this torch's version, for this process and those that it starts. What
-    is over `gib` there, of any version, is removed, the oldest first."""
-    own = folder.expanduser().absolute() / f"{_OWN}{torch.__version__}"
-    own.mkdir(parents=True, exist_ok=True)
+    is over `gib` there, of any version, is removed, the oldest first. Where there can be no such folder, torch keeps them where
+    it does by itself."""
+    try:
+        own = folder.expanduser().absolute() / f"{_OWN}{torch.__version__}"
+        own.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # a user without a home, or with one that can't be written to, in a container say
+        log.warning(f"{KEY}={folder}: {error}; what is compiled is kept in the folder for temporary files")
+        return
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(own)  # torch reads it whenever it writes there
     shrink(own.parent, gib * 2**30)
 

@@ -9,6 +9,8 @@ from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 from lockstep.runs.events import RunEvents
 
+_RECORD = f"{__name__.rpartition('.')[0]}.record.GraphRecord"
+
 
 @buildable
 class CompileStep(RunEvents):
@@ -35,6 +37,8 @@ class CompileStep(RunEvents):
             for node in config.events.values():
                 if node is not None and node.get("_target_") == f"{type(self).__module__}.{type(self).__qualname__}":
                     node.enabled = bool(wanted)
+            if wanted:
+                OmegaConf.update(config, "guards.compiled_step", {"_target_": _RECORD})
 
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         if not self.enabled:

@@ -32,11 +32,13 @@ class StepGraph:
 
     Attributes:
         why_not: the steps of this run are not compiled, None as long as they are.
+        why_no_more: the later ones are not, None as long as they are.
     """
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self.why_not: str | None = None
+        self.why_no_more: str | None = None
         self.is_first, self.has_begun = True, False  # is the next batch the run's first, and was the second one computed?
         self._shapes: set[Any] = set()
         self._latest: Any = None
@@ -72,7 +74,8 @@ class StepGraph:
         try:
             return self._compiled(batch)
         except TorchDynamoException as error:  # before anything is computed: it is to be compiled again, and can't
-            log.warning(f"trainer.compile_step: the steps that follow are not compiled: {_in_one_line(error)}")
+            self.why_no_more = _in_one_line(error)
+            log.warning(f"trainer.compile_step: the steps that follow are not compiled: {self.why_no_more}")
             self._compiled = self._function
             return self._function(batch)
 
