@@ -1,9 +1,11 @@
 """Averages of the weights over training."""
 
+from collections.abc import Callable
 from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
+from torch import Tensor
 
 from lockstep.callbacks.checkpoints import find_last_checkpoint
 from lockstep.callbacks.nonfinite import NonFinite
@@ -32,10 +34,18 @@ class EMA(EMAWeightAveraging):
             use_buffers=use_buffers,
         )
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit" and self._average_model is not None:
+            self._average_model.avg_fn = _or_current(self._average_model.avg_fn)
+
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         """A strategy that shards the model, by its method `parallelize`, shards the average in the same way."""
         assert self._average_model is not None
         getattr(trainer.strategy, "parallelize", lambda _: None)(self._average_model.module)
+        for own, current in zip(self._average_model.module.buffers(), pl_module.buffers(), strict=True):
+            if not _is_averaged(own):  # what no checkpoint has is known since the copy was made
+                own.copy_(current)
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if _step_was_skipped(trainer):
@@ -54,6 +64,16 @@ class EMA(EMAWeightAveraging):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Also where nothing was left to train: Lightning then passes over on_train_end."""
         super().on_train_end(trainer, pl_module)
+
+
+def _is_averaged(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _or_current(average: Callable[..., Any] | None) -> Callable[[Tensor, Tensor, Any], Any]:
+    """Averages numbers, and takes the current value of integers: 0.9 * 3 + 0.1 * 3 would be cut to 2."""
+    assert average is not None
+    return lambda own, current, count: average(own, current, count) if _is_averaged(own) else current
 
 
 def _step_was_skipped(trainer: Any) -> bool:
