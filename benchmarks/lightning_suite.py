@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -39,12 +40,12 @@ def main() -> None:
     work, python = Path(arguments.work).absolute(), str(Path(arguments.python).absolute())
     (work / "outcomes").mkdir(parents=True, exist_ok=True)
     if not (work / TESTS).is_dir():
-        _take_tests(arguments.repo, arguments.tag, work)
+        take(arguments.repo, arguments.tag, work, (TESTS, *_READ_BY_TESTS))
     for room in arguments.rooms or _rooms(work):
         _run_room(python, work, room, arguments.seconds)
-    commit = _git(arguments.repo, "rev-parse", f"{arguments.tag}^{{commit}}").decode().strip()
+    commit = git(arguments.repo, "rev-parse", f"{arguments.tag}^{{commit}}").decode().strip()
     versions = subprocess.check_output([python, "-c", _VERSIONS], text=True).strip()
-    ours = _git(str(HERE), "rev-parse", "--short", "HEAD").decode().strip()
+    ours = git(str(HERE), "rev-parse", "--short", "HEAD").decode().strip()
     (HERE / "lightning_suite.md").write_text(_report(work, f"{arguments.tag} ({commit[:12]})", ours, versions))
 
 
@@ -59,17 +60,18 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _git(repo: str, *command: str) -> bytes:
+def git(repo: str, *command: str) -> bytes:
     return subprocess.check_output(["git", "-C", repo, *command])
 
 
-def _take_tests(repo: str, tag: str, work: Path) -> None:
-    for line in _git(repo, "ls-tree", "-r", tag, TESTS, *_READ_BY_TESTS).decode().splitlines():
+def take(repo: str, tag: str, work: Path, paths: Sequence[str]) -> None:
+    """Writes the files at these paths of a commit into a folder."""
+    for line in git(repo, "ls-tree", "-r", tag, *paths).decode().splitlines():
         kind, _, rest = line.partition(" blob ")
         name, path = rest.split("\t")
         if kind and not path.endswith(_LEFT_OUT):
             (work / path).parent.mkdir(parents=True, exist_ok=True)
-            (work / path).write_bytes(_git(repo, "cat-file", "blob", name))
+            (work / path).write_bytes(git(repo, "cat-file", "blob", name))
 
 
 def _rooms(work: Path) -> list[str]:
