@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the import takes a second
 class Preprocess(nn.Module):
     """uint8 to 0..1, then (x - mean) / scale: per channel for images, per feature for the rest; at first 0 and 1."""
 
+    equal_buffers = ("mean", "scale")  # see lockstep.trainer.strategies
     mean: Tensor
     scale: Tensor
 

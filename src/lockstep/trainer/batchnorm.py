@@ -49,6 +49,8 @@ def without_statistics() -> Iterator[None]:
 class Synchronised:
     """Stands before a BatchNorm layer's own class; see `synchronise_batchnorm`."""
 
+    equal_buffers = ("running_mean", "running_var", "num_batches_tracked")  # see lockstep.trainer.strategies
+
     @torch.compiler.disable  # collectives stay out of compiled graphs
     def forward(self, *inputs: Any, **named: Any) -> Any:
         own: Any = super()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed
 from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, config_error
@@ -50,6 +51,22 @@ class DDP(PlannedWorldSize, DDPStrategy):
                 raise config_error(f"trainer.strategy.{name}", value, accepts)
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
         self.planned_world_size = world_size
+
+    def configure_ddp(self) -> None:
+        """Once DDP has made them equal, buffers that stay so by themselves are not sent before each forward pass."""
+        model: Any = self.model
+        stay_equal = have_equal_buffers(model)
+        super().configure_ddp()
+        if stay_equal:
+            wrapped: Any = self.model
+            wrapped.broadcast_buffers = False
+
+
+def have_equal_buffers(model: nn.Module) -> bool:
+    """Returns whether all buffers of a model are those that their modules name in `equal_buffers`: no step changes them, or each
+    does so in all processes alike."""
+    layers = ((getattr(layer, "equal_buffers", ()), layer.named_buffers(recurse=False)) for layer in model.modules())
+    return all(name in equal for equal, buffers in layers for name, _ in buffers)
 
 
 def _store_on_loopback() -> torch.distributed.TCPStore | None:

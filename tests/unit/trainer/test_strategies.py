@@ -4,11 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
+from lightning import LightningModule
+from torch import nn
 
 from lockstep.launchers.environment import PARENT_PIPE, this_rank
 from lockstep.launchers.supervisor import reserved_port
-from lockstep.trainer.strategies import _store_on_loopback
+from lockstep.models.preprocess import Preprocess
+from lockstep.trainer.batchnorm import synchronise_batchnorm
+from lockstep.trainer.strategies import DDP, _store_on_loopback
 
 
 def listening() -> set[str]:
@@ -38,5 +43,41 @@ def test_a_local_run_listens_on_the_loopback_alone() -> None:
     try:
         dist.barrier()
         assert {place.partition(":")[0] for place in listening() - before} == {"0100007F"}
+    finally:
+        dist.destroy_process_group()
+
+
+class Counting(nn.BatchNorm1d):
+    """With a buffer of its own, of which nobody knows."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features)
+        self.register_buffer("seen", torch.zeros(()))
+
+
+@pytest.mark.parametrize(
+    ("layer", "is_synchronised", "is_sent"),
+    [
+        (nn.Identity(), False, False),
+        (nn.BatchNorm1d(4), True, False),
+        (nn.BatchNorm1d(4), False, True),  # each process has statistics of its own, and DDP keeps rank zero's
+        (Counting(4), True, True),
+    ],
+)
+@pytest.mark.usefixtures("_rank_zero", "no_process_group")
+def test_buffers_are_sent_before_a_step_unless_all_processes_have_the_same(
+    layer: nn.Module, is_synchronised: bool, is_sent: bool
+) -> None:
+    model = LightningModule()
+    model.layers = nn.Sequential(Preprocess((4,)), nn.Linear(4, 4), layer)
+    if is_synchronised:
+        synchronise_batchnorm(model)
+    strategy = DDP(world_size=1, timeout=60, process_group_backend="gloo")
+    strategy.parallel_devices, strategy.model = [torch.device("cpu")], model
+    dist.init_process_group("gloo")
+    try:
+        strategy.configure_ddp()
+        assert getattr(strategy.model, "will_sync_module_buffers", None) is not None  # it is torch's DDP by now
+        assert strategy.model.will_sync_module_buffers() == is_sent
     finally:
         dist.destroy_process_group()
