@@ -1,10 +1,18 @@
 """Means over samples that come out the same at any world size."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+
+
+class Sums(NamedTuple):
+    """What the values of samples add up to: `totals` (names,) in float64, of so many samples."""
+
+    totals: Tensor
+    samples: int
 
 
 class SampleMean(Metric):
@@ -23,11 +31,16 @@ class SampleMean(Metric):
         self.add_state("sums", torch.zeros(len(names), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, values: dict[str, Tensor]) -> None:
-        """One (n,) tensor for each name."""
+    def summed(self, values: dict[str, Tensor]) -> Sums:
+        """Sums one (n,) tensor for each name."""
         stacked = torch.stack([values[name].detach() for name in self.names])  # of one type that holds all of theirs
-        self.sums.add_(stacked.sum(dim=1, dtype=torch.float64))
-        self.count.add_(stacked.shape[1])
+        return Sums(stacked.sum(dim=1, dtype=torch.float64), stacked.shape[1])
+
+    def update(self, values: dict[str, Tensor] | Sums) -> None:
+        """Takes one (n,) tensor for each name, or what `summed` has made of them."""
+        totals, samples = values if isinstance(values, Sums) else self.summed(values)
+        self.sums.add_(totals)
+        self.count.add_(samples)
 
     def compute(self) -> dict[str, Tensor]:
         return dict(zip(self.names, self.sums / self.count, strict=True))

@@ -59,9 +59,9 @@ class Monitor:
             self.switch_off("it failed in another process")
         return None if self.is_off else prepared
 
-    def _attempt(self, name: str, function: Callable[[], Any]) -> Any:
+    def _attempt(self, name: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
-            return function()
+            return function(*arguments, **named)
         except ConfigError:
             raise
         except Exception as error:
@@ -76,7 +76,7 @@ def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..
     def call(self: Monitor, *arguments: Any, **named: Any) -> Any:
         if self.is_off and not to_the_end:
             return None
-        return self._attempt(method.__name__, functools.partial(method, self, *arguments, **named))
+        return self._attempt(method.__name__, method, self, *arguments, **named)
 
     call.is_watched = True  # pyright: ignore[reportAttributeAccessIssue]
     return call

@@ -68,8 +68,8 @@ class CompiledStep(PlainStep):
         outcome = self.graph.compute(batch) if self.graph.has_begun else self._begin(batch)
         if outcome is None:
             return super()._differentiate(batch, batch_idx)
-        loss, values, gradients = outcome
-        self.task.count_values(batch, values)
+        loss, sums, gradients = outcome
+        self.task.count_values(batch, sums)
         self._zero_grad()
         for parameter, gradient in zip(self.parameters, self._averaged(gradients), strict=True):
             parameter.grad = gradient

@@ -14,13 +14,14 @@ from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 
 from lockstep.datamodules.batches import Batch
+from lockstep.models.sample_mean import Sums
 from lockstep.models.task import Task
 
 log = logging.getLogger(__name__)
 _MOST = 4  # shapes of batches, each of which is a graph of its own
 
-# Of a batch: the loss (), the values of each name (n,), and the gradients: one for each parameter, None for one that has none.
-Outcome = tuple[Tensor, dict[str, Tensor], Sequence[Tensor | None]]
+# Of a batch: the loss (), what is counted of it, and the gradients: one for each parameter, None for one that has none.
+Outcome = tuple[Tensor, Sums, Sequence[Tensor | None]]
 
 
 class StepGraph:
@@ -98,13 +99,13 @@ def why_torch_does_not() -> str | None:
 
 def _function(model: Task, precision: Precision, parameters: Sequence[Tensor]) -> Callable[[Batch], Outcome]:
     context = nullcontext if type(precision) is Precision else precision.train_step_context
-    names = model.train_means.names
+    summed = model.train_means.summed
 
     def loss_values_gradients(batch: Batch) -> Outcome:
         with context():
             loss, values = model.loss_and_values(batch)
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        return loss.detach(), {name: values[name].detach() for name in names}, gradients
+        return loss.detach(), summed(values), gradients
 
     return loss_values_gradients
 
