@@ -7,6 +7,7 @@ import pty
 import signal
 import struct
 import subprocess
+import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,11 @@ def test_a_command_with_a_closed_stream_runs_by_itself(closed: str, home: Home) 
     """The socket to the server would be that stream, and what the command prints a message to its keeper."""
     text = f"import sys; print('said'); sys.exit(3 if {IS_FORKED} else 7)"
     assert home.call(text, prefix=("bash", "-c", f'exec "$@" {closed}', "bash"))[0] == 7
+
+
+@pytest.mark.parametrize("declines", ["warm=False", "fresh_processes=TRUE"])
+def test_a_command_declines_in_hydra_s_words(declines: str, home: Home) -> None:
+    assert home.call(f"import sys; print({IS_FORKED})", declines) == (0, "False\n", "")
 
 
 ENDS = {
@@ -188,6 +194,19 @@ def test_a_server_ends_when_it_is_told_to_and_what_it_has_forked_goes_on(make_ho
         assert not home.sockets
         process.send_signal(12)
         assert process.wait(60) == 0
+    assert home.call(f"import sys; print({IS_FORKED})") == (0, "False\n", "")
+
+
+def test_a_server_ends_when_a_package_was_installed_for_the_user(make_home: Callable[[], Home]) -> None:
+    """By `pip install --user -e`, say, after which a fresh interpreter finds modules in more folders."""
+    home = make_home()
+    home.environment["PYTHONUSERBASE"] = str(home.folder / "base")
+    where = [sys.executable, "-c", "import site; print(site.getusersitepackages(), end='')"]
+    packages = Path(subprocess.check_output(where, env=home.environment, text=True))
+    packages.mkdir(parents=True)
+    home.leave_server()
+    assert home.call(f"import sys; print({IS_FORKED})") == (0, "True\n", "")
+    (packages / "mine.pth").write_text("/somewhere\n")
     assert home.call(f"import sys; print({IS_FORKED})") == (0, "False\n", "")
 
 

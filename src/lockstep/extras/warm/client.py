@@ -35,7 +35,7 @@ def hand_over() -> None:
     interpreter was not simply started as `python SCRIPT ARGUMENTS`."""
     is_plain = sys.orig_argv[1:] == sys.argv and Path(sys.argv[0]).is_file()
     is_plain = is_plain and None not in (sys.stdin, sys.stdout, sys.stderr)  # else what is opened next takes a stream's number
-    if is_served or not is_plain or DECLINES & {*sys.argv} or (connection := connect(address())) is None:
+    if is_served or not is_plain or DECLINES & {*map(str.lower, sys.argv)} or (connection := connect(address())) is None:
         return
     with connection, contextlib.suppress(OSError):
         request = {"arguments": sys.argv, "cwd": str(Path.cwd()), "environment": dict(os.environ)}

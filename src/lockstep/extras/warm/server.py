@@ -13,9 +13,9 @@ import json
 import os
 import select
 import signal
+import site
 import socket
 import sys
-import sysconfig
 import time
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -52,7 +52,7 @@ class Warm(Imports):
     def __init__(self) -> None:
         super().__init__()
         found = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-        installed = {sysconfig.get_path(name) for name in ("purelib", "platlib")}  # whose entries packages are
+        installed = {*site.getsitepackages(), site.getusersitepackages()}  # whose entries are packages, or name where they are
         self._files = {path: read_stamp(path) for path in {Path(name) for name in {*found.values(), *installed} if name}}
         self._top = {name: Path(file) for name, file in found.items() if file is not None and "." not in name}
         gc.collect()
