@@ -10,10 +10,12 @@ it trains. Where the machine is not quiet, that is the figure to look at.
 
 import argparse
 import json
+import os
 import re
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 from hardware import gpu, processor
@@ -63,11 +65,17 @@ def slug(text: str) -> str:
 
 
 def heading(hardware: str) -> str:
-    about = environment()
+    """Says what a table is of, and how busy the machine is. The commit is what it was at the first call: tables are written
+    meanwhile."""
+    about = _environment()
     commit = f"commit {(about['git_commit'] or 'unknown')[:12]}{' with changes' if about['git_dirty'] else ''}"
     versions = ", ".join(f"{name} {about['versions'][name]}" for name in ("torch", "lightning"))
     command = " ".join([f"python benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    return f"`{command}`; {commit}, {versions}, Python {about['python']}, {hardware}."
+    load = f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
+    return f"`{command}`; {commit}, {versions}, Python {about['python']}, {hardware}, {load}."
+
+
+_environment = cache(environment)
 
 
 def table(suite: Suite, competitors: Sequence[Competitor], samples: dict[str, list[Sample]]) -> str:

@@ -38,8 +38,7 @@ def main() -> None:
             for name, more in KINDS.items():
                 seconds[name].append(_time([sys.executable, *FIRST_STEP, *more], folder, environment))
         subprocess.run([sys.executable, str(ROOT / "scripts" / "warm.py"), "stop"], env=environment, check=True)
-    load = f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
-    text = "\n".join([heading(f"{processor()}, {load}"), "", "| | s |", "|---|---|", *map(_row, seconds.items()), ""])
+    text = "\n".join([heading(processor()), "", "| | s |", "|---|---|", *map(_row, seconds.items()), ""])
     (ROOT / "benchmarks" / "second_command.md").write_text(text)
     print(text)
 
