@@ -17,6 +17,7 @@ With --layout llama it is a folder that transformers' LlamaForCausalLM.from_pret
 
 import argparse
 import json
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,15 +50,16 @@ def as_it_is(source: Path, target: Path) -> None:
     from lockstep.checkpointing import read_checkpoint
     from lockstep.models.from_checkpoint import load_model
 
-    checkpoint = read_checkpoint("checkpoint", source)
+    checkpoint = read_checkpoint("checkpoint", source, whole=())
     weights, model_config = checkpoint["state_dict"], checkpoint.get("hyper_parameters", {})
-    parts = model_config.get("model")
-    if isinstance(parts, dict) and parts.get("adapt") is not None:
-        weights = merge_layers(load_model(source)).state_dict()
-        model_config = model_config | {"model": {key: value for key, value in parts.items() if key != "adapt"}}
+    stored, model = checkpoint.get("tensor_files"), model_config.get("model")
+    if isinstance(model, dict) and model.get("adapt") is not None:
+        weights, stored = merge_layers(load_model(source)).state_dict(), None
+        model_config = model_config | {"model": {key: value for key, value in model.items() if key != "adapt"}}
     about = {"model_config": json.dumps(model_config, default=str)}
     about["metrics"] = json.dumps(checkpoint.get("metrics", {}))
-    write(weights, target, about | {"source": str(source)})
+    read = (lambda _, tensor: tensor) if stored is None else (lambda name, tensor: stored.read(tensor, ("state_dict", name)))
+    write(weights, target, about | {"source": str(source)}, read)
 
 
 def in_layout(source: Path, target: Path, layout: str) -> None:
@@ -89,16 +91,39 @@ def merge_layers(model: Any) -> Any:
     return model
 
 
-def write(tensors: dict[str, Any], target: Path, about: dict[str, str]) -> None:
-    from safetensors.torch import save_file
+def write(
+    tensors: dict[str, Any], target: Path, about: dict[str, str], read: Callable[[str, Any], Any] = lambda _, tensor: tensor
+) -> None:
+    """Writes what read(name, tensor) returns of each tensor, one at a time: for safetensors' own writers all must fit memory.
 
-    # copies: two names of one tensor are two tensors in the file
-    weights = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+    The format is the length of the header in 8 bytes, the header and the bytes of the tensors. Those of larger dtypes come first,
+    as by the library, so that all are aligned.
+    """
+    import torch
+
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {"__metadata__": about | {"format": "pt"}}
+    end = 0
+    for name in names:
+        start, end = end, end + tensors[name].numel() * tensors[name].element_size()
+        header[name] = {"dtype": _dtype(tensors[name]), "shape": [*tensors[name].shape], "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target, "wb") as file:
-        save_file(weights, file.name, metadata=about | {"format": "pt"})
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            file.write(read(name, tensors[name]).detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     size = f"{target.stat().st_size / 2**20:.2f} MiB"
-    console.show_table([("weights", str(target)), ("tensors", str(len(weights))), ("size", size)])
+    console.show_table([("weights", str(target)), ("tensors", str(len(names))), ("size", size)])
+
+
+def _dtype(tensor: Any) -> str:
+    """Its name in the format, from the library."""
+    from safetensors.torch import save
+    from torch import empty
+
+    return json.loads(save({"": empty(0, dtype=tensor.dtype)})[8:])[""]["dtype"]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 import logging
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from lockstep.atomic_files import remove_partial_files, replacing, sync, sync_fo
 from lockstep.config.checkpoint_file import check_checkpoint
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import is_rank_zero
+from lockstep.launchers.settings import read_settings
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +32,28 @@ def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = 
     with replacing(path, "wb") as file:
         torch.save(content, file)
         sync(file)
-        read_checkpoint("checkpoint", Path(file.name))
+        read_checkpoint("checkpoint", Path(file.name), whole=())
         if keep_as is not None and path.is_file():
             _copy_name(path, path.with_name(keep_as))
     sync_folder(path.parent)
 
 
-def read_checkpoint(key: str, path: Path) -> dict[str, Any]:
+def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) -> dict[str, Any]:
     """Verifies, then loads to the CPU: by the archive's checksums, which find what torch's reader passes over, then by
-    that reader, restricted to plain containers and tensors.
+    that reader, restricted to plain containers and tensors. What one with `tensor_files` keeps in other files, the reader in
+    conf/checkpoints.yaml verifies, and puts in its place under the keys `whole`, or everywhere.
 
     Raises ConfigError, naming `key` and the file, for what is missing or damaged, or needs code to be run.
     """
     check_checkpoint(key, path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
         raise config_error(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
+    is_divided = isinstance(checkpoint, dict) and "tensor_files" in checkpoint
+    if is_divided and (reader := read_settings("checkpoints.yaml").get("reader")):
+        resolve_name(reader)(key, path, checkpoint, whole)
+    return checkpoint
 
 
 def latest_valid_checkpoint(folder: Path, run_id: str | None = None) -> Path | None:
@@ -61,7 +69,7 @@ def latest_valid_checkpoint(folder: Path, run_id: str | None = None) -> Path | N
         if not path.is_file():
             continue
         try:
-            checkpoint = read_checkpoint("checkpoint", path)
+            checkpoint = read_checkpoint("checkpoint", path, whole=())
         except ConfigError as error:
             log.warning(f"{error}; looking for an older one")
             passed_over[path.name] = "damaged"
@@ -76,11 +84,8 @@ def latest_valid_checkpoint(folder: Path, run_id: str | None = None) -> Path | N
             log.warning(f"continuing from {path} instead")
         return path
     if passed_over:
-        names = ", ".join(passed_over)
-        kinds = " or ".join(
-            {"damaged": "damaged", "foreign": "another run's"}[kind] for kind in sorted(set(passed_over.values()))
-        )
-        raise config_error("resume", folder.parent, f"every checkpoint is {kinds}: {names}; move them away to start anew")
+        all_are = " or ".join(sorted({*passed_over.values()})).replace("foreign", "another run's") + f": {', '.join(passed_over)}"
+        raise config_error("resume", folder.parent, f"every checkpoint is {all_are}; move them away to start anew")
     return None
 
 

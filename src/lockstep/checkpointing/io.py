@@ -4,6 +4,7 @@ import logging
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -42,24 +43,27 @@ class AtomicCheckpointIO(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         keep_as = (storage_options or {}).get("keep_as")
         self.wait()
-        if not self.asynchronous:
+        if self.asynchronous:
+            self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+            self._copy = _snapshot(checkpoint, self._copy)
+            self._in_flight = self._thread.submit(self._write, self._copy, Path(path), keep_as)
+        else:
             self._write(checkpoint, Path(path), keep_as)
-            return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._copy = _snapshot(checkpoint, self._copy)
-        self._in_flight = self._thread.submit(self._write, self._copy, Path(path), keep_as)
 
     def _write(self, checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
         try:
             write_checkpoint(checkpoint, path, keep_as)
         except (OSError, RuntimeError, ConfigError) as error:  # torch's writer turns a full disk into a RuntimeError
-            if (accident := _death_of_a_worker(error)) is not None:
-                raise accident from None
-            line = f"{path}: the checkpoint was not written ({_reason(error)}); earlier ones are untouched"
-            if self.on_save_error != "warn":
-                raise CheckpointError(line) from error
-            log.warning(line)
+            self.report(path, error)
+
+    def report(self, path: Path, error: Exception) -> None:
+        """Raises what has kept a checkpoint from being written, or says so, as `on_save_error` has it."""
+        if (accident := _death_of_a_worker(error)) is not None:
+            raise accident from None
+        line = f"{path}: the checkpoint was not written ({_reason(error)}); earlier ones are untouched"
+        if self.on_save_error != "warn":
+            raise CheckpointError(line) from error
+        log.warning(line)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
@@ -81,11 +85,8 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def teardown(self) -> None:
         thread, self._thread, self._copy = self._thread, None, None
-        try:
+        with thread or nullcontext():  # which it is shut down by
             self.wait()
-        finally:
-            if thread is not None:
-                thread.shutdown()
 
 
 class CheckpointError(NamedFailure):

@@ -25,8 +25,7 @@ def check_checkpoint(key: str, path: Path) -> None:
         raise config_error(key, path, accepted)
     try:
         stat = path.stat()
-        is_recent = abs(time.time() - stat.st_mtime) < _SETTLED
-        first_damaged = _first_damaged.__wrapped__ if is_recent else _first_damaged
+        first_damaged = _first_damaged.__wrapped__ if abs(time.time() - stat.st_mtime) < _SETTLED else _first_damaged
         damaged = first_damaged(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
     except Exception as error:  # zipfile raises what it meets: BadZipFile, zlib.error, RuntimeError, ...
         raise config_error(key, path, f"not a readable checkpoint ({error})") from error

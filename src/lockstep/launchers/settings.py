@@ -1,4 +1,4 @@
-"""conf/launchers.yaml: who starts processes beside this program itself."""
+"""conf/launchers.yaml: who starts processes beside this program itself; and other files of that kind."""
 
 import functools
 from typing import Any
@@ -9,6 +9,6 @@ from lockstep.places import config_file
 
 
 @functools.cache
-def read_settings() -> dict[str, Any]:
+def read_settings(name: str = "launchers.yaml") -> dict[str, Any]:
     """Returns its content. It is read once: a working directory may go; and by YAML alone, which imports in a moment."""
-    return yaml.safe_load(config_file("launchers.yaml").read_bytes())
+    return yaml.safe_load(config_file(name).read_bytes()) or {}

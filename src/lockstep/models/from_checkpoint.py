@@ -28,7 +28,7 @@ def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
     from lockstep.config.trust import TrustedTargets
 
     path = Path(checkpoint)
-    model_config = read_checkpoint("checkpoint", path).get("hyper_parameters")
+    model_config = read_checkpoint("checkpoint", path, whole=()).get("hyper_parameters")
     if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
         raise config_error("checkpoint", path, _NO_CONFIG)
     try:
@@ -47,8 +47,8 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
 
     Raises ConfigError, naming the config key, for a checkpoint of another model.
     """
-    saved, names = read_for(model, key, path, without)["state_dict"], model.state_dict().keys()
-    loaded = {name: tensor for name, tensor in saved.items() if not _is_left_out(name, without)}
+    saved, names = read_for(model, key, path, without, ["state_dict"])["state_dict"], model.state_dict().keys()
+    loaded = {name: tensor for name, tensor in saved.items() if without is None or not re.search(without, name)}
     model.load_state_dict(loaded, strict=without is None)
     if without is None:
         return
@@ -59,16 +59,16 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
     log.info(f"{key}={path}: " + "; ".join(f"{what}: {', '.join(some) or 'nothing'}" for what, some in lists.items()))
 
 
-def read_for(model: nn.Module, key: str, path: Path, without: str | None = None) -> dict[str, Any]:
+def read_for(model: nn.Module, key: str, path: Path, without: str | None = None, whole: Sequence[str] = ()) -> dict[str, Any]:
     """Reads a checkpoint whose tensors, but those that match `without`, have the names and shapes of the model's.
 
     Raises ConfigError, naming the config key, for another.
     """
-    checkpoint = read_checkpoint(key, path)
+    checkpoint = read_checkpoint(key, path, whole)
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise config_error(key, path, "not a Lightning checkpoint: it has no state_dict")
     saved, current = checkpoint["state_dict"], model.state_dict()
-    for name in sorted(name for name in saved.keys() | current.keys() if not _is_left_out(name, without)):
+    for name in sorted(name for name in saved.keys() | current.keys() if without is None or not re.search(without, name)):
         if name not in saved or name not in current:
             only = "model" if name in current else "checkpoint"
             raise config_error(key, path, f"of another model: {name} is only in the {only}")
@@ -76,7 +76,3 @@ def read_for(model: nn.Module, key: str, path: Path, without: str | None = None)
             shapes = f"{tuple(saved[name].shape)} there, {tuple(current[name].shape)} in the model"
             raise config_error(key, path, f"of another model: {name} is {shapes}")
     return checkpoint
-
-
-def _is_left_out(name: str, without: str | None) -> bool:
-    return without is not None and re.search(without, name) is not None

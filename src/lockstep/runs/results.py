@@ -18,10 +18,9 @@ _SIGNALING = " Signaling Trainer to stop."
 
 def best_checkpoint(trainer: Any) -> Path | None:
     """The best checkpoint on disk, by the first ModelCheckpoint that monitors a metric."""
-    paths = [
-        callback.best_model_path for callback in trainer.callbacks if isinstance(callback, ModelCheckpoint) and callback.monitor
-    ]
-    return next((Path(path) for path in paths if path and Path(path).is_file()), None)
+    savers = (callback for callback in trainer.callbacks if isinstance(callback, ModelCheckpoint) and callback.monitor)
+    paths = (Path(saver.best_model_path) for saver in savers if saver.best_model_path)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def accountant(trainer: Any) -> Any:
@@ -37,7 +36,7 @@ def collect_metrics(trainer: Trainer) -> dict[str, float]:
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     metrics |= getattr(accountant(trainer), "results", {})
     if (best := best_checkpoint(trainer)) is not None:
-        metrics |= read_checkpoint("best checkpoint", best).get("metrics", {})
+        metrics |= read_checkpoint("best checkpoint", best, whole=()).get("metrics", {})
     return metrics
 
 

@@ -3,7 +3,6 @@
 That they give the result of one process is compared in test_parity.py.
 """
 
-import os
 import signal
 from functools import partial
 from pathlib import Path
@@ -14,13 +13,10 @@ import torch
 import torch.distributed as dist
 from bitwise import differences
 from faults import Poison
-from in_process import become_rank, last, prepared, trained
-from lightning import Callback, LightningModule, Trainer
+from in_parts import Watched, furthest, stopped
+from in_process import become_rank, last, trained
 from ranks import in_ranks
-from torch import Tensor
 
-from lockstep.extras.dtensors.dtensors import local_tensor
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.models.from_checkpoint import load_model
 
 pytestmark = pytest.mark.slow
@@ -38,41 +34,6 @@ OPTIONS += KEPT
 FSDP = ("trainer/strategy=fsdp", "trainer.devices=2")
 STOPPED_AT = 7  # steps: within the second epoch
 NOWHERE = {"callbacks": None}  # which say where the best checkpoint is
-
-
-class Watched(Callback):
-    """How many numbers this process holds when training ends; asks to stop after so many steps, where that is given."""
-
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.stop_at, self.held = stop_at, {"whole": 0, "weights": 0, "gradients": 0, "optimizer": 0}
-
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
-        self.held["gradients"] = sum(local_tensor(gradient).numel() for gradient in gradients)
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.global_step == self.stop_at and trainer.global_rank == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        parameters = list(pl_module.parameters())
-        moments = [state["exp_avg"] for state in trainer.optimizers[0].state.values()]
-        self.held["whole"] = sum(parameter.numel() for parameter in parameters)
-        self.held["weights"] = sum(local_tensor(parameter).numel() for parameter in parameters)
-        self.held["optimizer"] = sum(local_tensor(moment).numel() for moment in moments)
-
-
-def stopped(folder: Path, at: int, *options: str) -> int:
-    """The signal by which a training in parts is preempted."""
-    datamodule, model, trainer = prepared(folder, *options, extra=[Watched(at), Poison((2,), ranks=(1,))])
-    STOP_SIGNALS.listen()
-    try:
-        trainer.fit(model, datamodule)
-    except Preempted as error:
-        return error.number
-    finally:
-        STOP_SIGNALS.stop_listening()
-    return 0
 
 
 def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
@@ -115,17 +76,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(folder: Path) -> list[dict[str, Any]]:
     """What each of two ranks has measured: one group for all tests of this file."""
     return in_ranks(2, partial(check_all, folder=folder), folder)
-
-
-def furthest(own: Any, expected: Any) -> float:
-    """The largest difference of numbers in two contents of the same form."""
-    if isinstance(own, dict):
-        assert own.keys() == expected.keys()
-        return max((furthest(own[key], expected[key]) for key in own), default=0.0)
-    if isinstance(own, Tensor):
-        assert (own.shape, own.dtype) == (expected.shape, expected.dtype)
-        return float((own - expected).abs().max()) if own.numel() else 0.0
-    return 0.0
 
 
 def test_each_process_holds_a_part_of_weights_gradients_and_optimizer_state(results: list[dict[str, Any]]) -> None:

@@ -18,7 +18,8 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 def shard_like(value: Any, target: Any) -> Any:
     """Shards a full tensor as `target` is sharded; anything else is returned as it is."""
-    if not (isinstance(target, DTensor) and isinstance(value, Tensor) and value.shape == target.shape):
+    is_full = isinstance(value, Tensor) and not isinstance(value, DTensor)
+    if not (is_full and isinstance(target, DTensor) and value.shape == target.shape):
         return value
     mesh, local = target.device_mesh, value
     # A dimension of the tensor that two of the mesh share is cut in their order; in the other, where fully_shard has cut what

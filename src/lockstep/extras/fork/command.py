@@ -111,7 +111,7 @@ def _opened(file: Path) -> Origin:
 def _read(file: Path) -> dict[str, Any]:
     from lockstep.checkpointing import read_checkpoint  # torch
 
-    checkpoint = read_checkpoint(KEY, file)
+    checkpoint = read_checkpoint(KEY, file, whole=())
     if not isinstance(checkpoint, dict):
         raise config_error(KEY, file, "not a Lightning checkpoint: it has no state_dict")
     return checkpoint

@@ -27,7 +27,7 @@ FILE = "mirror.json"
 PATIENCE = 60.0  # seconds for a first answer from there
 SILENCE = 2.0  # seconds at the end of a run before it is said what it waits for
 # What makes a run that can be continued comes first, so that a copy that was broken off is one.
-_FIRST = (IDENTITY, ".hydra/", "checkpoints/last.ckpt", "checkpoints/")
+_FIRST = (IDENTITY, ".hydra/", "checkpoints/parts/", "checkpoints/last.ckpt", "checkpoints/")
 _NOT_COPIED = ("lock", "previous.ckpt", FILE)  # to open the lock here would give it up; the note goes before all others
 _PUT_ASIDE = (".damaged", ".foreign")
 _HELD = ".copied"

@@ -13,7 +13,7 @@ def checkpoints_in(run_dir: Path, training: float) -> dict[int, Path]:
     Raises ConfigError where there is none."""
     files: dict[int, Path] = {}
     for path in sorted(run_dir.absolute().glob("checkpoints/*.ckpt")):
-        samples = read_checkpoint("plan.run", path).get("samples_trained", 0)
+        samples = read_checkpoint("plan.run", path, whole=()).get("samples_trained", 0)
         if 0 < samples < training:
             files.setdefault(samples, path)
     if not files:

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import PATTERN, integer
+from lockstep.config.rules import PATTERN, YES_NO, integer
 from lockstep.errors import config_error
 from lockstep.trainer.checks import GRADIENT_SCALER
 
@@ -14,14 +14,18 @@ RULES = {
         "tensor_parallel_size": integer(1),
         "plan.colwise": PATTERN,
         "plan.rowwise": PATTERN,
+        "sharded_checkpoints": YES_NO,
     },
 }
 
 
-def _check_precision(cfg: DictConfig, _key: str, plan: Plan) -> None:
+def _check(cfg: DictConfig, key: str, plan: Plan) -> None:
+    if cfg.trainer.strategy.get("sharded_checkpoints") and cfg.trainer.checkpoint_io.get("async"):
+        why = f"writes behind the back of the other processes, which {key}.sharded_checkpoints=true waits for; accepted is false"
+        raise config_error("trainer.checkpoint_io.async", "true", why)
     if plan.world_size > 1 and (precision := cfg.trainer.get("precision")) in GRADIENT_SCALER:
         why = "its scaler of gradients does not see the parts that other processes have; accepted is bf16-mixed, 32-true, 64-true"
         raise config_error("trainer.precision", precision, why)
 
 
-CHECKS = {"ModelParallel": _check_precision}
+CHECKS = {"ModelParallel": _check}

@@ -7,6 +7,7 @@ configure_model. Here they are applied to any model as it is, so that neither it
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,10 +20,13 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.optim import LBFGS, Optimizer
 
+from lockstep.checkpointing import AtomicCheckpointIO
 from lockstep.console import join_first
-from lockstep.errors import config_error
+from lockstep.errors import ConfigError, config_error
 from lockstep.extras.dtensors.dtensors import local_tensor, shard_like
+from lockstep.extras.sharding.parts import read_shards, shard_at
 from lockstep.extras.sharding.shards import full_tensors, norm
+from lockstep.extras.sharding.write_parts import remove_unused_parts, write_parts
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 from lockstep.trainer.strategies import PlannedWorldSize
 
@@ -36,7 +40,8 @@ STYLES: dict[str, tuple[type[ParallelStyle], str]] = {
 class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
     """Lightning's ModelParallelStrategy for models that know nothing of it; a checkpoint is one plain file, as any other's.
 
-    Rank zero has the whole of weights and optimizer states, on the CPU, while it saves them. Models are built whole, on the CPU.
+    Rank zero has the whole of weights and optimizer states, on the CPU, while it saves them, unless each process saves its own.
+    Models are built whole, on the CPU.
 
     Args:
         blocks: a regular expression. A module in whose name it is found is gathered before it computes and given back afterwards,
@@ -44,6 +49,7 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         tensor_parallel_size: processes among which the linear layers of `plan` are divided; they take the same samples.
         plan: regular expressions for the names of linear layers. Of `colwise` ones each process has some of the outputs, which it
             gives to a `rowwise` one, of which it has the inputs; the sum over the processes is whole again.
+        sharded_checkpoints: whether each process writes what it holds to a file of its own; see lockstep.extras.sharding.parts.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         blocks: str,
         tensor_parallel_size: int = 1,
         plan: Mapping[str, str] | None = None,
+        sharded_checkpoints: bool = False,
     ) -> None:
         super().__init__(
             data_parallel_size=world_size // tensor_parallel_size,
@@ -64,7 +71,7 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
             timeout=timedelta(seconds=timeout),
         )
         self.planned_world_size, self.blocks = world_size, blocks
-        self.tensor_parallel_size, self.plan = tensor_parallel_size, plan
+        self.tensor_parallel_size, self.plan, self.sharded_checkpoints = tensor_parallel_size, plan, sharded_checkpoints
         if 1 < tensor_parallel_size <= world_size and plan is None:
             needs = "says which layers are divided; accepted is a group: trainer/plan=OPTION chooses one"
             raise config_error("trainer.strategy.plan", "null", needs)
@@ -161,10 +168,30 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
     lightning_restore_optimizer = ParallelStrategy.lightning_restore_optimizer  # pyright: ignore
     lightning_module_state_dict = ParallelStrategy.lightning_module_state_dict
     optimizer_state = ParallelStrategy.optimizer_state
-    load_checkpoint = ParallelStrategy.load_checkpoint
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
-        ParallelStrategy.save_checkpoint(self, full_tensors(checkpoint, keep=self.is_global_zero), filepath, storage_options)
+        if self.sharded_checkpoints:
+            self._save_shards(checkpoint, Path(filepath), storage_options)
+        else:
+            ParallelStrategy.save_checkpoint(self, full_tensors(checkpoint, keep=self.is_global_zero), filepath, storage_options)
+
+    def _save_shards(self, checkpoint: dict[str, Any], path: Path, storage_options: Any | None) -> None:
+        try:
+            rest = write_parts(checkpoint, path.parent)
+        except (OSError, RuntimeError, ConfigError) as error:
+            if not isinstance(self.checkpoint_io, AtomicCheckpointIO):
+                raise
+            self.checkpoint_io.report(path, error)
+            return
+        ParallelStrategy.save_checkpoint(self, rest, path, storage_options)
+        if self.is_global_zero:
+            remove_unused_parts(path.parent)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        if not self.sharded_checkpoints:
+            return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
+        assert self.lightning_module is not None
+        return read_shards(Path(checkpoint_path), self.lightning_module.state_dict())
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Into a whole model, or, in a test after training, into one that is in parts."""
@@ -174,10 +201,14 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         self.lightning_module.load_state_dict(parts, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):  # a fork may have none
+        pairs = zip(self.optimizers, checkpoint["optimizer_states"], strict=False)  # a fork may have none
+        for i, (optimizer, saved) in enumerate(pairs):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             states = {
-                number: {name: shard_like(value, parameters[number]) for name, value in state.items()}
+                number: {
+                    name: shard_at(checkpoint, value, ("optimizer_states", i, "state", number, name), parameters[number])
+                    for name, value in state.items()
+                }
                 for number, state in saved["state"].items()
             }
             optimizer.load_state_dict({**saved, "state": states})

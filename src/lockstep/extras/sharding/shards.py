@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,21 +13,32 @@ from torch.distributed.tensor import DTensor
 from lockstep.extras.dtensors.dtensors import full_tensor, local_tensor
 
 
+def map_tensors(content: Any, change: Callable[[Tensor, tuple[Any, ...]], Any], at: tuple[Any, ...] = ()) -> Any:
+    """The same containers, with change(tensor, keys that lead to it) in the place of each tensor."""
+    if isinstance(content, Tensor):
+        return change(content, at)
+    if isinstance(content, dict):
+        same = copy.copy(content)  # state_dict's versions are attributes of it
+        same.update((key, map_tensors(value, change, (*at, key))) for key, value in content.items())
+        return same
+    if type(content) in (list, tuple):
+        return type(content)(map_tensors(value, change, (*at, number)) for number, value in enumerate(content))
+    return content
+
+
 def full_tensors(content: Any, keep: bool = True) -> Any:
     """The same containers, with the full tensor, on the CPU, of each that is sharded; None in its place where not kept.
 
     A collective for each of these tensors, one at a time.
     """
-    if isinstance(content, DTensor):
-        tensor = full_tensor(content)
-        return tensor.detach().cpu() if keep else None
-    if isinstance(content, dict):
-        same = copy.copy(content)  # state_dict's versions are attributes of it
-        same.update((key, full_tensors(value, keep)) for key, value in content.items())
-        return same
-    if type(content) in (list, tuple):
-        return type(content)(full_tensors(value, keep) for value in content)
-    return content
+
+    def full(tensor: Tensor, _: Any) -> Tensor | None:
+        if not isinstance(tensor, DTensor):
+            return tensor
+        gathered = full_tensor(tensor)
+        return gathered.detach().cpu() if keep else None
+
+    return map_tensors(content, full)
 
 
 def norm(tensors: Iterable[Tensor]) -> Tensor:
