@@ -58,6 +58,19 @@ class Branches:
         best = min(known, key=lambda rate: known[rate], default=math.nan)
         return best if math.isfinite(known.get(best, math.inf)) else math.nan
 
+    def interpolated_rate(self, start: int, multiple: int) -> float:
+        """The lowest point of the parabola through the best rate and those beside it, over the rates' logarithms; the best one
+        itself where it is the outermost, or one beside it has diverged."""
+        known, best = self.rates(start, multiple), self.best_rate(start, multiple)
+        rates = [*known]
+        at = rates.index(best) if best in known else 0
+        beside = rates[max(0, at - 1) : at + 2]
+        levels = [known[rate] for rate in beside]
+        if len(beside) < 3 or not math.isfinite(sum(levels)):
+            return best
+        a, b, _ = numpy.polyfit(numpy.log(beside) - math.log(best), levels, 2)
+        return best * math.exp(-b / (2 * a)) if a > 0 else best
+
     def multiples(self, start: int) -> list[int]:
         """The batches of which a branch has not diverged."""
         tried = sorted({one.multiple for one in self.curves if one.start == start})
@@ -95,7 +108,7 @@ def explore(
     outermost. It goes on for `long()` points, and so do smaller ones, for the longer a training is, the smaller is its best rate.
     A larger batch goes on for twice as many, to come to the same loss, with the rate that follows from the best one of the batch
     before by the optimizer's rule, whose factor is `step(multiple)`, and with half of it: beyond the rule none is the best."""
-    if not _try_rates(known, measure, rate, short) or math.isnan(best := known.best_rate(0, 1)):
+    if not _try_rates(known, measure, rate, short) or math.isnan(best := known.interpolated_rate(0, 1)):
         return
     points, wanted = max(short, long()), [best, best / SIDE]
     while wanted:
