@@ -120,29 +120,26 @@ class Grid:
         if self.file.is_file():
             self.done = {tuple(row[:3]): row[3] for row in map(json.loads, self.file.read_text().splitlines())}
         for multiple in self.setting.multiples:
-            powers = [-1, 0, 1]
-            ranks = {power: self._rank(multiple, power) for power in powers}
-            while len(powers) < MOST_RATES and (best := min(powers, key=lambda power: ranks[power])) in (powers[0], powers[-1]):
-                powers = sorted([*powers, best - 1 if best == powers[0] else best + 1])
-                ranks = {power: self._rank(multiple, power) for power in powers}
+            rates = [self.setting.rate * self.setting.factor(multiple) * factor for factor in (0.5, 1, 2)]
+            ranks = {rate: self._rank(multiple, rate) for rate in rates}
+            while len(rates) < MOST_RATES and (best := min(rates, key=lambda rate: ranks[rate])) in (rates[0], rates[-1]):
+                rates = sorted([*rates, best / 2 if best == rates[0] else best * 2])
+                ranks = {rate: self._rank(multiple, rate) for rate in rates}
             if multiple == 1:
-                self.target = math.exp(min(self._smooth(multiple, power)[0](TARGET) for power in powers))
-            self.parts |= {self._pair(multiple, power): self._samples_to_target(multiple, power) for power in powers}
+                self.target = math.exp(min(self._smooth(multiple, rate)[0](TARGET) for rate in rates))
+            self.parts |= {(multiple, rate): self._samples_to_target(multiple, rate) for rate in rates}
 
-    def _pair(self, multiple: int, power: int) -> Pair:
-        return multiple, self.setting.rate * self.setting.factor(multiple) * 2.0**power
-
-    def _rank(self, multiple: int, power: int) -> tuple[float, float]:
+    def _rank(self, multiple: int, rate: float) -> tuple[float, float]:
         """Smaller is better: where the target is known, by what of a training it takes; before, by the loss there."""
-        curve, _, means = self._smooth(multiple, power)
+        curve, _, means = self._smooth(multiple, rate)
         if math.isnan(self.target):
             return curve(TARGET), 0.0
-        return self._samples_to_target(multiple, power), float(means[-1])
+        return self._samples_to_target(multiple, rate), float(means[-1])
 
-    def _smooth(self, multiple: int, power: int) -> tuple[Any, NDArray[numpy.float64], NDArray[numpy.float64]]:
+    def _smooth(self, multiple: int, rate: float) -> tuple[Any, NDArray[numpy.float64], NDArray[numpy.float64]]:
         """The mean of the seeds' logarithms, as the falling curve that is nearest to it: as a function of the part of a training,
         and its points."""
-        runs = [self._run(*self._pair(multiple, power), seed) for seed in SEEDS]
+        runs = [self._run(multiple, rate, seed) for seed in SEEDS]
         at = numpy.array([point[0] for point in runs[0]])
         means = numpy.mean([[math.log(math.inf if loss is None else loss) for _, loss in run] for run in runs], axis=0)
         if numpy.isfinite(means).all():
@@ -156,9 +153,9 @@ class Grid:
                 lines.write(json.dumps([multiple, rate, seed, self.done[multiple, rate, seed]]) + "\n")
         return self.done[multiple, rate, seed]
 
-    def _samples_to_target(self, multiple: int, power: int) -> float:
+    def _samples_to_target(self, multiple: int, rate: float) -> float:
         """Between the middles of the level pieces that such a curve consists of."""
-        _, at, means = self._smooth(multiple, power)
+        _, at, means = self._smooth(multiple, rate)
         levels = sorted({*means}, reverse=True)
         middles = [float(at[means == level].mean()) for level in levels]
         logs = math.log(self.target)
@@ -177,9 +174,9 @@ class Grid:
         return min(self.rates(multiple), key=lambda rate: self.parts[multiple, rate])
 
     def at(self, multiple: int, rate: float) -> float:
-        """The part of a training to the target at the grid's rate that is nearest."""
-        nearest = min(self.rates(multiple), key=lambda one: abs(math.log(one / rate)))
-        return self.parts[multiple, nearest] if abs(math.log2(nearest / rate)) < 0.5 else math.inf
+        """The part of a training to the target; a rate that is not the grid's is trained with now."""
+        known = self.parts.get((multiple, rate))
+        return self._samples_to_target(multiple, rate) if known is None else known
 
     def seconds(self, step: StepModel, devices: int, multiple: int, rate: float | None = None) -> float:
         """To the target, in trainings' samples; at the best rate where none is given."""
