@@ -49,7 +49,11 @@ def without_statistics() -> Iterator[None]:
 class Synchronised:
     """Stands before a BatchNorm layer's own class; see `synchronise_batchnorm`."""
 
-    equal_buffers = ("running_mean", "running_var", "num_batches_tracked")  # see lockstep.trainer.strategies
+    @property
+    def equal_buffers(self) -> tuple[str, ...]:
+        """Those that lockstep.trainer.strategies need not send: none of a class that may compute statistics in its own way."""
+        is_torchs = getattr(super().forward, "__func__", None) is _BatchNorm.forward  # pyright: ignore[reportAttributeAccessIssue]
+        return ("running_mean", "running_var", "num_batches_tracked") if is_torchs else ()
 
     @torch.compiler.disable  # collectives stay out of compiled graphs
     def forward(self, *inputs: Any, **named: Any) -> Any:

@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
 
+_BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # of DDP; torch 2.15 has renamed it
+
 
 class PlannedWorldSize(ParallelStrategy):
     """Stands before one of Lightning's strategies: refuses a process group of another size than planned."""
@@ -50,14 +52,15 @@ class DDP(PlannedWorldSize, DDPStrategy):
                 accepts = f"no such argument; accepted are {', '.join(sorted(accepted))}"
                 raise config_error(f"trainer.strategy.{name}", value, accepts)
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
-        self.planned_world_size = world_size
+        self.planned_world_size, self._may_send_less = world_size, not _BROADCAST & ddp.keys()
 
     def configure_ddp(self) -> None:
-        """Once DDP has made them equal, buffers that stay so by themselves are not sent before each forward pass."""
+        """Once DDP has made them equal, buffers that stay so by themselves are not sent before each forward pass, unless the
+        config says that they are."""
         model: Any = self.model
         stay_equal = have_equal_buffers(model)
         super().configure_ddp()
-        if stay_equal:
+        if stay_equal and self._may_send_less:
             wrapped: Any = self.model
             wrapped.broadcast_buffers = False
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lightning import LightningModule
-from torch import nn
+from torch import Tensor, nn
 
 from lockstep.launchers.environment import PARENT_PIPE, this_rank
 from lockstep.launchers.supervisor import reserved_port
@@ -56,6 +56,13 @@ class Counting(nn.BatchNorm1d):
         self.register_buffer("seen", torch.zeros(()))
 
 
+class OwnForward(nn.BatchNorm1d):
+    """May compute statistics in its own way."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return (input - input.mean(0)) / input.std(0)
+
+
 @pytest.mark.parametrize(
     ("layer", "is_synchronised", "is_sent"),
     [
@@ -63,6 +70,7 @@ class Counting(nn.BatchNorm1d):
         (nn.BatchNorm1d(4), True, False),
         (nn.BatchNorm1d(4), False, True),  # each process has statistics of its own, and DDP keeps rank zero's
         (Counting(4), True, True),
+        (OwnForward(4), True, True),
     ],
 )
 @pytest.mark.usefixtures("_rank_zero", "no_process_group")

@@ -17,6 +17,7 @@ class LoRALinear(nn.Linear):
     `lora_up` (outputs, rank) begins as zero, so that the layer begins as it was; `lora_down` (rank, inputs) as weights do.
     """
 
+    equal_buffers = ("lora_scale",)  # see lockstep.trainer.strategies
     lora_scale: Tensor
 
     def __init__(self, layer: nn.Linear, rank: int, scale: float) -> None:
