@@ -104,3 +104,9 @@ def test_a_config_that_was_saved_before_there_were_events_has_no_subscribers(com
 def test_the_config_in_a_directory_may_not_name_other_code(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^events.own._target_=os.system: a directory's config may not name that"):
         compose("+events.own={_target_: os.system, command: 'touch ran'}", "allow=[]", f"resume={tmp_path}")
+
+
+def test_shipped_subscribers_set_no_class_variable_that_nobody_reads(compose: Callable[..., DictConfig]) -> None:
+    for subscriber in Subscribers.compose(compose()):
+        names = {name for name, value in vars(type(subscriber)).items() if isinstance(value, tuple) and not name.startswith("_")}
+        assert names <= {"settings", "start_keys"}, type(subscriber).__name__

@@ -25,7 +25,7 @@ class LeaveServer(RunEvents):
     """`minutes`: without a command, after which the server ends."""
 
     settings = ("warm",)
-    of_one_start = ("warm",)
+    start_keys = ("warm",)
 
     def __init__(self, minutes: float = 15) -> None:
         self.minutes = minutes
