@@ -94,6 +94,14 @@ def test_a_scaler_of_gradients_is_refused_where_there_are_several_processes(comp
     assert refused.startswith("trainer.precision=16-mixed: its scaler of gradients does not see the parts that ")
 
 
+def test_sharded_checkpoints_are_not_written_in_the_background(compose: Callable[..., DictConfig]) -> None:
+    options = ("trainer/strategy=fsdp", "trainer.accelerator=cpu", "trainer.checkpoint_io.async=true")
+    assert refusal(compose(*options, "trainer.strategy.sharded_checkpoints=true")).startswith(
+        "trainer.checkpoint_io.async=true: "
+    )
+    assert refusal(compose(*options[:2], "trainer.strategy.sharded_checkpoints=3")).startswith("trainer.strategy.sharded_check")
+
+
 def test_what_is_of_ddp_alone_is_refused(compose: Callable[..., DictConfig]) -> None:
     assert "ModelParallel over gloo" in str(
         Plan.from_config(compose("trainer=cpu", "trainer/strategy=fsdp", "trainer.devices=2"))
