@@ -1,6 +1,6 @@
 """From a composed config to the three objects of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +69,6 @@ def build(
 
         synchronise_batchnorm(model)
     return datamodule, model, trainer
-
-
-def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
-    """Is lockstep.models.from_checkpoint.load_model, which was known by this name before."""
-    from lockstep.models import from_checkpoint
-
-    return from_checkpoint.load_model(checkpoint, allow)
 
 
 def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None:
