@@ -128,20 +128,22 @@ def branches(recorded: dict[str, Any]) -> Branches:
 
 
 def compared(name: str, out: Path, data: Path) -> Iterator[tuple[str, bool]]:
-    """A row of the table by link, and whether the choice is as good as the grid's: within 5% of its time, or faster on no more
-    devices."""
+    """A row of the table by link, and whether the choice is the grid's or within 5% of its time. The rates of the plan are among
+    the grid's here, for they may be better."""
     setting = SETTINGS[name]
     grid, recorded = Grid(setting, out / f"{slug(name)}.jsonl", data), plan(name, out, data)
     cost = recorded["samples"]["measured"] / recorded["samples"]["training"] / grid.trainings
+    known = branches(recorded)
+    for multiple in known.multiples(0):
+        grid.add(multiple, known.best_rate(0, multiple))
     for link, step in LINKS.items():
-        made = make_plan(branches(recorded), fitted(step, 0, True), COUNTS, setting.batch)
+        made = make_plan(known, fitted(step, 0, True), COUNTS, setting.batch)
         best, chosen = grid.choice(step), made.chosen
         says, slower = "nothing can be said", math.inf
         if chosen is not None:
             says = f"{chosen.devices} x {chosen.multiple * setting.batch}, lr {made.rate:.2g}"
             slower = grid.seconds(step, chosen.devices, chosen.multiple, made.rate) / grid.seconds(step, *best) - 1
-        is_faster = slower < 0 and chosen is not None and chosen.devices <= best[0]  # at a rate between the grid's
-        is_good = is_faster or abs(slower) <= 0.05  # what is faster by more has more devices than are worth it
+        is_good = abs(slower) <= 0.05  # a faster one has more devices than are worth it
         row = (
             f"{name}; {link}",
             f"{best[0]} x {best[1] * setting.batch}, lr {grid.best_rate(best[1]):.2g}",
@@ -198,7 +200,7 @@ def main() -> None:
             print(row, flush=True)
             good.append(is_good)
     draw(given.only, given.out)
-    print(f"\n{sum(good)} of {len(good)} choices are as good as the grid's.")
+    print(f"\n{sum(good)} of {len(good)} choices are the grid's, or within 5% of its time to the target.")
 
 
 if __name__ == "__main__":

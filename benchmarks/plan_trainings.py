@@ -114,6 +114,7 @@ class Grid:
     data: Path
     done: dict[tuple[int, float, int], list[Any]] = field(default_factory=dict)
     parts: dict[Pair, float] = field(default_factory=dict)  # of a training to the target; infinite: not reached
+    trainings: int = 0  # of the grid itself
     target: float = math.nan
 
     def __post_init__(self) -> None:
@@ -128,6 +129,12 @@ class Grid:
             if multiple == 1:
                 self.target = math.exp(min(self._smooth(multiple, rate)[0](TARGET) for rate in rates))
             self.parts |= {(multiple, rate): self._samples_to_target(multiple, rate) for rate in rates}
+        self.trainings = len(SEEDS) * len(self.parts)
+
+    def add(self, multiple: int, rate: float) -> None:
+        """Trains at a rate of a plan's, which then is one of those that the best one is chosen from."""
+        if multiple in self.setting.multiples:
+            self.parts[multiple, rate] = self._samples_to_target(multiple, rate)
 
     def _rank(self, multiple: int, rate: float) -> tuple[float, float]:
         """Smaller is better: where the target is known, by what of a training it takes; before, by the loss there."""
@@ -163,25 +170,16 @@ class Grid:
             return math.inf
         return float(numpy.interp(-logs, [-level for level in levels], middles))
 
-    @property
-    def trainings(self) -> int:
-        return len(SEEDS) * len(self.parts)
-
     def rates(self, multiple: int) -> list[float]:
         return sorted(rate for other, rate in self.parts if other == multiple)
 
     def best_rate(self, multiple: int) -> float:
         return min(self.rates(multiple), key=lambda rate: self.parts[multiple, rate])
 
-    def at(self, multiple: int, rate: float) -> float:
-        """The part of a training to the target; a rate that is not the grid's is trained with now."""
-        known = self.parts.get((multiple, rate))
-        return self._samples_to_target(multiple, rate) if known is None else known
-
     def seconds(self, step: StepModel, devices: int, multiple: int, rate: float | None = None) -> float:
         """To the target, in trainings' samples; at the best rate where none is given."""
         batch = multiple * self.setting.batch
-        return self.at(multiple, rate or self.best_rate(multiple)) * step.seconds(devices, batch / devices) / batch
+        return self.parts[multiple, rate or self.best_rate(multiple)] * step.seconds(devices, batch / devices) / batch
 
     def choice(self, step: StepModel) -> tuple[int, int]:
         """The most devices each step up to which is worth its devices, at their best batch: as a plan chooses."""
