@@ -150,6 +150,34 @@ def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: 
     assert longer["lr_schedulers"][0]["total_steps"] == longer["global_step"] == 8
 
 
+BIAS, WEIGHT = ("layers.1.bias", "layers.1.weight")
+OTHERS = {
+    "other parameters in a group of that size": (
+        (f"+model.param_groups.one.match={BIAS}",),
+        (f"+model.param_groups.one.match={WEIGHT}",),
+        f"is of model.param_groups.one.match={BIAS}",
+    ),
+    "an option that needs more of a state": ((), ("+model.optimizer.amsgrad=true",), "has nothing for amsgrad"),
+    "another optimizer within one": (
+        ("model/optimizer=muon", "model/optimizer@model.optimizer.rest=sgd"),
+        ("model/optimizer=muon",),
+        "is of model.optimizer.rest._target_=torch.optim.SGD",
+    ),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_state_that_is_not_that_of_the_same_parameters_is_not_taken(
+    other: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, now, why = OTHERS[other]
+    trained(tmp_path / "run", "trainer.max_epochs=1", *before)
+    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    content, _ = trained(tmp_path / "fork", "trainer.max_epochs=2", *now, ckpt_path=checkpoint)
+    assert f"Not carried over from the checkpoint: the optimizer's state, which {why}" in caplog.text
+    assert content["global_step"] == 8
+
+
 def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
     plateau = ("model/lr_scheduler=plateau", "model.lr_scheduler.patience=0", "optimized_mode=min")  # worse and worse: it falls
     source, _ = trained(tmp_path / "run", *plateau)

@@ -1,8 +1,10 @@
 """What a run that is forked has of its config, where restoring a checkpoint would bring what it was trained with."""
 
+import itertools
 import logging
 import math
 import warnings
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lockstep.callbacks.checkpoints import rewind_progress
 from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.config.checkpoint_file import split_step
+from lockstep.config.overrides import flat
 from lockstep.datamodules.base import DataModule, order_key
 from lockstep.runs.identity import FILE, Identity
 from lockstep.trainer.steps import batches_trained
@@ -23,6 +26,8 @@ from lockstep.trainer.steps import batches_trained
 log = logging.getLogger(__name__)
 _LOADING = ("num_workers", "pin_memory", "persistent_workers")  # options of a datamodule with which its batches are the same
 _BATCHES = ("batch_size", "global_batch_size", "drop_last", "augment")  # and with which its samples come in the same order
+_GROUPING = ("_target_", "match", "orthogonalize")  # options of a Task's optimizer and groups of parameters
+_MORE_STATE = ("amsgrad", "centered", "momentum")  # options of torch's optimizers that need more of it where they are on
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")  # by a ReduceLROnPlateau, of its metric
 
 
@@ -62,13 +67,26 @@ class Forked(Callback):
             return
         self._options = [[_options(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
         self._schedules, self._checkpoint["lr_schedulers"] = self._checkpoint["lr_schedulers"], []
-        names = [type(one).__name__ for one in trainer.optimizers]
-        saved = self._trained_with.get("optimizers", names)
-        sizes = [_sizes(state) for state in self._checkpoint["optimizer_states"]]
-        if saved != names or sizes != [_sizes(one.state_dict()) for one in trainer.optimizers]:
-            other = f"of {' and '.join(saved)}" if saved != names else "of other groups of parameters"
-            log.warning(f"Not carried over from the checkpoint: the optimizer's state, which is {other}")
+        if (why := self._why_another_state(trainer.optimizers, pl_module)) is not None:
+            log.warning(f"Not carried over from the checkpoint: the optimizer's state, which {why}")
             self._checkpoint["optimizer_states"] = []
+
+    def _why_another_state(self, optimizers: list[Optimizer], model: LightningModule) -> str | None:
+        """Returns what the optimizers' state in the checkpoint is, None where these can go on with it."""
+        names = [type(one).__name__ for one in optimizers]
+        if (saved := self._trained_with.get("optimizers", names)) != names:
+            return f"is of {' and '.join(saved)}"
+        old = [state["param_groups"] for state in self._checkpoint["optimizer_states"]]
+        new = [optimizer.param_groups for optimizer in optimizers]
+        if [*map(_sizes, old)] != [*map(_sizes, new)]:
+            return "is of other groups of parameters"
+        before, now = (_grouping(one) for one in (self._checkpoint.get("hyper_parameters"), getattr(model, "model_config", None)))
+        if before and now and before != now:
+            other = (f"is of model.{key}={value}" for key, value in before.items() if now.get(key) != value)
+            return next(other, "is of other groups of parameters")
+        pairs = zip(itertools.chain(*old), itertools.chain(*new), strict=True)
+        lacks = (name for one, other in pairs for name in _MORE_STATE if other.get(name) and not one.get(name))
+        return next((f"has nothing for {name}" for name in lacks), None)
 
     @property
     def _trained_with(self) -> dict[str, Any]:
@@ -121,8 +139,18 @@ def _begin_epoch_again(checkpoint: dict[str, Any], keys: list[str]) -> None:
         log.warning(f"Not carried over from the checkpoint: {where}, since {', '.join(keys)} is another")
 
 
-def _sizes(state: dict[str, Any]) -> list[int]:
-    return [len(group["params"]) for group in state["param_groups"]]
+def _sizes(groups: list[dict[str, Any]]) -> list[int]:
+    return [len(group["params"]) for group in groups]
+
+
+def _grouping(model_config: Any) -> dict[str, Any]:
+    """Returns what of a Task's config decides which parameters a group has, and which optimizer keeps their state; nothing where
+    it is no Task's."""
+    model = model_config.get("model") if isinstance(model_config, Mapping) else None
+    if not isinstance(model, Mapping) or not isinstance(model.get("optimizer"), Mapping):
+        return {}
+    values = flat({name: model.get(name) or {} for name in ("optimizer", "param_groups")})
+    return {key: value for key, value in values.items() if key.rpartition(".")[2] in _GROUPING}
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
