@@ -10,7 +10,6 @@ import torch
 from bitwise import differences
 from in_process import become_rank, trained
 from ranks import in_ranks
-from torch import Tensor
 
 from lockstep.extras.noise_scale.noise_scale import NoiseScale, Smoothed
 
@@ -39,16 +38,16 @@ def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
 
 def fail_in_one_process(rank: int, folder: Path) -> tuple[bool, bool, int]:
     """Of a NoiseScale that fails on rank 1 in its third step: is it off, do all know it, and how many estimates has it made?"""
-    keep, calls = NoiseScale._own_sums, []
+    keep, calls = NoiseScale._own_rows, []
 
-    def fail(self: NoiseScale, *arguments: Any) -> Tensor:
+    def fail(self: NoiseScale, *arguments: Any) -> Any:
         calls.append(arguments)
         if rank == 1 and len(calls) == 3:
             raise RuntimeError("out of memory, say")
         return keep(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(NoiseScale, "_own_sums", fail)
+        patch.setattr(NoiseScale, "_own_rows", fail)
         scale = linear.fitted(folder, 64, "trainer.devices=2", "datamodule.global_batch_size=8")
     return scale.is_off, scale._is_off_everywhere, scale.smoothed.estimates
 

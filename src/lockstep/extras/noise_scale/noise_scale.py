@@ -1,12 +1,15 @@
 """The gradient noise scale: how large a batch has to be until a larger one makes hardly better steps."""
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
@@ -52,10 +55,11 @@ class NoiseScale(Monitor, Callback):
     """Estimates tr(Sigma) / |G|^2, in samples, while training: G is the gradient of the expected loss, Sigma the covariance of
     the gradients of single samples (McCandlish et al. 2018, arXiv:1812.06162, equation 2.9 and appendix A.1).
 
-    A sampled step's batch consists of parts: what each process has of it, or each accumulated batch, and in one process without
-    accumulation two halves. From the gradients' squared norms over the parts, before the all-reduce, and over the whole follow
-    unbiased estimates of |G|^2 and tr(Sigma); each is smoothed, then they are divided. Gradients are only looked at: training is
-    the same to the bit. Halves take another backward pass, and for its time the memory of another set of gradients.
+    A sampled step's batch consists of parts: what each process has of it, or each accumulated batch, or each virtual worker, and
+    in one process without accumulation two halves. From the gradients' squared norms over the parts, before the all-reduce, and
+    over the whole follow unbiased estimates of |G|^2 and tr(Sigma); each is smoothed, then they are divided. Gradients are only
+    looked at: training is the same to the bit. Halves take another backward pass, and for its time the memory of another set of
+    gradients.
 
     geometry: with `optimizer`, gradients of Adam and AdamW are measured as these scale them: |g|^2 is the sum of
     g_i^2 / (sqrt(v_i) + eps), v the optimizer's second moment before the step, so that it is tr(P Sigma) / G P G. Those of other
@@ -106,7 +110,8 @@ class NoiseScale(Monitor, Callback):
         self.synchronize(trainer, lambda: self._begin(trainer, pl_module))
 
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._has_halves = trainer.world_size * trainer.accumulate_grad_batches == 1
+        shares = getattr(trainer.strategy, "workers", trainer.world_size)
+        self._has_halves = shares * trainer.accumulate_grad_batches == 1
         reason = _why_not(trainer, pl_module, self._has_halves)
         if reason is not None:
             log.warning(f"callbacks.noise_scale: no noise scale is estimated: {reason}")
@@ -161,12 +166,23 @@ class NoiseScale(Monitor, Callback):
         if not self._is_sampled(trainer):
             return
         self._remove_hooks()
+        for norms, samples in self._halves() if self._has_halves else [(self._norms, len(self._batch.ids))]:
+            self._add_part(trainer, norms, samples, self._batch.loss_weight)
+        self._norms, self._first_half = [], []
+
+    def on_worker_end(self, trainer: Trainer, pl_module: LightningModule, batch: Any) -> None:
+        """Called by a strategy that divides a step among virtual workers, with the gradients of one of them."""
+        if self._is_sampled(trainer):
+            self._add_part(trainer, self._norms_in(pl_module), len(batch.ids), batch.loss_weight)
+
+    def _add_part(self, trainer: Trainer, norms: list[Tensor], samples: int, loss_weight: float) -> None:
         scaler = getattr(trainer.precision_plugin, "scaler", None)  # 16-mixed unscales before the optimizer's step
         scale = 1.0 if scaler is None else scaler.get_scale()
-        for norms, samples in self._halves() if self._has_halves else [(self._norms, len(self._batch.ids))]:
-            if samples and norms:
-                self._parts.append((_squared(norms) / scale**2, samples, self._batch.loss_weight))
-        self._norms, self._first_half = [], []
+        if samples and norms:
+            self._parts.append((_squared(norms) / scale**2, samples, loss_weight))
+
+    def _norms_in(self, model: LightningModule) -> list[Tensor]:
+        return [self._norm(parameter, parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
 
     def _halves(self) -> Iterator[tuple[list[Tensor], int]]:
         pairs = [(parameter, parameter.grad, half) for parameter, half in self._first_half if parameter.grad is not None]
@@ -186,12 +202,14 @@ class NoiseScale(Monitor, Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if not self._is_sampled(trainer):
             return
-        sums = self.synchronize(trainer, lambda: self._own_sums(trainer, pl_module))
-        if sums is None:
+        rows = self.synchronize(trainer, lambda: self._own_rows(trainer, pl_module))
+        if rows is None:
             return
+        ranks: list[Any] = [rows] * trainer.world_size
         if trainer.world_size > 1:
-            sums = trainer.strategy.reduce(sums, reduce_op="sum")
-        squares, parts, samples = sums.tolist()
+            dist.all_gather_object(ranks, rows)
+        # fsum rounds once: the sums have the same bits however the parts are divided among processes
+        squares, parts, samples = (math.fsum(column) for column in zip((0, 0, 0), *chain(*ranks), strict=True))
         self._estimate(squares, parts, samples, self._whole)
         if (ratio := self.smoothed.ratio) is not None:
             for logger in trainer.loggers:
@@ -207,15 +225,13 @@ class NoiseScale(Monitor, Callback):
         if abs(gradient) + abs(trace) < float("inf"):
             self.smoothed.add(gradient, trace, self.decay)
 
-    def _own_sums(self, trainer: Trainer, model: LightningModule) -> Tensor:
-        """Samples * |mean gradient|^2, 1, samples: summed over this process's parts of the step. A sample counts in a part's
+    def _own_rows(self, trainer: Trainer, model: LightningModule) -> list[tuple[float, int, int]]:
+        """Samples * |mean gradient|^2, 1, samples: of each of this process's parts of the step. A sample counts in a part's
         gradient with loss_weight / accumulation, and in its mean with 1 / samples."""
-        norms = [self._norm(parameter, parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+        norms = self._norms_in(model)
         self._whole = float(_squared(norms)) if norms else None  # the step is left out: its gradients were not finite
         accumulate = trainer.accumulate_grad_batches
-        rows = [(float(square) * (accumulate / weight) ** 2 / samples, 1, samples) for square, samples, weight in self._parts]
-        sums = torch.tensor([(0, 0, 0), *rows], dtype=torch.float64).sum(dim=0)
-        return sums.to(trainer.strategy.root_device)
+        return [(float(square) * (accumulate / weight) ** 2 / samples, 1, samples) for square, samples, weight in self._parts]
 
 
 def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | None:
@@ -226,6 +242,8 @@ def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | No
         return f"with {type(trainer.strategy).__name__} a process does not have whole gradients"
     if getattr(trainer.strategy, "communication", None) is not None:
         return "with trainer.strategy.communication the gradient of a step is not the mean of its parts"
+    if has_halves and hasattr(trainer.strategy, "workers"):
+        return "one virtual worker is one part of a step; accepted is trainer.exact=2 or more"
     if has_halves and any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
         return "a compiled net can't be passed backward twice; accepted is trainer.accumulate_grad_batches=2 or more processes"
     return None
