@@ -21,7 +21,7 @@ PROCESS = "it depends on the process"
 
 
 class RankGenerator(Model):
-    place, reads = "", "noise, which is not the same"
+    refused = "draws from noise, which is not counted"
 
     def setup(self, stage: str) -> None:
         self.noise = torch.Generator().manual_seed(self.global_rank)

@@ -39,7 +39,7 @@ class CarriedHidden(Model):
 
 
 class OwnGenerator(Model):
-    place, reads = "net.1", "generator"
+    refused = "draws from net.1.generator, which is not counted"
 
     class Noise(Layer):
         def __init__(self) -> None:
@@ -54,7 +54,7 @@ class OwnGenerator(Model):
 
 
 class OwnNumpyGenerator(Model):
-    place, reads = "", "draws"
+    refused = "draws from draws, which is not counted"
 
     def __init__(self) -> None:
         super().__init__()

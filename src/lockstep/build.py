@@ -46,6 +46,8 @@ def build(
 
         trust = get_trust(cfg)
         check_targets(cfg, trust)
+    for subscriber in (subscribers := Subscribers.compose(cfg)):
+        subscriber.building(cfg)
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model = _build_model(cfg, plan, datamodule, trust)
@@ -53,7 +55,7 @@ def build(
         ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
     trainer.callbacks += [FirstValidation(), SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})]  # pyright: ignore[reportAttributeAccessIssue]
-    for subscriber in Subscribers.compose(cfg):
+    for subscriber in subscribers:
         subscriber.built(cfg, model, trainer, checkpoint)
     if cfg.test:
         _check_test_data(model, datamodule)
@@ -121,7 +123,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
     objects = {
-        "strategy": strategy if plan.world_size > 1 or strategy.serves_one_process else "auto",
+        "strategy": strategy if plan.world_size > 1 or strategy.has_same_bits else "auto",
         "plugins": plugins,
         "callbacks": callbacks,
         "logger": _loggers(cfg, step) or False,

@@ -163,10 +163,8 @@ class DataModule(LightningDataModule):
             raise config_error(order_key(other[0]), now.get(other[0], 0), accepted)
         strategy = self.trainer and self.trainer.strategy
         if now["world_size"] != state_dict["world_size"] and not getattr(strategy, "has_same_bits", False):
-            log.info(
-                f"continuing on {now['world_size']} process(es) what {state_dict['world_size']} began: the same global batches, "
-                "but sums in another order, so that the weights will not be bit-equal"
-            )
+            begun = f"continuing on {now['world_size']} process(es) what {state_dict['world_size']} began"
+            log.info(f"{begun}: the same global batches, but sums in another order, so that the weights will not be bit-equal")
         self.start = (state_dict["epoch"], consumed)
 
     def order_facts(self) -> dict[str, int]:

@@ -21,8 +21,7 @@ class PlannedWorldSize(ParallelStrategy):
     """Stands before one of Lightning's strategies: refuses a process group of another size than planned."""
 
     planned_world_size: int
-    serves_one_process = False  # else Lightning's own for one process takes its place
-    has_same_bits = False  # on any number of processes
+    has_same_bits = False  # on any number of processes; else Lightning's own takes its place on one
 
     def setup_environment(self) -> None:
         store = _store_on_loopback()

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from ranks import in_ranks
 from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
+from lockstep.extras.exact.metrics import WorkerMetrics
 
 pytestmark = [pytest.mark.slow, requires("synthetic")]
 WORKERS = 4
@@ -42,7 +45,7 @@ OF_EXTRAS: dict[str, tuple[str, ...]] = {
     "vit": ("model=vit", *SMALL_NET, "model.net.heads=2", "model.net.patch=4", *TINY, "datamodule.batch_size=10", RAGGED),
     "gpt": ("model=gpt_nano", *SMALL_NET, "datamodule=text", "datamodule.context=8", "model/optimizer=muon"),
 }
-OF_EXTRAS["vit"] += ("datamodule.num_workers=1", "datamodule.augment={crop: 8, padding: 1}")
+OF_EXTRAS["vit"] += ("datamodule.length=81", "datamodule.num_workers=1", "datamodule.augment={crop: 8, padding: 1}")
 OF_EXTRAS["gpt"] += (
     f"datamodule.paths=[{Path(json.__file__).parent}]",
     "datamodule.batch_size=1",
@@ -50,8 +53,10 @@ OF_EXTRAS["gpt"] += (
     "trainer.precision=bf16-mixed",
 )
 NEEDS = {"vit": ("vit",), "gpt": ("language", "muon")}
+WITH_NOISE_SCALE = ("mlp",) if is_there("noise_scale") else ()
+for case in WITH_NOISE_SCALE:
+    CASES[case] += ("callbacks=[ema,noise_scale]", "callbacks.noise_scale.every_n_steps=1")
 CASES |= {name: case for name, case in OF_EXTRAS.items() if all(map(is_there, NEEDS[name]))}
-ON_FOUR = ("mlp", "cnn")  # the others on one process and on two
 ALONE = {"loop": ("model=mlp", "model/optimizer=sgd", "datamodule.batch_size=96")}
 ALONE["tiny"] = ("model=resnet18", *TINY, "datamodule.batch_size=1")
 # What says where a run was, and on how many processes.
@@ -68,7 +73,8 @@ def train(folder: Path, name: str, world_size: int, extra: list[Callback], ckpt_
     datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
     trainer.callbacks[0:0] = extra
     trainer.fit(model, datamodule, ckpt_path=ckpt_path)
-    return without_place(last(folder))
+    facts = next(callback for callback in trainer.callbacks if isinstance(callback, WorkerMetrics)).facts()  # pyright: ignore[reportAttributeAccessIssue]
+    return without_place(last(folder)) | {"facts": facts}
 
 
 def without_place(content: Any) -> Any:
@@ -77,43 +83,51 @@ def without_place(content: Any) -> Any:
     return [without_place(value) for value in content] if isinstance(content, list | tuple) else content
 
 
-def train_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+def train_it(rank: int, world_size: int, name: str, folder: Path) -> dict[str, Any]:
+    """Returns the last checkpoint."""
     become_rank(rank, world_size)
-    kept = folder / "kept"
-    kept.mkdir(exist_ok=True)
-    names = ON_FOUR if world_size == 4 else CASES
-    extra: dict[str, list[Callback]] = {"mlp": [KeepAll(kept)]} if world_size == 2 else {}
-    return {name: train(folder / f"{world_size}/{name}", name, world_size, extra.get(name, [])) for name in names}
+    return train(folder / f"run{world_size}", name, world_size, [])
+
+
+def train_and_keep(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    become_rank(rank, world_size)
+    return train(folder / "whole", "mlp", world_size, [KeepAll(folder)])
 
 
 def continue_it(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    """From within the second epoch of two processes' run."""
+    """From within the second epoch of two processes' run. Returns what is logged of that, too."""
     become_rank(rank, world_size)
-    return train(folder / f"{world_size}/resumed", "mlp", world_size, [], ckpt_path=folder / "kept" / "6.ckpt")
+    logger, lines = logging.getLogger("lockstep.extras.exact.metrics"), Lines()
+    logger.addHandler(lines)
+    logger.setLevel(logging.INFO)
+    ended = train(folder / f"resumed{world_size}", "mlp", world_size, [], ckpt_path=folder / "6.ckpt")
+    return {"ended": ended, "lines": lines.said}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("exact")
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
 
 
-@pytest.fixture(scope="module")
-def trained(folder: Path) -> dict[int, dict[str, Any]]:
-    """The last checkpoints of rank zero, by the number of processes."""
-    return {size: in_ranks(size, partial(train_all, folder=folder), _group(folder, f"group{size}"))[0] for size in (1, 2, 4)}
-
-
-def _group(folder: Path, name: str) -> Path:
-    (folder / name).mkdir()
-    return folder / name
+def on_each(sizes: Sequence[int], function: Callable[..., Any], folder: Path) -> dict[int, Any]:
+    """What rank zero returns, by the number of processes."""
+    results = {}
+    for size in sizes:
+        (group := folder / f"group{size}").mkdir()
+        results[size] = in_ranks(size, function, group)[0]
+    return results
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_checkpoints_are_the_same_to_the_bit(name: str, trained: dict[int, dict[str, Any]]) -> None:
-    one = trained[1][name]
-    assert one["global_step"] > 2
-    result = {size: differences(one, checkpoints[name]) for size, checkpoints in trained.items() if name in checkpoints}
-    assert result == {size: [] for size in ((1, 2, 4) if name in ON_FOUR else (1, 2))}
+def test_checkpoints_are_the_same_to_the_bit(name: str, tmp_path: Path) -> None:
+    ends = on_each((1, 2, 4), partial(train_it, name=name, folder=tmp_path), tmp_path)
+    assert ends[1]["global_step"] > 2
+    assert {size: differences(ends[1], ended) for size, ended in ends.items()} == {1: [], 2: [], 4: []}
+    assert name not in WITH_NOISE_SCALE or ends[1]["callbacks"]["NoiseScale"]["estimates"] > 2
 
 
 def refusal(rank: int, world_size: int, folder: Path) -> str:
@@ -128,10 +142,12 @@ def test_a_worker_of_one_value_per_channel_is_told_in_one_line(tmp_path: Path) -
     assert line.startswith("trainer.exact=4: 1 of 4 samples are a virtual worker's, too few for BatchNorm; accepted is")
 
 
-def test_a_run_goes_on_with_another_number_of_processes_to_the_bit(trained: dict[int, dict[str, Any]], folder: Path) -> None:
-    for size in (1, 4):
-        resumed = in_ranks(size, partial(continue_it, folder=folder), _group(folder, f"again{size}"))[0]
-        assert differences(trained[2]["mlp"], resumed) == []
+def test_a_run_goes_on_with_another_number_of_processes_to_the_bit_and_says_so(tmp_path: Path) -> None:
+    whole = on_each([2], partial(train_and_keep, folder=tmp_path), tmp_path)[2]
+    for size, resumed in on_each([1, 4], partial(continue_it, folder=tmp_path), tmp_path).items():
+        assert differences(whole, resumed["ended"]) == []
+        line = f"continuing on {size} process(es) what 2 began: the same virtual workers, to the bit"
+        assert [said for said in resumed["lines"] if "continuing" in said] == [line]
 
 
 def record(rank: int, world_size: int, folder: Path) -> dict[str, Any]:

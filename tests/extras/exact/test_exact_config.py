@@ -28,6 +28,16 @@ Compose = Callable[..., DictConfig]
         (("trainer.exact=4", "datamodule.global_batch_size=30"), "datamodule.global_batch_size=30: accepted is a multiple of"),
         (("trainer.exact=4", "datamodule.batch_size=auto"), "datamodule.batch_size=auto: "),
         (("trainer.exact=4", "datamodule=none", "lr_scaling=linear"), "lr_scaling=linear: "),
+        (("trainer.exact=4", "trainer/strategy=tensor_parallel"), "trainer.strategy._target_="),
+        (
+            ("trainer.exact=4", "trainer.deterministic=warn"),
+            "trainer.deterministic=warn: trainer.exact=4 is given; accepted with it",
+        ),
+        (
+            ("trainer.exact=4", "trainer.benchmark=true"),
+            "trainer.benchmark=True: trainer.exact=4 is given; accepted with it is null",
+        ),
+        (("trainer.exact=4", "model.compile_mode=max-autotune"), "model.compile_mode=max-autotune: "),
         (("trainer.exact=4", "guards.randomness=null"), "guards.randomness=null: "),
     ],
 )

@@ -17,18 +17,19 @@ sides = pytest.importorskip("lockstep.extras.parity.sides")
 SOME = [
     "WeightedValidation",
     "ReplacedBuffer",
-    "OwnGenerator",
+    "GlobalGenerator",
     "RankInBackward",
     "NoiseInOptimizer",
     "WorldSizeInRate",
     "CentreAfterBatch",
     "Alternates",
 ]
+REFUSED = ["OwnGenerator", "OwnNumpyGenerator", "RankGenerator"]
 
 
 def train_some(rank: int, world_size: int, folder: Path) -> dict[str, str]:
     become_rank(rank, world_size)
-    return models.train(SOME, world_size, folder)
+    return models.train([*SOME, *REFUSED], world_size, folder)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     for size in (1, 2):
         folder = tmp_path_factory.mktemp(f"group{size}")
         each += in_ranks(size, partial(train_some, folder=folder), folder)
-    return {name: {one[name] for one in each} for name in SOME}
+    return {name: {one[name] for one in each} for name in [*SOME, *REFUSED]}
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,12 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_the_verdict_is_the_truth_and_names_the_place(name: str, truth: dict[str, set[str]], processes: Any) -> None:
     equal, place = models.verdict(name, processes)
     assert models.is_right(name, len(truth[name]) == 1, equal, place), (truth[name], place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_generator_that_a_model_holds_is_refused_by_name_in_all_processes(name: str, truth: dict[str, set[str]]) -> None:
+    assert models.is_refused(name, truth[name]), truth[name]
 
 
 def test_there_are_fifty_of_which_half_do_not_keep_their_bits() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from ranks import in_ranks
 
-from lockstep.extras.exact.tree import sum_of_rows, sum_over_processes
+from lockstep.extras.exact.tree import sum_over_processes
 
 LENGTHS = (0, 1, 3, 64, 1001)
 
@@ -14,6 +14,12 @@ LENGTHS = (0, 1, 3, 64, 1001)
 def drawn(rank: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(rank)
     return [torch.randn(length, generator=generator) for length in LENGTHS] + [torch.arange(5) + rank]
+
+
+def sum_of_rows(rows: torch.Tensor) -> torch.Tensor:
+    """Rows v and v + V/2 are added first, then those sums of v and v + V/4."""
+    half = len(rows) // 2
+    return sum_of_rows(rows[:half] + rows[half:]) if half else rows[0]
 
 
 def sums(rank: int, _: int) -> list[torch.Tensor]:

@@ -6,7 +6,6 @@ after those of a step. Strategies that divide a batch among virtual workers anno
 """
 
 import hashlib
-import random
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from lightning import LightningModule, Trainer
 from torch import Tensor, nn
 
 from lockstep.datamodules.batches import leaves
+from lockstep.extras.exact.generators import GENERATORS, state_of
 from lockstep.extras.parity.differences import all_ranks
 from lockstep.extras.parity.recorder import Recorder, state
 from lockstep.extras.plain_lightning.processes import generator_states
@@ -26,7 +26,6 @@ from lockstep.extras.plain_lightning.processes import generator_states
 Span = dict[str, Any]  # plain containers: step, stage, batch, worker, state (name to hash) and events [kind, name, hash]
 _FRAMEWORKS = (vars(LightningModule()).keys() | vars(torch.optim.SGD([torch.zeros(1)])).keys()) - {"training"}
 _DEEPEST = 8  # of objects within objects, which may be a circle
-_GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, random.Random)
 _LIBRARIES = ("torch", "lightning", "torchmetrics", "lockstep")
 
 
@@ -129,7 +128,7 @@ def _attributes(one: object) -> list[tuple[str, Any]]:
 
 
 def _is_state(name: str, value: Any) -> bool:
-    kinds = (Tensor, Number, str, bytes, list, tuple, Mapping, set, deque, numpy.ndarray, *_GENERATORS)
+    kinds = (Tensor, Number, str, bytes, list, tuple, Mapping, set, deque, numpy.ndarray, *GENERATORS)
     return not name.startswith("__") and (isinstance(value, kinds) or _is_an_object(value))
 
 
@@ -164,12 +163,8 @@ def _feed(digest: Any, value: Any, depth: int = 0) -> None:
         digest.update(dense.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     elif isinstance(value, numpy.ndarray | bytes):
         digest.update(bytes(value))
-    elif isinstance(value, torch.Generator):
-        _feed(digest, value.get_state())
-    elif isinstance(value, numpy.random.Generator):
-        digest.update(repr(value.bit_generator.state).encode())
-    elif isinstance(value, numpy.random.RandomState | random.Random):
-        digest.update(repr(value.get_state() if isinstance(value, numpy.random.RandomState) else value.getstate()).encode())
+    elif isinstance(value, GENERATORS):
+        digest.update(state_of(value))
     elif isinstance(value, Mapping | list | tuple | set | deque):
         digest.update(f"{type(value).__name__} {len(value)} ".encode())
         for part in value.items() if isinstance(value, Mapping) else value:

@@ -5,6 +5,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from lockstep.config.targets import buildable
 from lockstep.runs.events import RunEvents
 
+STRATEGY = "lockstep.extras.exact.strategy.Exact"
+
 
 @buildable
 class VirtualWorkers(RunEvents):
@@ -26,5 +28,12 @@ class VirtualWorkers(RunEvents):
             if workers is not None:
                 from lockstep.extras.exact.settings import settings
 
-                for key, value in settings(config, workers, self.threads).items():
+                for key, value in settings(config, workers).items():
                     OmegaConf.update(config, key, value, merge=False)
+
+    def building(self, cfg: DictConfig) -> None:
+        """Another number of threads would draw other weights, too, where these are drawn by sums, as orthogonal ones are."""
+        if OmegaConf.select(cfg, "trainer.strategy._target_") == STRATEGY:
+            import torch
+
+            torch.set_num_threads(self.threads)

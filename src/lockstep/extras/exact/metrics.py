@@ -1,5 +1,6 @@
 """The states of torchmetrics, worker by worker."""
 
+import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +13,15 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
 
+from lockstep.datamodules.batches import leaves
 from lockstep.errors import config_error
+from lockstep.extras.exact.hardware import kinds
 from lockstep.models.task import Task
 
 log = logging.getLogger(__name__)
 
 States = dict[str, Any]  # a metric's, by name: tensors, or lists of them
+_OTHER_HARDWARE = "trainer.exact={}: {} compute on different hardware, which may give other bits: {}"
 _COUNT = "_update_count"  # of a metric; its public `update_count` can't be set
 
 
@@ -31,9 +35,16 @@ class WorkerMetrics(Callback):
         self._metrics: dict[str, Metric] = {}
         self._own: list[dict[str, States]] = []  # of each of this process's workers: the metrics that it has updated
         self._is_merged = False
+        self._hash: str | None = None
 
-    def facts(self) -> dict[str, int]:
-        return {"exact": self.workers}
+    def facts(self) -> dict[str, Any]:
+        return {"exact": self.workers, "exact_hash": self._hash}
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Hashes weights, buffers and the states of optimizers: two runs that end with the same bits record the same."""
+        if trainer.is_global_zero:
+            states = {"model": pl_module.state_dict()} | {str(n): one.state_dict() for n, one in enumerate(trainer.optimizers)}
+            self._hash = _hash_of(states)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         each = self.workers // trainer.world_size
@@ -41,8 +52,11 @@ class WorkerMetrics(Callback):
             f"{self.workers} virtual workers, {each} in each process: the same bits on any number of processes that divides them"
         )
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         self._own = [{} for _ in range(self.workers // trainer.world_size)]
+        self._hardware = kinds(trainer.strategy.root_device)
+        if len(self._hardware) > 1:
+            log.warning(_OTHER_HARDWARE.format(self.workers, "processes", " / ".join(self._hardware)))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._find(pl_module)
@@ -109,7 +123,7 @@ class WorkerMetrics(Callback):
         return [ranks[worker % len(ranks)][worker // len(ranks)] for worker in range(self.workers)]
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["exact"] = {"workers": self.workers}
+        checkpoint["exact"] = {"workers": self.workers, "world_size": trainer.world_size, "hardware": self._hardware}
         if trainer.state.fn == "fit" and isinstance(pl_module, Task):
             means = pl_module.train_means
             rows = [states.get("train_means") or _defaults(means) for states in self._everyone()]
@@ -128,11 +142,28 @@ class WorkerMetrics(Callback):
         if not is_same and getattr(trainer.datamodule, "find_place", None) is None:
             before = "null" if saved["workers"] is None else saved["workers"]
             raise config_error("trainer.exact", self.workers, f"the checkpoint is of {before}; accepted is the same, or fork=")
+        self._say_where(saved, trainer.world_size)
         if is_same and "sums" in saved and int(saved["count"].sum()):
             own = range(trainer.global_rank, self.workers, trainer.world_size)
             for states, worker in zip(self._own, own, strict=True):
                 states["train_means"] = {name: saved[name][worker].clone() for name in ("sums", "count")} | {_COUNT: 1}
             setattr(pl_module.train_means, _COUNT, 1)
+
+    def _say_where(self, saved: dict[str, Any], world_size: int) -> None:
+        """Says what is another now than when the checkpoint was written."""
+        if world_size != (before := saved.get("world_size", world_size)):
+            log.info(f"continuing on {world_size} process(es) what {before} began: the same virtual workers, to the bit")
+        if self._hardware != (before := saved.get("hardware", self._hardware)):
+            hardware = " / ".join(dict.fromkeys([*before, *self._hardware]))
+            log.warning(_OTHER_HARDWARE.format(self.workers, "this run and its checkpoint", hardware))
+
+
+def _hash_of(states: Any) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in leaves(states, ""):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def _never() -> bool:

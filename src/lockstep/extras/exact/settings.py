@@ -1,24 +1,24 @@
 """What a run's config becomes with trainer.exact=V, and what does not go together with it."""
 
+import json
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import config_error
+from lockstep.extras.exact.events import STRATEGY
 
-_PACKAGE = __name__.rpartition(".")[0]
 
-
-def settings(config: DictConfig, workers: Any, threads: int) -> dict[str, Any]:
+def settings(config: DictConfig, workers: Any) -> dict[str, Any]:
     """Returns values by key. Raises ConfigError for what does not go together with so many workers."""
     _check(config, workers)
     kept = {name: config.trainer.strategy[name] for name in ("timeout", "process_group_backend")}
-    strategy: dict[str, Any] = {"_target_": f"{_PACKAGE}.strategy.Exact", "workers": workers, "threads": threads}
+    strategy: dict[str, Any] = {"_target_": STRATEGY, "workers": workers}
     return {
         "trainer.strategy": strategy | kept,
         "trainer.sync_batchnorm": False,  # each worker has its own statistics
-        "trainer.deterministic": config.trainer.get("deterministic") or True,
-        "guards.exact": {"_target_": f"{_PACKAGE}.metrics.WorkerMetrics", "workers": workers},
+        "trainer.deterministic": True,
+        "guards.exact": {"_target_": "lockstep.extras.exact.metrics.WorkerMetrics", "workers": workers},
         "guards.equivalence": None,  # it looks for what keeps DDP from giving the result of one process
         **({} if _has_plain_data(config) else {"datamodule.global_batch_size": _global_batch_size(config, workers)}),
         **({"parity.tolerance": 0, "parity.precision": "run"} if _takes_default_tolerance(config) else {}),
@@ -47,15 +47,17 @@ def _check(config: DictConfig, workers: Any) -> None:
         why = f"trainer.exact={workers} is not divided by {devices * nodes} process(es)"
         raise config_error("trainer.devices", devices, f"{why}; accepted is a divisor of {workers}")
     accepted = {
-        "trainer.strategy.communication": None,
-        "trainer.strategy._target_": "lockstep.trainer.strategies.DDP",
-        "trainer.accumulate_grad_batches": 1,  # the virtual workers of a process are what it accumulates
+        "trainer.strategy.communication": (None,),
+        "trainer.strategy._target_": ("lockstep.trainer.strategies.DDP",),
+        "trainer.accumulate_grad_batches": (1,),  # the virtual workers of a process are what it accumulates
+        "trainer.deterministic": (True, False, None),  # "warn" goes on with kernels that do not repeat their sums
+        "trainer.benchmark": (None, False),  # true chooses kernels by the time that they take
+        "model.compile_mode": ("default", "reduce-overhead", None),  # max-autotune does, too
     }
-    for key, only in accepted.items():
-        if (value := OmegaConf.select(config, key)) != only:
-            raise config_error(
-                key, value, f"trainer.exact={workers} is given; accepted with it is {'null' if only is None else only}"
-            )
+    for key, values in accepted.items():
+        if (value := OmegaConf.select(config, key)) not in values:
+            only = json.dumps(values[0]).strip('"')
+            raise config_error(key, value, f"trainer.exact={workers} is given; accepted with it is {only}")
     if OmegaConf.select(config, "guards.randomness") is None:
         raise config_error("guards.randomness", "null", "counts what trainer.exact draws by worker; accepted is the guard")
     if _has_plain_data(config):

@@ -25,6 +25,8 @@ from lockstep.callbacks import CounterBasedRandomness
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import Batch, samples_in
 from lockstep.errors import config_error
+from lockstep.extras.exact.compilation import compiled_by_shape
+from lockstep.extras.exact.generators import OwnGenerators
 from lockstep.extras.exact.loaders import Share, in_order, shares_of_workers
 from lockstep.extras.exact.metrics import WorkerMetrics
 from lockstep.extras.exact.overlap import Exchange, Overlap
@@ -40,21 +42,22 @@ _TRANSFER, _EVALUATION = 1 << 40, 1 << 41  # streams of random numbers, apart fr
 
 class Exact(PlannedWorldSize, DDPStrategy):
     """Trains and evaluates as `workers` virtual workers, without DistributedDataParallel around the model. Of callbacks it calls
-    `on_worker_start(worker, share)` and `on_worker_output(output)` around each worker's step, where they have these.
+    `on_worker_start(worker, batch)` and `on_worker_output(output)` around each worker's step, where they have these, and in
+    training `on_worker_end(trainer, model, batch)` after its backward pass.
 
     Args:
         workers: a power of two, which the number of processes divides.
-        threads: of each process. On a CPU another number of threads makes sums in another order.
 
     Attributes:
         shares: what each of this process's workers has of the batch, where the loaders have divided it.
     """
 
-    serves_one_process = has_same_bits = True
+    has_same_bits = True
 
-    def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, workers: int, threads: int) -> None:
+    def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, workers: int) -> None:
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend)
-        self.planned_world_size, self.workers, self.threads = world_size, workers, threads
+        self.planned_world_size, self.workers = world_size, workers
+        self._threads = torch.get_num_threads()  # as they are pinned before anything is built
         self.shares: list[Share] | None = None
         self.evaluated = 0  # batches, since the evaluation has begun
         self._worker: int | None = None  # for which random numbers are drawn
@@ -78,7 +81,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     def setup_environment(self) -> None:
         super().setup_environment()
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(self._threads)  # Lightning has set as many as each process has cores
 
     def setup(self, trainer: Trainer) -> None:
         """Raises ConfigError for a model or data that can't be divided among virtual workers."""
@@ -88,7 +91,14 @@ class Exact(PlannedWorldSize, DDPStrategy):
         self._randomness = next(one for one in callbacks if isinstance(one, CounterBasedRandomness))
         self._metrics = next(one for one in callbacks if isinstance(one, WorkerMetrics))
         super().setup(trainer)
+        self._generators = OwnGenerators(trainer.lightning_module)
         self._exchange = Exchange(self.root_device)
+        self._compilation = compiled_by_shape()
+
+    def teardown(self) -> None:
+        if hasattr(self, "_compilation"):
+            self._compilation.close()
+        super().teardown()
 
     def _objections(self, trainer: Any, callbacks: list[Any]) -> Iterator[str]:
         model: Any = self.lightning_module
@@ -139,7 +149,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
             step.begin()
             share, loss = self._share(batch, index), None
             if share.samples:
-                with self._as_worker(index, share), self._numbered(index):
+                with self._as_worker(index, share), self._numbered(self._number(index)):
                     self._randomness.on_train_batch_start(model.trainer, model, share.batch, model.trainer.fit_loop.batch_idx)
                     self._call("on_worker_start", self._worker, share.batch)
                     output, loss = self._train(share, rest)
@@ -175,6 +185,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
             loss = loss * (share.samples * share.batch.loss_weight)
         scaler: Any = getattr(self.precision_plugin, "scaler", None)
         self.precision_plugin.backward(loss if scaler is None else scaler.scale(loss), model, None)
+        self._call("on_worker_end", model.trainer, model, share.batch)
         return output, loss
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -256,8 +267,9 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     @contextmanager
     def _as_worker(self, index: int, share: Share) -> Iterator[None]:
-        """Within, what is logged counts as of the worker's samples in an epoch's mean, and metrics are its own."""
-        self._is_within_step = True
+        """Within, what is logged counts as of the worker's samples in an epoch's mean, and metrics are its own. Raises
+        ConfigError for what can't be a worker's."""
+        self._is_within_step, before = True, self._generators.states()
         try:
             with self._metrics.worker(index):
                 log_batch_as(self._trainer, share.samples)
@@ -269,13 +281,20 @@ class Exact(PlannedWorldSize, DDPStrategy):
             raise config_error("trainer.exact", self.workers, f"{why}; accepted is a larger batch, drop_last, or null") from error
         finally:
             self._is_within_step = False
+        self._check_generators(before)
         if hasattr(logs := self._trainer._logger_connector, "take"):
             logs.take()
             log_batch_as(self._trainer, share.whole)
 
+    def _check_generators(self, before: dict[str, bytes]) -> None:
+        if drawn := [name for name, state in self._generators.states().items() if state != before[name]]:
+            why = f"{type(self.lightning_module).__name__} draws from {drawn[0]}, which is not counted by virtual worker"
+            accepted = "accepted are the generators of torch, numpy and Python themselves, or null"
+            raise config_error("trainer.exact", self.workers, f"{why}; {accepted}")
+
     @contextmanager
-    def _numbered(self, index: int) -> Iterator[None]:
-        self._worker = self._number(index)
+    def _numbered(self, worker: int) -> Iterator[None]:
+        self._worker = worker
         try:
             yield
         finally:
@@ -283,10 +302,10 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     def _count_draws(self, worker: int, stream: int = 0) -> None:
         """Seeds the generators for this worker's part of the batch."""
-        trainer, self._worker = self._trainer, worker
+        trainer = self._trainer
         batch = trainer.fit_loop.batch_idx if trainer.training else self.evaluated
-        self._randomness.count(trainer, batch + stream, self.root_device.type == "cuda")
-        self._worker = None
+        with self._numbered(worker):
+            self._randomness.count(trainer, batch + stream, self.root_device.type == "cuda")
 
     def _call(self, hook: str, *arguments: Any) -> None:
         """Calls a hook that Lightning does not know, on the callbacks that have it."""

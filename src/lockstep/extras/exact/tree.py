@@ -62,13 +62,5 @@ def _exchanged(sent: Vectors, received: Vectors, partner: int) -> Vectors:
     return received
 
 
-def sum_of_rows(rows: Tensor) -> Tensor:
-    """Returns the sum of the workers' rows, (workers, ...) to (...)."""
-    while len(rows) > 1:
-        half = len(rows) // 2
-        rows = rows[:half] + rows[half:]
-    return rows[0]
-
-
 def add(a: Vectors, b: Vectors) -> Vectors:
     return [x.add_(y) for x, y in zip(a, b, strict=True)]
