@@ -116,6 +116,18 @@ def test_damaged_files_hide_no_other_run(logs: Path) -> None:
     assert names(sort_runs(find_runs(logs), "val/acc")) == ["a/sweep/1", "a/0", "b/2"]
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "true", '"text"', "[1]"])
+def test_a_metric_that_is_no_number_is_none(value: str, logs: Path) -> None:
+    run = make_run(logs, "c/3", 0.7)
+    (run / "metrics.json").write_text(f'{{"optimized_metric": "val/acc", "metrics": {{"val/acc": {value}}}}}')
+    runs = find_runs(logs)
+    assert names(sort_runs(runs, "metric")) == ["a/sweep/1", "a/0", "b/2", "c/3"]
+    assert best_run(runs).name == "a/sweep/1"
+    assert runs[3].value("val/acc") is None
+    (run / "metrics.json").write_text('{"optimized_metric": ["val/acc"], "metrics": 1}')
+    assert RunRecord(run, "c/3").value("metric") is None
+
+
 def test_what_two_runs_have_not_in_common(logs: Path) -> None:
     compared = differences(*(RunRecord(logs / name, name) for name in ("a/0", "a/sweep/1")))
     assert compared == {

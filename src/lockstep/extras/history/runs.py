@@ -1,5 +1,6 @@
 """What the directory of a run says, read as far as it is asked for: a folder may hold thousands of runs."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -56,13 +57,16 @@ class RunRecord:
         return _read_text(self.path / ".hydra" / "config.yaml")
 
     @property
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, float | None]:
+        """Those that are numbers; a run writes null for one that is not finite."""
         metrics = self.result.get("metrics")
-        return metrics if isinstance(metrics, dict) else {}
+        values = metrics.items() if isinstance(metrics, dict) else ()
+        return {name: value for name, value in values if value is None or _is_number(value)}
 
     @property
     def optimized_metric(self) -> str | None:
-        return self.result.get("optimized_metric")
+        name = self.result.get("optimized_metric")
+        return name if isinstance(name, str) else None
 
     @property
     def is_better_if_larger(self) -> bool:
@@ -154,6 +158,10 @@ def select(config: Mapping[str, Any], key: str) -> Any:
             return None
         value = value[part]
     return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_equal(value: Any, text: str) -> bool:
