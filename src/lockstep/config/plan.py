@@ -15,6 +15,7 @@ from lockstep.imports import CUDA_DRIVERS
 
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}  # what torch has where the config says nothing
 AUTO = "auto"  # trainer.devices and num_nodes: what there is
+_SAME_SAMPLES = ("tensor_parallel_size", "stages")  # by a strategy: processes that have the same samples
 
 
 def rate_key(model: Mapping[str, Any]) -> str | None:
@@ -154,12 +155,13 @@ def _devices(
 
 def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
     """Returns 1 for one process, on which nothing is divided."""
-    size = OmegaConf.select(cfg, "trainer.strategy.tensor_parallel_size") or 1
+    sizes = [(key, OmegaConf.select(cfg, f"trainer.strategy.{key}")) for key in _SAME_SAMPLES]
+    key, size = next((pair for pair in sizes if pair[1]), ("", 1))
     if world_size == 1:
         return 1
     if world_size % size:
         accepted = f"does not divide the {world_size} processes; accepted is a divisor of their number"
-        raise config_error("trainer.strategy.tensor_parallel_size", size, accepted)
+        raise config_error(f"trainer.strategy.{key}", size, accepted)
     return size
 
 

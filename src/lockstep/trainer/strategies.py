@@ -22,6 +22,7 @@ class PlannedWorldSize(ParallelStrategy):
 
     planned_world_size: int
     has_same_bits = False  # on any number of processes; else Lightning's own takes its place on one
+    has_parts = False  # of weights and gradients in each process, as tensors that do not say so
 
     def setup_environment(self) -> None:
         store = _store_on_loopback()

@@ -21,7 +21,10 @@ def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...])
     trainer.fit(model, datamodule)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=requires("sharding"))])
+SHARDING = [pytest.param(strategy, marks=requires("sharding")) for strategy in ("fsdp", "pipeline")]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", *SHARDING])
 def test_a_language_model_goes_on_bit_for_bit_after_a_kill(strategy: str, tmp_path: Path) -> None:
     """Muon has the state, and the last window of an epoch few targets."""
     fixed = (

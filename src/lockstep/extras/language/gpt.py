@@ -24,6 +24,8 @@ class GPT(nn.Module):
         separator: a token's number, -1 the last one; null: a row is one document. It is to be the data's.
     """
 
+    stage_ends = (("embed_tokens",), ("norm", "embed_tokens"))  # beside its layers, what the first and the last stage have
+
     def __init__(
         self,
         input_shape: Sequence[int],
@@ -83,6 +85,11 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, cache: "Cache | None" = None) -> Tensor:
         """Logits (n, length, num_outputs) of the tokens that follow each of `tokens`, numbers (n, length); with a cache, of the
         next ones of those it has been given."""
+        return self.stage(tokens, None, range(len(self.layers)), cache)
+
+    def stage(self, tokens: Tensor, x: Tensor | None, layers: range, cache: "Cache | None" = None) -> Tensor:
+        """Computes some of the layers, one after the other, from what the layers before them have computed of `tokens`, None for
+        the first; and the logits, if the last is among them."""
         cache = Cache(None) if cache is None else cache
         positions, documents, attended_positions, attended_documents = cache.extend(
             self._documents(tokens, cache), tokens.shape[1]
@@ -94,10 +101,11 @@ class GPT(nn.Module):
             mask = (distance >= 0) & (distance < self.context) & (documents[:, :, None] == attended_documents[:, None])
             mask = mask[:, None]
         rotation = _rotation(positions, self.head_width, self.rope_base)
-        x = self.embed_tokens(tokens)
-        for number, layer in enumerate(self.layers):
-            x = layer(x, mask, rotation, partial(cache.remember, number))
-        return functional.linear(self.norm(x), self.embed_tokens.weight)
+        hidden: Tensor = self.embed_tokens(tokens) if x is None else x
+        for number in layers:
+            hidden = self.layers[number](hidden, mask, rotation, partial(cache.remember, number))
+        is_last = layers.stop == len(self.layers)
+        return functional.linear(self.norm(hidden), self.embed_tokens.weight) if is_last else hidden
 
     def _documents(self, tokens: Tensor, cache: "Cache") -> Tensor:
         """Which document of its row each token belongs to, (n, length)."""

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import PATTERN, YES_NO, integer
+from lockstep.config.rules import PATTERN, YES_NO, integer, one_of
 from lockstep.errors import config_error
 from lockstep.trainer.checks import GRADIENT_SCALER
 
@@ -16,6 +16,8 @@ RULES = {
         "plan.rowwise": PATTERN,
         "sharded_checkpoints": YES_NO,
     },
+    "PipelineTrainer": {"stages": integer(1)},
+    "Pipeline": {"stages": integer(1), "microbatches": integer(1), "schedule": one_of("1f1b", "gpipe")},
 }
 
 
@@ -28,4 +30,11 @@ def _check(cfg: DictConfig, key: str, plan: Plan) -> None:
         raise config_error("trainer.precision", precision, why)
 
 
-CHECKS = {"ModelParallel": _check}
+def _check_pipeline(cfg: DictConfig, key: str, plan: Plan) -> None:
+    _check(cfg, key, plan)
+    if plan.world_size > 1 and cfg.model.get("compile"):
+        why = "compiles the net's forward pass, of which each stage computes a part in another way; accepted is false"
+        raise config_error("model.compile", "true", why)
+
+
+CHECKS = {"ModelParallel": _check, "Pipeline": _check_pipeline}

@@ -24,6 +24,8 @@ class ViT(nn.Module):
         registers: further tokens, of no patch, for what is of the whole image (Darcet et al. 2024, arXiv:2309.16588).
     """
 
+    stage_ends = (("patches", "positions", "registers"), ("head",))  # beside its layers, what the first and the last stage have
+
     def __init__(
         self,
         input_shape: Sequence[int],
@@ -53,10 +55,22 @@ class ViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, channels, height, width) to (n, num_outputs)."""
-        tokens = self.patches(x).flatten(2).transpose(1, 2) + self.positions
+        return self._outputs(self.layers(self._tokens(x)))
+
+    def stage(self, images: Tensor, x: Tensor | None, layers: range) -> Tensor:
+        """Computes some of the layers, one after the other, from what the layers before them have computed of `images`, None for
+        the first; and the outputs, if the last is among them."""
+        tokens: Tensor = self.layers[layers.start : layers.stop](self._tokens(images) if x is None else x)
+        return self._outputs(tokens) if layers.stop == len(self.layers) else tokens
+
+    def _tokens(self, images: Tensor) -> Tensor:
+        tokens = self.patches(images).flatten(2).transpose(1, 2) + self.positions
         if self.registers is not None:
-            tokens = torch.cat((self.registers.expand(len(x), -1, -1), tokens), dim=1)
-        return self.head(self.layers(tokens)[:, -len(self.positions) :].mean(dim=1))
+            tokens = torch.cat((self.registers.expand(len(images), -1, -1), tokens), dim=1)
+        return tokens
+
+    def _outputs(self, tokens: Tensor) -> Tensor:
+        return self.head(tokens[:, -len(self.positions) :].mean(dim=1))
 
 
 @buildable

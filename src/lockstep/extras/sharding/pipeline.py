@@ -1,0 +1,274 @@
+"""Models larger than one device: a net's layers in stages, each on a process of its own (Huang et al. 2019, arXiv:1811.06965).
+
+A model keeps its form and its names on every process: what another stage has are parameters on torch's meta device, which an
+optimizer passes over, as they never have a gradient.
+"""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning import LightningModule, Trainer
+from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.optim import LBFGS, Optimizer
+
+from lockstep.errors import config_error
+from lockstep.extras.sharding.gathering import gather_parts
+from lockstep.extras.sharding.shards import local_square
+from lockstep.extras.sharding.stages import Stage, layers_of
+from lockstep.models.task import Task
+from lockstep.nets.dropout import Dropout
+from lockstep.trainer.batchnorm import is_batchnorm
+from lockstep.trainer.strategies import PlannedWorldSize
+
+BUCKET = 25 * 2**20  # bytes of gradients in one all-reduce, as DDP has by default
+
+
+class PipelineTrainer(Trainer):
+    """Lightning's Trainer. `stages` is its strategy's number of them, under a shorter key of the config."""
+
+    def __init__(self, *, stages: int, **trainer: Any) -> None:
+        if (other := getattr(trainer.get("strategy"), "stages", stages)) != stages:
+            raise config_error("trainer.strategy.stages", other, f"trainer.stages is {stages}; accepted is that alone")
+        super().__init__(**trainer)
+
+
+class Pipeline(PlannedWorldSize, ModelParallelStrategy):
+    """`stages` processes, next to each other in rank, take the same samples, each with some layers; further ones are replicas.
+
+    Lightning's mesh of (data_parallel, tensor_parallel) is that of replicas and stages. Models are built whole, on the CPU.
+    A checkpoint is one plain file, as any other's: rank zero has all weights and optimizer states, on the CPU, while it is saved.
+
+    Args:
+        schedule: "gpipe" runs all micro-batches forward, then all backward; "1f1b" begins the backward pass of each as soon as it
+            can, and keeps the activations of no more micro-batches than there are stages (Narayanan et al. 2019,
+            arXiv:1806.03377).
+        microbatches: into which each process's batch is divided; as many as there are samples, where these are fewer.
+    """
+
+    has_parts = True
+
+    def __init__(
+        self,
+        *,
+        world_size: int,
+        timeout: float,
+        process_group_backend: str | None,
+        stages: int,
+        schedule: str,
+        microbatches: int,
+    ) -> None:
+        super().__init__(
+            data_parallel_size=world_size // stages,
+            tensor_parallel_size=stages,
+            save_distributed_checkpoint=False,
+            process_group_backend=process_group_backend,
+            timeout=timedelta(seconds=timeout),
+        )
+        self.planned_world_size, self.stages, self.replicas = world_size, stages, world_size // stages
+        self.schedule, self.microbatches = schedule, microbatches
+        self._ends: Any = None  # the first and the last stage, where they share parameters
+        self._is_blocked = False
+
+    @property
+    def stage(self) -> int:
+        return self.device_mesh["tensor_parallel"].get_local_rank()
+
+    def setup(self, trainer: Trainer) -> None:
+        assert self.accelerator is not None
+        assert isinstance(self.lightning_module, LightningModule)
+        self.accelerator.setup(trainer)
+        self.precision_plugin.convert_module(self.lightning_module)
+        self.parallelize(self.lightning_module)
+        self.precision_plugin.clip_grad_by_norm = self._clip_by_norm
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        super().setup_optimizers(trainer)
+        if any(isinstance(optimizer, LBFGS) for optimizer in self.optimizers):
+            needs = "sees all weights as one vector, of which a stage has a part; accepted is an optimizer that does not"
+            raise config_error("model.optimizer._target_", "torch.optim.LBFGS", needs)
+
+    def parallelize(self, model: Any) -> None:
+        """Leaves this process its stage of the model, on its device. The trained one is computed by stages from here on; an
+        average of it is not computed."""
+        if any(parameter.is_meta for parameter in model.parameters()):
+            return
+        if is_trained := model is self.lightning_module:
+            check_model(model, self.stages)
+            _begin_as_rank_zero(model, self.root_device)
+        held = [_held(model.net, stage, self.stages) for stage in range(self.stages)]
+        if is_trained and self.stages > 1 and held[0] & held[-1]:
+            pairs = [[replica * self.stages, (replica + 1) * self.stages - 1] for replica in range(self.replicas)]
+            self._ends, _ = dist.new_subgroups_by_enumeration(pairs)
+        _keep(model, held[self.stage], self.root_device)
+        if is_trained:
+            group, context = self.device_mesh["tensor_parallel"].get_group(), self.precision_plugin.train_step_context
+            self._computed = Stage(model, group, self.root_device, context, self.schedule, self.microbatches)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Without the precision plugin's context, in which only forward passes belong: each enters it by itself."""
+        assert self.lightning_module is not None
+        return self.lightning_module.training_step(*args, **kwargs)
+
+    @contextmanager
+    def block_backward_sync(self) -> Generator[None, None, None]:
+        self._is_blocked = True
+        try:
+            yield
+        finally:
+            self._is_blocked = False
+
+    def post_backward(self, closure_loss: Tensor) -> None:
+        """Averages gradients over the replicas of a stage, then adds up those of parameters that the first and the last stage
+        share: in this order these stay equal bit for bit, as each is the same sum of two."""
+        if self._is_blocked:
+            return
+        trained = [parameter for parameter in self._own_parameters() if parameter.requires_grad]
+        if self.replicas > 1:
+            for parameter in trained:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            _average([parameter.grad for parameter in trained], self.device_mesh["data_parallel"].get_group())
+        for parameter in self._shared():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad, group=self._ends)
+
+    def _own_parameters(self) -> list[nn.Parameter]:
+        assert self.lightning_module is not None
+        return [parameter for parameter in self.lightning_module.parameters() if not parameter.is_meta]
+
+    def _shared(self) -> list[nn.Parameter]:
+        """What this stage, the first or the last, has as well as the other of these."""
+        if self.stages == 1 or self.stage not in (0, self.stages - 1):
+            return []
+        net: Any = self._computed.net
+        held = _held(net, 0, self.stages) & _held(net, self.stages - 1, self.stages)
+        return [parameter for parameter in net.parameters() if parameter in held and parameter.requires_grad]
+
+    def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
+        """Clips as torch.nn.utils.clip_grad_norm_ does, by the norm over all stages."""
+        gradients = [p.grad for p in self.precision_plugin.main_params(optimizer) if p.grad is not None]
+        counted_before = {*self._shared()} if self.stage else set()
+        squares = [local_square(p.grad) for p in self._own_parameters() if p.grad is not None and p not in counted_before]
+        total = torch.stack([*squares, torch.zeros((), dtype=torch.float64, device=self.root_device)]).sum() / self.replicas
+        dist.all_reduce(total)  # over all processes, so that all have the same
+        factor = (clip_val / (total.sqrt() + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor)
+
+    # Lightning's own save and load by torch.distributed.checkpoint, without CheckpointIO, and pass callbacks over.
+    restore_checkpoint_after_setup = ParallelStrategy.restore_checkpoint_after_setup  # pyright: ignore
+    lightning_restore_optimizer = ParallelStrategy.lightning_restore_optimizer  # pyright: ignore
+    lightning_module_state_dict = ParallelStrategy.lightning_module_state_dict
+    optimizer_state = ParallelStrategy.optimizer_state
+    load_checkpoint = ParallelStrategy.load_checkpoint
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
+        if self.global_rank < self.stages:
+            checkpoint = gather_parts(checkpoint, self.device_mesh["tensor_parallel"].get_group(), self.root_device)
+        ParallelStrategy.save_checkpoint(self, checkpoint, filepath, storage_options)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Into a whole model, or, in a test after training, into a stage of it."""
+        assert self.lightning_module is not None
+        current = self.lightning_module.state_dict()
+        is_elsewhere = {name for name, value in current.items() if isinstance(value, Tensor) and value.is_meta}
+        own = {name: current[name] if name in is_elsewhere else value for name, value in checkpoint["state_dict"].items()}
+        self.lightning_module.load_state_dict(own, strict=strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):  # a fork may have none
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            own = {number: state for number, state in saved["state"].items() if not parameters[number].is_meta}
+            optimizer.load_state_dict({**saved, "state": own})
+
+
+def check_model(model: Any, stages: int) -> None:
+    """Raises ConfigError for a model that so many stages can't compute, or not exactly."""
+    if not isinstance(model, Task) or type(model).training_step is not Task.training_step:
+        needs = "has a training_step of its own, which stages can't take apart; accepted is a lockstep.models.Task with its own"
+        raise config_error("model._target_", type(model).__name__, needs)
+    net: Any = model.net
+    if why := _why_not(model, net):
+        raise config_error("model.net._target_", type(net).__name__, why)
+    if stages > (most := len(net.layers)):
+        raise config_error("trainer.stages", stages, f"the net has {most} layers; accepted is up to {most}")
+    for stage in range(stages):
+        if not any(parameter.requires_grad for parameter in _held(net, stage, stages)):
+            raise config_error("trainer.stages", stages, f"stage {stage} has nothing to train; accepted are fewer")
+
+
+def _why_not(model: Task, net: Any) -> str | None:
+    if not all(hasattr(net, name) for name in ("layers", "stage", "stage_ends")):
+        needs = "has no layers, stage(inputs, x, layers) and stage_ends, by which it is cut; accepted is model=vit, model=gpt"
+        return f"{needs}, or a net that has them"
+    held = {parameter for stage in range(len(net.layers)) for parameter in _held(net, stage, len(net.layers))}
+    for name, parameter in model.named_parameters():
+        if parameter not in held:
+            return f"{name} is in no stage; accepted is a net whose layers and stage_ends have all parameters of the model"
+    for name, layer in net.named_modules():
+        if is_batchnorm(layer):
+            return f"{name} would have the statistics of a micro-batch; accepted is a net without BatchNorm"
+        if _draws(layer):
+            return f"{name} would draw the same in several stages; accepted is lockstep.nets.Dropout"
+    return None
+
+
+def _draws(layer: Any) -> bool:
+    if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
+        return layer.dropout > 0
+    return isinstance(layer, _DropoutNd) and not isinstance(layer, Dropout) and layer.p > 0
+
+
+def _held(net: Any, stage: int, stages: int) -> set[nn.Parameter]:
+    """Returns the parameters that a stage computes with."""
+    parts: list[Any] = [net.layers[number] for number in layers_of(stage, stages, len(net.layers))]
+    names = (*(net.stage_ends[0] if stage == 0 else ()), *(net.stage_ends[1] if stage == stages - 1 else ()))
+    parts += [getattr(net, name) for name in names]
+    modules = [part for part in parts if isinstance(part, nn.Module)]
+    return {part for part in parts if isinstance(part, nn.Parameter)} | {p for module in modules for p in module.parameters()}
+
+
+@torch.no_grad()
+def _begin_as_rank_zero(model: nn.Module, device: torch.device) -> None:
+    """Broadcasts rank zero's tensors as DDP does, one tensor at a time: the whole model need not fit the device."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        sent = tensor.detach().to(device).contiguous()
+        dist.broadcast(sent, src=0)
+        tensor.copy_(sent)
+
+
+def _keep(model: nn.Module, held: set[nn.Parameter], device: torch.device) -> None:
+    """Moves the model to the device, less the parameters that are not held: these are left without numbers."""
+    empty = {p: nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in model.parameters() if p not in held}
+    places = [(module, name, p) for module in model.modules() for name, p in module.named_parameters(recurse=False)]
+    gone = [(module, name, empty[parameter]) for module, name, parameter in places if parameter in empty]
+    for module, name, _ in gone:
+        module.register_parameter(name, None)
+    model.to(device)
+    for module, name, parameter in gone:
+        module.register_parameter(name, parameter)
+
+
+def _average(gradients: list[Any], group: dist.ProcessGroup) -> None:
+    """Over the group, in place, some tensors in one all-reduce."""
+    bucket: list[Tensor] = []
+    for number, gradient in enumerate(gradients):
+        bucket.append(gradient)
+        following = gradients[number + 1] if number + 1 < len(gradients) else None
+        is_full = sum(one.nbytes for one in bucket) >= BUCKET
+        if is_full or following is None or following.dtype != gradient.dtype:
+            flat = torch.cat([one.reshape(-1) for one in bucket])
+            dist.all_reduce(flat, group=group)
+            parts = flat.div_(dist.get_world_size(group)).split([one.numel() for one in bucket])
+            for one, part in zip(bucket, parts, strict=True):
+                one.copy_(part.view_as(one))
+            bucket = []

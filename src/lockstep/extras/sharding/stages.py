@@ -1,0 +1,229 @@
+"""What one process of a pipeline computes of a Task's net: some of its layers, for one micro-batch after the other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from lockstep.datamodules.batches import Batch
+from lockstep.errors import ConfigError, config_error
+from lockstep.models.task import Task
+from lockstep.nets.dropout import Dropout
+
+SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+def layers_of(stage: int, stages: int, count: int) -> range:
+    """Returns which of so many layers a stage has."""
+    return range(stage * count // stages, (stage + 1) * count // stages)
+
+
+class Stage(nn.Module):
+    """Takes the place of a task's `loss_and_values` and of its net's `forward` in each process of `group`, a pipeline, all of
+    which are given the same batches.
+
+    The net says by `layers` what may be cut, by `stage(inputs, x, layers)` what some of them compute.
+
+    In training torch's schedule runs the micro-batches forward and backward; the last stage's loss and values are then sent to
+    all, and the loss's backward pass hands out the gradients that are there. Otherwise the net's outputs are sent to all.
+    A batch that the number of micro-batches does not divide has some that are one sample shorter: what is sent between stages is
+    then filled up with a row of zeros.
+
+    Args:
+        context: is entered for each forward pass of training, as Lightning's precision plugins do for a step.
+    """
+
+    def __init__(
+        self,
+        model: Task,
+        group: dist.ProcessGroup,
+        device: torch.device,
+        context: Callable[[], AbstractContextManager[Any]],
+        schedule: str,
+        microbatches: int,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.net: Any = model.net
+        self.group, self.device, self.context = group, device, context
+        self.schedule, self.microbatches = schedule, microbatches
+        self.number, self.count = dist.get_rank(group), dist.get_world_size(group)
+        self.layers = layers_of(self.number, self.count, len(self.net.layers))
+        self.is_first, self.is_last = self.number == 0, self.number == self.count - 1
+        self._ranks = dist.get_process_group_ranks(group)
+        self._schedules: dict[Any, Any] = {}
+        self._rows: dict[Any, list[tuple[torch.Size, torch.dtype]]] = {}  # by the inputs' form: what one sample is between stages
+        self._pieces: list[Batch] = []
+        self._values: list[Tensor] = []
+        self._loss_and_values = model.loss_and_values
+        model.loss_and_values = self.loss_and_values
+        self.net.forward = self.outputs
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """The net's outputs of n > 0 samples, on every stage; nothing is differentiated."""
+        (_, _), (shape, dtype) = self._sizes(inputs)
+        sent: list[Any] = []
+        pieces = [self._relay(piece, sent) for piece in inputs.tensor_split(min(self.microbatches, len(inputs)))]
+        outputs = torch.cat(pieces) if self.is_last else torch.empty(len(inputs), *shape, dtype=dtype, device=self.device)
+        for work, _ in sent:
+            work.wait()
+        dist.broadcast(outputs, src=self._ranks[-1], group=self.group)
+        return outputs
+
+    def _relay(self, inputs: Tensor, sent: list[Any]) -> Tensor:
+        x = None
+        if not self.is_first:
+            shape, dtype = self._sizes(inputs)[0]
+            x = torch.empty(len(inputs), *shape, dtype=dtype, device=self.device)
+            dist.recv(x, src=self._ranks[self.number - 1], group=self.group)
+        x = self.net.stage(inputs, x, self.layers).contiguous()
+        if not self.is_last:
+            sent.append((dist.isend(x, dst=self._ranks[self.number + 1], group=self.group), x))
+        return x
+
+    def _sizes(self, inputs: Tensor) -> list[tuple[torch.Size, torch.dtype]]:
+        """Shape and type of a sample between stages, and after the last. The first such inputs pass the stages for that."""
+        form = inputs.shape[1:], inputs.dtype
+        if form not in self._rows:
+            devices = [self.device] if self.device.type == "cuda" else []
+            with torch.no_grad(), torch.random.fork_rng(devices), self._noise_of(slice(0, 1)):
+                self._rows[form] = self._try_one(inputs[:1])
+        return self._rows[form]
+
+    def _try_one(self, inputs: Tensor) -> list[tuple[torch.Size, torch.dtype]]:
+        received: list[Any] = [None]
+        if not self.is_first:
+            dist.recv_object_list(received, src=self._ranks[self.number - 1], group=self.group, device=self.device)
+        x = None if self.is_first else torch.zeros(received[0][0], dtype=received[0][1], device=self.device)
+        x = self.net.stage(inputs, x, self.layers)
+        form: list[Any] = [(x.shape, x.dtype)]
+        if not self.is_last:
+            dist.send_object_list(form, dst=self._ranks[self.number + 1], group=self.group, device=self.device)
+        forms: list[Any] = [None] * self.count
+        dist.all_gather_object(forms, form[0], group=self.group)
+        if len({*forms[:-1]}) > 1:
+            shapes = ", ".join(str(tuple(shape)) for shape, _ in forms[:-1])
+            needs = f"its stages send tensors of the shapes {shapes}; accepted are layers that return what they take"
+            raise config_error("model.net._target_", type(self.net).__name__, needs)
+        return [(shape[1:], dtype) for shape, dtype in (forms[0], forms[-1])]
+
+    def loss_and_values(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """As the task's own, on every stage; gradients of this stage's parameters are computed already."""
+        names, length = self.model.train_means.names, len(batch.ids)
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad and not parameter.is_meta]
+        told = torch.zeros(1 + len(names) * length, dtype=torch.float64, device=self.device)
+        gradients: list[Tensor | None] = [None] * len(parameters)
+        if length:
+            before = [parameter.grad for parameter in parameters]
+            for parameter in parameters:
+                parameter.grad = None
+            self._run(batch, told)
+            gradients = [parameter.grad for parameter in parameters]
+            for parameter, gradient in zip(parameters, before, strict=True):
+                parameter.grad = gradient
+        values = dict(zip(names, told[1:].view(len(names), length), strict=True))
+        return _Differentiated.apply(told[0], gradients, *parameters), values
+
+    def _run(self, batch: Batch, told: Tensor) -> None:
+        """Forward and backward passes of n > 0 samples; writes into `told` the loss and what was measured, (names, n)."""
+        count = min(self.microbatches, len(batch.ids))
+        parts = [part.tensor_split(count) for part in (batch.inputs, batch.targets, batch.ids)]
+        self._pieces = [Batch(*piece, batch.loss_weight) for piece in zip(*parts, strict=True)]  # pyright: ignore
+        number, losses = torch.arange(count), []
+        try:
+            self._schedule(count).step(number=number, target=number if self.is_last else None, losses=losses)
+        except RuntimeError as error:  # torch's, of whatever a stage has raised
+            raise error.__cause__ if isinstance(error.__cause__, ConfigError) else error from None
+        if self.is_last:
+            told[0] = torch.stack(losses).detach().sum()
+            told[1:] = torch.cat(self._values, dim=1).flatten()
+        self._values.clear()
+        dist.broadcast(told, src=self._ranks[-1], group=self.group)
+
+    def _schedule(self, count: int) -> Any:
+        """torch's, which runs so many micro-batches of a size. Sizes are few: batches are equal, but for an epoch's last."""
+        first = self._pieces[0].inputs
+        if (key := (count, first.shape, first.dtype)) not in self._schedules:
+            with self.context():
+                shape, dtype = self._sizes(self._net_inputs(self._pieces[0]))[0]
+            x = torch.empty(len(first), *shape, dtype=dtype, device="meta", requires_grad=True)
+            loss = torch.empty(1, dtype=torch.float64, device="meta", requires_grad=True)
+            forms: dict[str, Any] = {"input_args": () if self.is_first else x, "output_args": loss if self.is_last else x}
+            stage = PipelineStage(self, self.number, self.count, self.device, group=self.group, **forms)
+            # torch's 1F1B refuses fewer micro-batches than stages, of which all are under way at once by either schedule
+            schedule = SCHEDULES["gpipe" if count < self.count else self.schedule]
+            # torch 2.6 sums the gradients of micro-batches; later ones divide the sum unless they are told not to
+            options = {"scale_grads": False} if "scale_grads" in signature(schedule).parameters else {}
+            self._schedules[key] = schedule(stage, count, loss_fn=lambda output, _: output.sum(), **options)
+        return self._schedules[key]
+
+    def _net_inputs(self, piece: Batch) -> Tensor:
+        """What the task gives to its net."""
+        taken: list[Tensor] = []
+
+        def take(inputs: Tensor) -> Tensor:
+            taken.append(inputs)
+            return inputs
+
+        with self._as_net(take):
+            self.model(piece.inputs)
+        return taken[0]
+
+    def forward(self, *received: Tensor, number: Tensor) -> Tensor:
+        """Called by torch's schedule for each micro-batch, with what the stage before has sent."""
+        piece, before = self._pieces[int(number)], self._pieces[: int(number)]
+        begin, length = sum(len(one.ids) for one in before), len(piece.ids)
+        x = received[0][:length] if received else None
+        as_net = self._as_net(lambda inputs: self.net.stage(inputs, x, self.layers))
+        with self.context(), self._noise_of(slice(begin, begin + length)), as_net:
+            if not self.is_last:
+                return _filled_up(self.model(piece.inputs), len(self._pieces[0].ids))
+            loss, values = self._loss_and_values(piece)
+        self._values.append(torch.stack([values[name].detach().double() for name in self.model.train_means.names]))
+        return loss.double().reshape(1)
+
+    @contextmanager
+    def _as_net(self, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        self.net.forward = function
+        try:
+            yield
+        finally:
+            self.net.forward = self.outputs
+
+    @contextmanager
+    def _noise_of(self, samples: slice) -> Iterator[None]:
+        """Dropout that is counted from the samples of a batch drops those of some of them."""
+        layers = [layer for layer in self.net.modules() if isinstance(layer, Dropout) and layer.keys is not None]
+        keys: Sequence[Any] = [layer.keys for layer in layers]
+        for layer, all_keys in zip(layers, keys, strict=True):
+            layer.keys = all_keys[samples]
+        try:
+            yield
+        finally:
+            for layer, all_keys in zip(layers, keys, strict=True):
+                layer.keys = all_keys
+
+
+def _filled_up(x: Tensor, length: int) -> Tensor:
+    """(n, ...) to (length, ...) with rows of zeros, in one piece."""
+    return x.contiguous() if len(x) == length else torch.cat((x, x.new_zeros(length - len(x), *x.shape[1:])))
+
+
+class _Differentiated(torch.autograd.Function):
+    """A loss whose gradients are known: its backward pass hands them out, times its own."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: list[Tensor | None], *_: Tensor) -> Tensor:  # pyright: ignore
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        return None, None, *(None if known is None else known.mul_(gradient) for known in ctx.gradients)

@@ -1,0 +1,31 @@
+"""`python train.py trainer=pipeline`, as a user types it: killed, and continued by another number of stages."""
+
+from pathlib import Path
+
+import pytest
+from capabilities import requires
+from commands import train
+from in_process import last, trained
+from test_pipeline import VIT, assert_equal
+
+pytestmark = [pytest.mark.slow, requires("vit", "synthetic")]
+OPTIONS = (*VIT, "test=false", "model/lr_scheduler=constant", "guards.checkpoint.every_n_steps=1", "logger=csv")
+KILLED = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,batch:1,epoch:1,once:true}"
+
+
+def test_a_killed_run_goes_on_with_another_number_of_stages(tmp_path: Path) -> None:
+    command = ("trainer=pipeline", "trainer.stages=2", *OPTIONS, "hydra.run.dir=run")
+    done = train(*command, KILLED, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert 2 <= last(tmp_path / "run")["global_step"] <= 3  # of four
+    done = train("resume=run", "trainer.stages=3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "3 CPU processes, 3 with the same samples, Pipeline over gloo" in (tmp_path / "run" / "train.log").read_text()
+    one, _ = trained(tmp_path / "one", *OPTIONS)
+    assert_equal(last(tmp_path / "run"), one)
+
+
+def test_a_net_that_can_not_be_cut_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = train("trainer=pipeline", "trainer.stages=2", "model=cnn", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("model.net._target_=CNN: has no layers, stage(inputs, x, layers) and")

@@ -1,0 +1,141 @@
+"""Which nets can be cut into stages, and what a config says of them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import DictConfig
+from refusals import refusal
+from stage_net import Residual
+from torch import nn
+
+from lockstep.build import build_trainer
+from lockstep.config.plan import Plan
+from lockstep.datamodules import DataSpec
+from lockstep.errors import ConfigError
+from lockstep.extras.sharding.pipeline import check_model
+from lockstep.extras.sharding.stages import layers_of
+from lockstep.models import Classifier
+from lockstep.models.schedules import constant
+from lockstep.nets import Dropout
+
+STAGES = ("trainer=pipeline", "trainer.accelerator=cpu")
+WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
+
+
+def classifier(net: nn.Module, kind: type[Classifier] = Classifier) -> Classifier:
+    parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": partial(constant, **WHEN), "metrics": ("loss",)}
+    return kind(net=net, spec=DataSpec((4,), 3), **parts)
+
+
+def test_layers_are_shared_out_in_order_each_once() -> None:
+    assert [layers_of(stage, 3, 8) for stage in range(3)] == [range(2), range(2, 5), range(5, 8)]
+
+
+def test_stages_share_samples_and_replicas_the_batch(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose(*STAGES, "trainer.stages=3", "datamodule.global_batch_size=48")
+    assert (cfg.trainer.strategy.stages, cfg.trainer.devices) == (3, 3)
+    plan = Plan.from_config(cfg)
+    assert (plan.world_size, plan.data_parallel_size, plan.batch_size) == (3, 1, 48)
+    plan = Plan.from_config(compose(*STAGES, "trainer.devices=4", "datamodule.global_batch_size=48"))
+    assert (plan.world_size, plan.data_parallel_size, plan.batch_size) == (4, 2, 24)
+    assert str(plan).startswith("4 CPU processes, 2 with the same samples, Pipeline over gloo; global batch 48 (24 per process)")
+    assert Plan.from_config(compose(*STAGES, "trainer.stages=1")).world_size == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("trainer.stages=0", "trainer.devices=2"), "trainer.stages=0: accepted is an integer of at least 1"),
+        (("trainer.devices=3",), "trainer.strategy.stages=2: does not divide the 3 processes; accepted is a divisor"),
+        (("trainer.strategy.schedule=zb",), "trainer.strategy.schedule=zb: accepted is 1f1b, gpipe"),
+        (("trainer.strategy.microbatches=0",), "trainer.strategy.microbatches=0: accepted is an integer of at least 1"),
+        (("trainer.precision=16-mixed",), "trainer.precision=16-mixed: its scaler of gradients does not see the parts that"),
+        (("model.compile=true",), "model.compile=true: compiles the net's forward pass, of which each stage computes a part"),
+    ],
+)
+def test_settings_that_stages_do_not_bear_are_refused(
+    options: tuple[str, ...], said: str, compose: Callable[..., DictConfig]
+) -> None:
+    assert refusal(compose(*STAGES, *options)).startswith(said)
+
+
+def test_two_numbers_of_stages_are_refused(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose(*STAGES, "trainer.strategy.stages=4", "trainer.devices=4", "max_processes_per_core=9")
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.stages=4: trainer.stages is 2; accepted is that alone"):
+        build_trainer(cfg, Plan.from_config(cfg))
+
+
+def test_another_strategy_has_no_stages(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose(*STAGES, "trainer/strategy=fsdp")
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.stages=2: no such argument; accepted are"):
+        build_trainer(cfg, Plan.from_config(cfg))
+
+
+def test_a_trainer_of_stages_takes_what_lightning_s_takes(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose(*STAGES, "+trainer.max_epoch=3")
+    with pytest.raises(ConfigError, match=r"^trainer.max_epoch=3: no such argument; accepted are stages, .*max_epochs"):
+        build_trainer(cfg, Plan.from_config(cfg))
+
+
+class OwnStep(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx)
+
+
+def with_layer(layer: nn.Module) -> Residual:
+    net = Residual((4,), 3)
+    net.layers[2] = layer
+    return net
+
+
+def with_more(**parts: Any) -> Residual:
+    net = Residual((4,), 3)
+    for name, part in parts.items():
+        setattr(net, name, part)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("net", "said"),
+    [
+        (
+            nn.Linear(4, 3),
+            "model.net._target_=Linear: has no layers, stage(inputs, x, layers) and stage_ends, by which",
+        ),
+        (with_layer(nn.BatchNorm1d(8)), "model.net._target_=Residual: layers.2 would have the statistics of a micro-batch"),
+        (with_layer(nn.Dropout(0.1)), "model.net._target_=Residual: layers.2 would draw the same in several stages; accepted is"),
+        (with_layer(nn.MultiheadAttention(8, 2, dropout=0.1)), "model.net._target_=Residual: layers.2 would draw the same"),
+        (
+            with_more(scale=nn.Parameter(torch.ones(()))),
+            "model.net._target_=Residual: net.scale is in no stage; accepted is",
+        ),
+    ],
+)
+def test_nets_that_can_not_be_cut_are_refused(net: nn.Module, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_model(classifier(net), 2)
+    assert str(refused.value).startswith(said)
+
+
+def test_noise_that_is_counted_or_none_is_accepted() -> None:
+    for layer in (nn.Dropout(0.0), Dropout(0.1), nn.MultiheadAttention(8, 2)):
+        check_model(classifier(with_layer(layer)), 2)
+
+
+def test_more_stages_than_layers_and_stages_without_training_are_refused() -> None:
+    net = Residual((4,), 3)
+    check_model(classifier(net), 4)
+    with pytest.raises(ConfigError, match=r"^trainer.stages=5: the net has 4 layers; accepted is up to 4"):
+        check_model(classifier(net), 5)
+    net.layers[2].requires_grad_(False)
+    check_model(classifier(net), 2)
+    with pytest.raises(ConfigError, match=r"^trainer.stages=4: stage 2 has nothing to train; accepted are fewer"):
+        check_model(classifier(net), 4)
+
+
+def test_a_step_of_the_model_s_own_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model._target_=OwnStep: has a training_step of its own, which stages can't ta"):
+        check_model(classifier(Residual((4,), 3), OwnStep), 2)
