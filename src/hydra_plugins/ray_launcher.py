@@ -1,6 +1,7 @@
 """Hydra's seam for a sweep on Ray, hydra/launcher=ray: it is discovered by Hydra under this name."""
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -19,4 +20,4 @@ class RayLauncher(SweepLauncher):
         from lockstep.extras.ray_cluster.settings import RaySettings
 
         settings = RaySettings.from_config(config.hydra.launcher)
-        return settings, RayExecutor(settings)
+        return settings, RayExecutor(Path(str(config.hydra.sweep.dir)).absolute(), settings)

@@ -44,8 +44,8 @@ def test_settings_that_make_no_sense_are_refused(key: str, value: Any) -> None:
         RaySettings(**{key: value})
 
 
-def test_what_no_node_has_is_refused_by_its_key_unless_nodes_may_come() -> None:
-    executor: Any = RayExecutor(RaySettings())
+def test_what_no_node_has_is_refused_by_its_key_unless_nodes_may_come(tmp_path: Path) -> None:
+    executor: Any = RayExecutor(tmp_path, RaySettings())
     executor.cluster = SimpleNamespace(nodes=lambda: NODES)
     plan = Plan.from_config(compose("trainer.devices=8"), node_gpus=8)
     config = OmegaConf.create({"hydra": {"launcher": {"_target_": "x", "address": "auto"}}})

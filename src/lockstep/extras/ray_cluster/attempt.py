@@ -10,7 +10,7 @@ from typing import Any
 
 from lockstep.errors import ExitCode
 from lockstep.extras.ray_cluster.cluster import RayCluster
-from lockstep.extras.ray_cluster.settings import Share
+from lockstep.extras.ray_cluster.settings import RaySettings, Share
 from lockstep.launchers.environment import (
     JOB_MARK,
     PARENT_PIPE,
@@ -87,8 +87,7 @@ class RayAttempt(Attempt):
         return self._ray.wait(references, num_returns=len(references), timeout=0)[0]
 
     def _run(self, addresses: Sequence[tuple[str, int]]) -> None:
-        threads = os.environ.get("OMP_NUM_THREADS", str(self._cluster.settings.threads()))
-        given = _environment() | {SWEPT_KEYS: " ".join(self._job.swept), "OMP_NUM_THREADS": threads}
+        given = job_environment(self._job, self._cluster.settings)
         commands = [self._command] if self._share.nodes == 1 else self._commands(*addresses[0])
         output = str(self._job.directory / OUTPUT)
         self._runs = [actor.run.remote(command, given, output) for actor, command in zip(self._actors, commands, strict=True)]
@@ -133,10 +132,12 @@ class RayAttempt(Attempt):
             self._cluster.release(self._group, self._actors)
 
 
-def _environment() -> dict[str, str]:
-    """Returns the variables of this process that a job gets on any node, as sbatch gives them: all but those of a place."""
+def job_environment(job: Job, settings: RaySettings) -> dict[str, str]:
+    """Returns the variables that a job gets on any node: this process's, as sbatch gives them, but for those of a place."""
+    threads = os.environ.get("OMP_NUM_THREADS", str(settings.threads()))
     own = {name for name in os.environ if name.startswith("RAY_") or name in _OF_A_PLACE}
-    return {name: value for name, value in without_rank_variables(os.environ).items() if name not in own}
+    kept = {name: value for name, value in without_rank_variables(os.environ).items() if name not in own}
+    return kept | {SWEPT_KEYS: " ".join(job.swept), "OMP_NUM_THREADS": threads}
 
 
 def _reason(error: Exception) -> str:

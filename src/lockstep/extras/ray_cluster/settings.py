@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from lockstep.config.plan import Plan
 from lockstep.config.rules import YES_NO, Rule, above, integer
+from lockstep.errors import config_error
 from lockstep.sweeps.settings import Settings
 
 LOCAL = "local"
@@ -27,6 +28,13 @@ class RaySettings(Settings):
     cpus_per_device: Annotated[Any, above(0)] = 1
     autoscaler: Annotated[Any, YES_NO] = False
     lost: Annotated[Any, integer(0)] = 3
+    detach: Annotated[Any, YES_NO] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.detach and self.address == LOCAL:
+            words = "a Ray of the sweep's own ends with it; accepted is hydra.launcher.address of a cluster that runs"
+            raise config_error("hydra.launcher.detach", "true", words)
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:

@@ -4,11 +4,15 @@ import contextlib
 import importlib
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from lockstep.atomic_files import write_json
+from lockstep.errors import ExitCode
 from lockstep.launchers.environment import JOB_MARK, PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
 from lockstep.launchers.processes import start_process
 from lockstep.launchers.supervisor import kill_group, pipe, reserved_port
@@ -55,3 +59,22 @@ class JobWorker:
 
     def ask_to_end(self) -> None:
         self._requests += 1
+
+
+class DetachedWorker(JobWorker):
+    """Runs a command as soon as Ray has placed it, whoever is still there, and ends with it. `said` is the file that has its code
+    then, and says before that it has begun."""
+
+    def __init__(self, cwd: str, said: str, *command: Any) -> None:
+        super().__init__(cwd)
+        self._said: dict[str, Any] = {"started": time.time()}
+        write_json(Path(said), self._said)
+        threading.Thread(target=self._live, args=(Path(said), command), daemon=True).start()
+
+    def _live(self, said: Path, command: tuple[Any, ...]) -> None:
+        code: int = ExitCode.FAILED
+        try:
+            code = self.run(*command)
+        finally:
+            write_json(said, self._said | {"ended": time.time(), "code": code})
+            os._exit(0)  # Ray gives the share to the next job

@@ -19,13 +19,14 @@ from lockstep.console import say
 from lockstep.errors import ConfigError, config_error
 from lockstep.extras.slurm import commands
 from lockstep.extras.slurm.commands import Refused, Unanswered
-from lockstep.extras.slurm.queue import CODE, Queue, QueuedAttempt, RefusedAttempt
+from lockstep.extras.slurm.queue import CODE, Queue, QueuedAttempt, RefusedAttempt, places
 from lockstep.extras.slurm.settings import SBATCH_KEYS, SlurmSettings
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT, state_after
 from lockstep.sweeps.jobs import Job
+from lockstep.sweeps.local import refuse_queued
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import UNKNOWN, WAITING
 
@@ -78,6 +79,8 @@ class SlurmExecutor(Executor):
                 raise _no_answer(error) from error
 
     def reconcile(self, manifest: Manifest) -> None:
+        if len(places(manifest)) < len(manifest.in_queue()):
+            refuse_queued(manifest, "slurm")
         manifest.reconcile()
         try:
             self._adopted = reconcile(manifest, self.queue)
@@ -166,10 +169,10 @@ def reconcile(manifest: Manifest, queue: Queue | None = None) -> dict[str, Queue
     commands.wait_for_sbatch(queue.folder)
     queue.ask()
     for place, key in queue.keys().items():
-        if key in manifest.jobs and manifest.in_queue().get(key) != place:  # the manifest was lost
+        if key in manifest.jobs and places(manifest).get(key) != place:  # the manifest was lost
             manifest.jobs[key]["attempts"].append({"queue": place, "started": time.time(), "ended": None, "code": None})
     queued: dict[str, QueuedAttempt] = {}
-    for key, place in manifest.in_queue().items():
+    for key, place in places(manifest).items():
         job = manifest.jobs[key]
         attempt = QueuedAttempt(queue, place, manifest.directory / job["directory"])
         if (end := attempt.reap()) is None:
@@ -188,16 +191,20 @@ def reconcile(manifest: Manifest, queue: Queue | None = None) -> dict[str, Queue
 
 def show_state(manifest: Manifest) -> None:
     """`reconcile` for who only looks: where SLURM does not answer, nobody knows their states."""
+    if not places(manifest):
+        return
     try:
         reconcile(manifest)
     except Unanswered as error:
         say(str(error))
-        for key in manifest.in_queue():
+        for key in places(manifest):
             manifest.jobs[key] |= {"status": UNKNOWN, "reason": "SLURM does not answer"}
 
 
 def cancel(manifest: Manifest) -> int:
     """Takes what SLURM has of a sweep out of its queue, running jobs too; returns how many."""
+    if manifest.in_queue() and not places(manifest):  # another queue has them
+        return 0
     try:
         queued = reconcile(manifest)
         commands.cancel([task.id for attempt in queued.values() if (task := attempt.task) is not None])

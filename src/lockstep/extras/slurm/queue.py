@@ -13,15 +13,22 @@ from lockstep.extras.slurm import commands
 from lockstep.extras.slurm.commands import Task, Unanswered
 from lockstep.sweeps.executor import Attempt
 from lockstep.sweeps.job_directory import read_state, read_status
+from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
 
 log = logging.getLogger(__name__)
+PREFIX = "lockstep-"  # begins the name of each array, and its jobs' places in the manifest
 CODE = "exit_code"  # in a job's directory: what srun has ended with
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 # Reasons, of JOB REASON CODES in squeue(1), for which a job waits for ever, unless somebody changes it or the cluster.
 _NEVER = "BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|(Account|QOS)NotAllowed|PartitionTimeLimit"
 _NEVER += r"|MaxMemPerLimit|(Assoc|QOS)Max\w+Per(Job|Node)\w*"
 _GOES_ON = ("PREEMPTED", "TIMEOUT")  # from its last checkpoint
+
+
+def places(manifest: Manifest) -> dict[str, str]:
+    """Returns the place of each job, by its key, that SLURM has as far as the manifest knows."""
+    return {key: place for key, place in manifest.in_queue().items() if place.startswith(PREFIX)}
 
 
 class Queue:
@@ -31,7 +38,7 @@ class Queue:
     def __init__(self, sweep_dir: Path, poll: float = 0.0, *, withdraws: bool = False) -> None:
         self.withdraws = withdraws
         self.folder = sweep_dir / "slurm"
-        self.prefix = f"lockstep-{hashlib.sha256(os.path.realpath(sweep_dir).encode()).hexdigest()[:8]}-"
+        self.prefix = f"{PREFIX}{hashlib.sha256(os.path.realpath(sweep_dir).encode()).hexdigest()[:8]}-"
         self.tasks: dict[str, Task] = {}
         self._poll, self._due = poll, 0.0
 
