@@ -1,0 +1,233 @@
+"""A search by Ray Tune whose launcher trains nothing: what it asks, and what its scheduler answers."""
+
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import optuna
+import pytest
+from fake_sweep import leave
+from omegaconf import OmegaConf
+
+from lockstep.errors import ConfigError, NamedFailure
+from lockstep.extras.ray_cluster.report_section import population_page
+from lockstep.extras.ray_cluster.reports import REPORTS, TUNE, report
+from lockstep.extras.ray_cluster.tune import Settings, TuneSweep
+from lockstep.sweeps.jobs import Job
+from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.sweep import RefusedJob
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'")
+LR = "model.optimizer.lr=tag(log,interval(1e-4,1e-1))"
+Outcome = float | str  # the metric, or how the job ended that has none
+ASHA = {"_target_": "ray.tune.schedulers.ASHAScheduler", "max_t": 100, "reduction_factor": 2}
+
+
+class Launcher:
+    """Leaves of each job what a launcher would. `outcome` says what comes of a point; `most`: jobs after which it is killed."""
+
+    def __init__(self, folder: Path, outcome: Callable[[dict[str, str]], Outcome], most: int = 1000) -> None:
+        self.folder, self.outcome, self.most = folder, outcome, most
+        self.trained: list[tuple[str, ...]] = []
+
+    def launch(self, job_overrides: Sequence[tuple[str, ...]], initial_job_idx: int) -> list[Any]:
+        outcomes = [self.outcome(dict(item.split("=", 1) for item in overrides)) for overrides in job_overrides]
+        if "refused" in outcomes:
+            raise RefusedJob("no such thing", outcomes.index("refused"))
+        return [self._run(overrides, outcome) for overrides, outcome in zip(job_overrides, outcomes, strict=True)]
+
+    def _run(self, overrides: tuple[str, ...], outcome: Outcome) -> Any:
+        if len(self.trained) == self.most:
+            raise SystemExit(137)
+        key = f"{abs(hash(overrides)):012x}"[:12]
+        job = Job(key, overrides, self.folder / key, "cpu", 1, 1, "val/acc", "max", ("python",), {"datamodule": {}})
+        manifest = Manifest(self.folder)
+        manifest.add_call("train.py", [], [], self.folder)
+        if manifest.register([job]):
+            self.trained.append(overrides)
+            value = outcome if isinstance(outcome, float) else 0.0
+            leave(manifest, job, "finished" if isinstance(outcome, float) else outcome, value)
+            if isinstance(outcome, float):
+                record = json.loads((job.directory / "metrics.json").read_text())
+                (job.directory / "metrics.json").write_text(json.dumps(record | {"last_validation": {"value": value}}))
+        return SimpleNamespace(working_dir=str(job.directory))
+
+
+def sweep(launcher: Launcher, *arguments: str, max_epochs: int = 4, **settings: Any) -> list[tuple[str, ...]]:
+    """A whole search; the jobs that were trained."""
+    config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"stopping": {}, "generation": {}}}
+    config |= {"trainer": {"max_epochs": max_epochs, "max_steps": -1}}
+    config |= {"hydra": {"sweep": {"dir": str(launcher.folder)}, "launcher": {}}}
+    composed = OmegaConf.create(config)
+    loader: Any = SimpleNamespace(load_sweep_config=lambda *_: composed)
+    TuneSweep(composed, loader, Settings.from_config(settings), launcher).run(arguments or [LR])  # pyright: ignore
+    return launcher.trained
+
+
+def near_a_hundredth(point: dict[str, str]) -> Outcome:
+    return 1.0 - abs(float(point["model.optimizer.lr"]) - 0.01)
+
+
+HYPEROPT = pytest.mark.skipif(importlib.util.find_spec("hyperopt") is None, reason="hyperopt is not installed")
+
+
+@pytest.mark.parametrize("searcher", [None, "OptunaSearch", pytest.param("HyperOptSearch", marks=HYPEROPT)])
+def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Path, searcher: str | None) -> None:
+    arguments = (LR, "model.net.hidden=range(32,129,32)", "model/optimizer=adam,sgd", "seed=3")
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "killed").mkdir()
+    calm = sweep(Launcher(tmp_path / "calm", near_a_hundredth), *arguments, searcher=searcher)
+    first, second, third = (Launcher(tmp_path / "killed", near_a_hundredth, most) for most in (7, 1000, 1000))
+    with pytest.raises(SystemExit):
+        sweep(first, *arguments, searcher=searcher)
+    sweep(second, *arguments, searcher=searcher)
+    assert [*first.trained, *second.trained] == calm
+    assert (len(calm), len({*calm})) == (20, 20)
+    assert sweep(third, *arguments, searcher=searcher) == []
+    hidden = {dict(item.split("=") for item in point)["model.net.hidden"] for point in calm}
+    assert hidden == {"32", "64", "96", "128"}
+
+
+def test_a_searcher_hears_what_has_come_of_its_points(tmp_path: Path) -> None:
+    """What it draws after ten at random follows from all before: the points are those of Optuna alone."""
+    trained = sweep(Launcher(tmp_path, near_a_hundredth), searcher="OptunaSearch", seed=3, n_trials=14)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=3))
+    for point in trained:
+        trial = study.ask({"lr": optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True)})
+        assert point == (f"model.optimizer.lr={trial.params['lr']}",)
+        study.tell(trial, float(near_a_hundredth({"model.optimizer.lr": trial.params["lr"]})))
+
+
+def test_what_fails_is_not_tried_again_and_what_can_not_start_is_passed_over(tmp_path: Path) -> None:
+    def outcome(point: dict[str, str]) -> Outcome:
+        return {"mlp": "failed", "cnn": "refused", "vit": 0.5}[point["model"]]
+
+    trained = sweep(Launcher(tmp_path, outcome), "model=mlp,cnn,vit", n_trials=9, n_jobs=3)
+    assert sorted(trained) == [("model=mlp",), ("model=vit",)]
+    assert sweep(Launcher(tmp_path, outcome), "model=mlp,cnn,vit", n_trials=9) == []
+    (tmp_path / "other").mkdir()
+    with pytest.raises(RefusedJob, match="no such thing"):
+        sweep(Launcher(tmp_path / "other", lambda _: "refused"))
+
+
+def test_a_job_that_was_interrupted_ends_the_call(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        sweep(Launcher(tmp_path, lambda _: "interrupted"))
+
+
+def with_scheduler(tmp_path: Path, scheduler: dict[str, Any]) -> Path:
+    content = {"scheduler": scheduler, "metric": "val/acc", "mode": "max", "seed": 0}
+    (tmp_path / TUNE).write_text(json.dumps(content))
+    return tmp_path
+
+
+def test_asha_ends_what_is_worse_than_half_of_those_that_came_as_far(tmp_path: Path) -> None:
+    """Rungs at 1, 2, 4, ... validations; by a factor of 2 a job goes on from one if it is no worse than the median there."""
+    sweep_dir = with_scheduler(tmp_path, ASHA)
+    told = [("a", 1, 0.5), ("a", 2, 0.6), ("b", 1, 0.4), ("c", 1, 0.45), ("c", 2, 0.5), ("d", 1, 0.7), ("d", 2, 0.65)]
+    answers = [report(sweep_dir / name, validations, value) for name, validations, value in told]
+    assert answers == [False, False, True, False, True, False, False]  # b: 0.4 < 0.5; c: 0.45 of 0.5, 0.4 and 0.5 < 0.6
+    assert [report(sweep_dir / name, validations, 0.0) for name, validations, _ in told] == answers  # a restart changes nothing
+    assert len((sweep_dir / REPORTS).read_text().splitlines()) == len(told)
+
+
+def test_the_median_rule_ends_what_never_was_as_good_as_others_on_average(tmp_path: Path) -> None:
+    scheduler = {"_target_": "ray.tune.schedulers.MedianStoppingRule", "min_samples_required": 2, "grace_period": 1}
+    sweep_dir = with_scheduler(tmp_path, scheduler)
+    told = [("a", 1, 0.5), ("b", 1, 0.7), ("c", 1, 0.65), ("d", 1, 0.55)]
+    assert [report(sweep_dir / name, validations, value) for name, validations, value in told] == [False, False, False, True]
+
+
+def test_a_damaged_scheduler_ends_the_job_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / TUNE).write_text("{")
+    with pytest.raises(NamedFailure, match=r"tune.json is damaged; the sweep's own command writes it anew$"):
+        report(tmp_path / "a", 1, 0.5)
+
+
+def test_a_report_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    sweep_dir = with_scheduler(tmp_path, ASHA)
+    report(sweep_dir / "a", 1, 0.5)
+    with (sweep_dir / REPORTS).open("a") as file:
+        file.write('{"job": "b", "valid')
+    assert report(sweep_dir / "b", 1, 0.4)
+    assert [json.loads(line)["job"] for line in (sweep_dir / REPORTS).read_text().splitlines()] == ["a", "b"]
+
+
+def test_a_population_evolves_by_forks_of_its_better_half(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, near_a_hundredth)
+    node = {"_target_": "ray.tune.schedulers.PopulationBasedTraining", "perturbation_interval": 2, "quantile_fraction": 0.5}
+    trained = [dict(item.split("=", 1) for item in point) for point in sweep(launcher, scheduler=node, n_trials=4, max_epochs=6)]
+    first, second, third = trained[:4], trained[4:8], trained[8:]
+    key, until = "model.optimizer.lr", "callbacks.generation.until"
+    assert [[job.get(until) for job in some] for some in (first, second, third)] == [["2"] * 4, ["4"] * 4, [None] * 4]
+    better = sorted(first, key=near_a_hundredth)[2:]  # pyright: ignore
+    jobs = [job for job in Manifest(tmp_path).jobs.values() if job["overrides"][1:] == [f"{until}=2"]]
+    folders = {job["overrides"][0]: job["directory"] for job in jobs}
+    parents = {str(tmp_path / folders[f"{key}={job[key]}"]): job for job in better}
+    for old, new in zip(first, second, strict=True):
+        parent = parents[new["fork"].strip("'")]
+        assert (new[key] == old[key]) == (old in better)
+        if old in better:
+            assert parent == old
+        elif float(new[key]) not in (float(parent[key]) * 0.8, float(parent[key]) * 1.2):
+            assert 1e-4 <= float(new[key]) <= 1e-1  # drawn anew
+    page = population_page(tmp_path)
+    assert page is not None
+    line = page["blocks"][-1]["table"]
+    assert page["answer"].endswith(f"after {len(line)} generations.")
+    assert line[0][1] in [f"{key}={job[key]}" for job in better]
+    assert float(line[-1][2]) == max(float(f"{near_a_hundredth(job):.4g}") for job in trained)
+
+
+def test_a_population_that_is_killed_in_its_second_generation_goes_on(tmp_path: Path) -> None:
+    def values(trained: Sequence[tuple[str, ...]]) -> list[str]:
+        return [point[0] for point in trained]
+
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "killed").mkdir()
+    settings: dict[str, Any] = {"scheduler": "PopulationBasedTraining", "n_trials": 4}
+    calm = sweep(Launcher(tmp_path / "calm", near_a_hundredth), **settings)
+    first, second = (Launcher(tmp_path / "killed", near_a_hundredth, most) for most in (6, 1000))
+    with pytest.raises(SystemExit):
+        sweep(first, **settings)
+    sweep(second, **settings)
+    assert values([*first.trained, *second.trained]) == values(calm)
+    assert len(calm) == 16
+
+
+def test_a_member_that_fails_leaves_the_population(tmp_path: Path) -> None:
+    calls = iter(["failed", *[0.1 * number for number in range(1, 20)]])
+    trained = sweep(Launcher(tmp_path, lambda _: next(calls)), scheduler="PopulationBasedTraining", n_trials=3, max_epochs=2)
+    assert len(trained) == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"scheduler": "HyperBandScheduler"}, "hydra.sweeper.scheduler=HyperBandScheduler: accepted is ASHAScheduler, "),
+        ({"searcher": "os.system"}, "hydra.sweeper.searcher=os.system: accepted is OptunaSearch, HyperOptSearch, or null"),
+        ({"scheduler": ASHA | {"grace": 2}}, "hydra.sweeper.scheduler.grace=2: no such argument; accepted are "),
+        (
+            {"scheduler": ASHA | {"metric": "x"}},
+            "hydra.sweeper.scheduler.metric=x: is set elsewhere; accepted is to leave it out",
+        ),
+        ({"scheduler": ASHA | {"grace_period": 0}}, "grace_period must be positive"),
+        (
+            {"scheduler": "PopulationBasedTraining", "searcher": "OptunaSearch"},
+            "hydra.sweeper.searcher=ray.tune.search.optuna.OptunaSearch: PopulationBasedTraining draws its values itself; ",
+        ),
+        (
+            {"scheduler": "PopulationBasedTraining", "max_epochs": 1},
+            "hydra.sweeper.scheduler.perturbation_interval=1: accepted is an integer between 1 and 0: training has 1 epochs",
+        ),
+    ],
+)
+def test_what_a_sweep_can_not_do_is_refused_in_one_line(tmp_path: Path, settings: dict[str, Any], line: str) -> None:
+    launcher = Launcher(tmp_path, near_a_hundredth)
+    with pytest.raises(ConfigError) as refusal:
+        sweep(launcher, **settings)
+    assert line in str(refusal.value)
+    assert (launcher.trained, [*tmp_path.iterdir()]) == ([], [])

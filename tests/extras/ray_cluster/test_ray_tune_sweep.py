@@ -1,0 +1,98 @@
+"""`python train.py -m sweep=ray_tune`: whole searches."""
+
+import importlib.util
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import ROOT, python, started
+from waiting import wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'"),
+]
+TRAIN, PROGRAM = ROOT / "train.py", ROOT / "tests" / "support" / "fakes" / "program.py"
+TUNE = ("-m", "sweep=ray_tune", "~hydra.callbacks.report", "trainer=cpu", "hydra.sweep.dir=sweep")
+SMALL = ("trainer=cpu", "model=mlp", "datamodule.batch_size=256", "trainer.max_epochs=2")
+
+
+def jobs(sweep: Path) -> dict[str, dict[str, Any]]:
+    manifest = sweep / "manifest.json"
+    return json.loads(manifest.read_text())["jobs"] if manifest.is_file() else {}
+
+
+def results(sweep: Path) -> dict[str, Any]:
+    """By the job's identity: how it has ended, and its metrics, to the bit."""
+    records = {key: json.loads((sweep / job["directory"] / "metrics.json").read_text()) for key, job in jobs(sweep).items()}
+    return {key: (jobs(sweep)[key]["reason"], record["metrics"]) for key, record in records.items()}
+
+
+def finished(sweep: Path) -> dict[str, Any]:
+    """The attempts of each such job."""
+    return {key: job["attempts"] for key, job in jobs(sweep).items() if job["status"] == "finished"}
+
+
+def test_jobs_that_asha_gives_up_end_as_pruned_ones(tmp_path: Path) -> None:
+    done = python(TRAIN, *TUNE, *SMALL, "hydra.sweeper.n_trials=3", cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reasons = Counter(reason for reason, _ in results(tmp_path / "sweep").values())
+    assert reasons == {"trainer.max_epochs=2": 1, "pruned after 1 validations": 2}  # the first is the best after an epoch
+    lines = [json.loads(line) for line in (tmp_path / "sweep" / "tune.jsonl").read_text().splitlines()]
+    assert [(line["validations"], line["stop"]) for line in lines] == [(1, False), (2, False), (1, True), (1, True)]
+
+
+def test_a_population_that_is_killed_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    """And its better member, which goes on with its own values, computes what one training does."""
+    node = "hydra.sweeper.scheduler={_target_: ray.tune.schedulers.PopulationBasedTraining, perturbation_interval: 1,"
+    command = (TRAIN, *TUNE, *SMALL, "hydra.sweeper.n_trials=2", f"{node} quantile_fraction: 0.5}}")
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    done = python(*command, cwd=here, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with started(*command, cwd=there) as process:
+        wait_for(lambda: len(jobs(there / "sweep")) == 4, seconds=300, pause=0.1)  # the second generation begins
+        process.send_signal(signal.SIGKILL)
+    first = finished(there / "sweep")
+    assert 2 <= len(first) < 4
+    done = python(*command, cwd=there, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results(there / "sweep") == results(here / "sweep")
+    assert first.items() <= finished(there / "sweep").items()
+    known = jobs(here / "sweep")
+    best = max(
+        (job for job in known.values() if job["overrides"][-1] == "callbacks.generation.until=1"), key=lambda job: job["metric"]
+    )
+    rate = best["overrides"][-2]
+    (last,) = [key for key, job in known.items() if rate in job["overrides"] and job["number"] != best["number"]]
+    alone = python(TRAIN, *SMALL, rate, "hydra.run.dir=alone", cwd=tmp_path, timeout=200)
+    assert alone.returncode == 0, alone.stdout + alone.stderr
+    assert results(here / "sweep")[last][1] == json.loads((tmp_path / "alone" / "metrics.json").read_text())["metrics"]
+
+
+def test_a_search_on_ray_that_is_killed_runs_no_job_twice(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    command = (
+        PROGRAM,
+        *TUNE,
+        "hydra/launcher=ray",
+        "hydra.launcher.num_cpus=2",
+        "hydra.sweeper.n_jobs=2",
+        "hydra.sweeper.n_trials=5",
+    )
+    with started(*command, cwd=tmp_path, fresh=True, JOURNAL=str(journal)) as process:
+        wait_for(lambda: len([*journal.glob("*.began")]) == 3, seconds=300, pause=0.1)
+        process.send_signal(signal.SIGKILL)
+    first = finished(tmp_path / "sweep")
+    assert len(first) >= 2
+    done = python(*command, cwd=tmp_path, timeout=300, fresh=True, JOURNAL=str(journal))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(finished(tmp_path / "sweep")) == 5
+    assert first.items() <= finished(tmp_path / "sweep").items()
+    assert Counter(path.read_text() for path in journal.glob("*.finished")).most_common(1)[0][1] == 1
