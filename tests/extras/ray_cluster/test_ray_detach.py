@@ -72,6 +72,10 @@ class Left:
         entries = json.loads((self.folder / "sweep" / "manifest.json").read_text())["jobs"].values()
         return {entry["overrides"][-1]: (entry["status"], entry["reason"]) for entry in entries}
 
+    def codes(self) -> int:
+        """How many jobs have left a code."""
+        return sum("code" in path.read_text() for path in (self.folder / "sweep" / "ray").glob("ray-*.json"))
+
     def has_saved(self, count: int) -> bool:
         return len([*(self.folder / "sweep").glob("*/checkpoints/last.ckpt")]) == count
 
@@ -80,15 +84,15 @@ def test_the_command_ends_and_the_next_one_finds_the_jobs(address: str, tmp_path
     sweep = Left(tmp_path, address, "seed=0,8")
     said = sweep.call("hydra.launcher.detach=true", FAULTS="1")
     assert "Wait for them: " in said
-    wait_for(lambda: len([*(tmp_path / "journal").glob("*.finished")]) == 1 and sweep.has_saved(2), pause=0.2)
-    wait_for(lambda: len(sweep.processes()) == 1, pause=0.2)
+    wait_for(lambda: len([*(tmp_path / "journal").glob("*.finished")]) == 1 and sweep.has_saved(2), seconds=300, pause=0.2)
+    wait_for(lambda: len(sweep.processes()) == 1, seconds=300, pause=0.2)
     assert "1 of 2 jobs finished, 1 running" in sweep.ask("status")
     (pid,) = sweep.processes()
     os.kill(int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)  # its worker
-    wait_for(lambda: not sweep.processes(), pause=0.2)
-    wait_for(lambda: "1 interrupted: Ray has lost its worker" in sweep.ask("status"), pause=0.5)
+    wait_for(lambda: not sweep.processes(), seconds=300, pause=0.2)
+    wait_for(lambda: "1 interrupted: Ray has lost its worker" in sweep.ask("status"), seconds=300, pause=0.5)
     sweep.call("hydra.launcher.detach=true")  # goes on with it
-    wait_for(lambda: len([*(tmp_path / "journal").glob("*.finished")]) == 2, pause=0.2)
+    wait_for(lambda: len([*(tmp_path / "journal").glob("*.finished")]) == 2, seconds=300, pause=0.2)
     allowed = ("hydra.launcher.address", "hydra.launcher.detach")
     sweep.ask("resume", "--program", str(PROGRAM), "--allow", *allowed)  # who finds jobs waits for them
     assert sweep.states() == {"seed=0": ("finished", None), WAITS: ("finished", None)}
@@ -101,9 +105,12 @@ def test_jobs_are_taken_back(address: str, tmp_path: Path) -> None:
     """Of three jobs two run, each on a node of one CPU, and one waits."""
     sweep = Left(tmp_path, address, WAITS, "model.optimizer.lr=1e-3,2e-3,3e-3")
     sweep.call("hydra.launcher.detach=true", FAULTS="1")
-    wait_for(lambda: len(sweep.processes()) == 2 and sweep.has_saved(2), pause=0.2)
+    wait_for(lambda: len(sweep.processes()) == 2 and sweep.has_saved(2), seconds=300, pause=0.2)
     assert "0 of 3 jobs finished, 2 running, 1 waiting" in sweep.ask("status")
     assert "3 job(s) cancelled" in sweep.ask("cancel")
-    wait_for(lambda: not sweep.processes(), pause=0.2)
-    wait_for(lambda: "0 of 3 jobs finished, 3 interrupted" in sweep.ask("status"), pause=0.5)
+    wait_for(lambda: sweep.codes() == 2, seconds=300, pause=0.2)
+    said = sweep.ask("status")
+    assert "0 of 3 jobs finished, 3 interrupted" in said, said
+    assert "interrupted: asked to end" in said
+    assert "interrupted: taken back, or lost by Ray, before it began" in said
     assert len([*(tmp_path / "journal").glob("*.began")]) == 2

@@ -84,6 +84,15 @@ def test_each_is_as_the_cluster_and_its_directory_say(tmp_path: Path) -> None:
     assert [*manifest.in_queue()] == [*found]
 
 
+def test_one_that_was_asked_to_end_was_interrupted_whatever_its_code_is(tmp_path: Path) -> None:
+    (tmp_path / "sweep").mkdir()
+    manifest, cluster, own = four_left(tmp_path / "sweep")
+    place = own.file(left.places(manifest)[f"{0:012x}"])
+    place.write_text(json.dumps({"started": 5.0, "ended": 9.0, "code": 130, "was_asked": True}))
+    assert len(left.reconcile(manifest, LeftJobs(tmp_path / "sweep", cluster))) == 3
+    assert states(manifest)[0] == ("interrupted", "asked to end")
+
+
 def test_a_manifest_that_was_lost_does_not_start_them_a_second_time(tmp_path: Path) -> None:
     (tmp_path / "sweep").mkdir()
     manifest, cluster, _ = four_left(tmp_path / "sweep")

@@ -24,11 +24,13 @@ from lockstep.sweeps.executor import Attempt
 from lockstep.sweeps.job_directory import OUTPUT, read_state, state_after
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.runner import GRACE
 from lockstep.sweeps.states import INTERRUPTED, RUNNING, UNKNOWN, WAITING, Exit, JobState
 
 PLACE = "ray-"  # begins the name of each, in the manifest's words its place in the queue
+_PATIENCE = 10.0  # seconds until a worker has heard a request
 _POLL = 1.0  # seconds between two questions to the cluster
-_SHAPE = {"started": int | float, "ended?": int | float, "code?": int}
+_SHAPE = {"started": int | float, "ended?": int | float, "code?": int, "was_asked?": (True, False)}
 
 
 class LeftJobs:
@@ -44,8 +46,8 @@ class LeftJobs:
         place = f"{self.prefix}{job.key}-{uuid.uuid4().hex[:6]}"
         self.folder.mkdir(exist_ok=True)
         write_json(self.folder / "cluster.json", {"address": self.cluster.gcs_address})
-        command, given = begin(job, queue=place), job_environment(job, self.cluster.settings)
-        self.cluster.leave(share, place, str(self.file(place)), command, given, str(job.directory / OUTPUT))
+        command = begin(job, queue=place), job_environment(job, self.cluster.settings), str(job.directory / OUTPUT)
+        self.cluster.leave(share, place, str(self.file(place)), job.stop_deadline + GRACE, *command)
         self._due = 0.0
         return LeftAttempt(self, place, job.directory)
 
@@ -85,14 +87,16 @@ class LeftAttempt(Attempt):
     def reap(self) -> Exit | None:
         is_there = self._place in self._jobs.names()
         if "code" in (said := self.said):
-            return Exit(said["code"])
+            was_asked = said.get("was_asked", False)
+            return Exit(said["code"], JobState(INTERRUPTED, "asked to end") if was_asked else None, was_asked)
         if is_there or is_held(self._directory):  # its processes follow the worker that has died
             return None
         lost = JobState(INTERRUPTED, "taken back, or lost by Ray, before it began")
         return Exit(None, read_state(self._directory, died="Ray has lost its worker") if said else lost)
 
     def ask_to_end(self) -> None:
-        self._tell(lambda actor: actor.ask_to_end.remote())
+        ray = self._jobs.cluster.ray  # this process may end at once
+        self._tell(lambda actor: ray.wait([actor.ask_to_end.remote()], timeout=_PATIENCE))
 
     def kill(self) -> None:
         self._tell(self._jobs.cluster.ray.kill)

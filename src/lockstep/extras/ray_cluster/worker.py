@@ -63,18 +63,27 @@ class JobWorker:
 
 class DetachedWorker(JobWorker):
     """Runs a command as soon as Ray has placed it, whoever is still there, and ends with it. `said` is the file that has its code
-    then, and says before that it has begun."""
+    then, and says before that it has begun. Once asked to end, it ends after `deadline` seconds whatever the command does."""
 
-    def __init__(self, cwd: str, said: str, *command: Any) -> None:
+    def __init__(self, cwd: str, said: str, deadline: float, *command: Any) -> None:
         super().__init__(cwd)
-        self._said: dict[str, Any] = {"started": time.time()}
-        write_json(Path(said), self._said)
-        threading.Thread(target=self._live, args=(Path(said), command), daemon=True).start()
+        self._file, self._deadline, self._said = Path(said), deadline, {"started": time.time()}
+        write_json(self._file, self._said)
+        threading.Thread(target=self._live, args=command, daemon=True).start()
 
-    def _live(self, said: Path, command: tuple[Any, ...]) -> None:
+    def _live(self, *command: Any) -> None:
         code: int = ExitCode.FAILED
         try:
             code = self.run(*command)
         finally:
-            write_json(said, self._said | {"ended": time.time(), "code": code})
-            os._exit(0)  # Ray gives the share to the next job
+            self._leave(code)
+
+    def ask_to_end(self) -> None:
+        super().ask_to_end()
+        if self._deadline < threading.TIMEOUT_MAX:
+            threading.Timer(self._deadline, self._leave, (-signal.SIGKILL,)).start()
+
+    def _leave(self, code: int) -> None:
+        """What still runs follows this process, whose share Ray gives to the next job."""
+        write_json(self._file, self._said | {"ended": time.time(), "code": code, "was_asked": self._requests > 0})
+        os._exit(0)
