@@ -10,6 +10,7 @@ import torch
 from commands import ROOT, python, train
 
 from lockstep.checkpointing import read_checkpoint
+from lockstep.config.overrides import override_key, with_values
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.batch_size import halving
@@ -17,6 +18,8 @@ from lockstep.extras.batch_size.events import FindBatchSize
 from lockstep.launchers.environment import Rank
 from lockstep.launchers.outcome import Outcome
 from lockstep.runs.composition import compose
+from lockstep.runs.identity import Identity
+from lockstep.runs.resume import command_to_continue
 from lockstep.runs.validation import validated
 
 HALVES = ("trainer.accelerator=cpu", "datamodule.global_batch_size=48", "halve_batch_size=true")
@@ -90,6 +93,34 @@ def test_it_is_halved_where_that_was_asked_for_and_can_be(
     assert refusal(compose("halve_batch_size=2")).startswith("halve_batch_size=2: accepted is true, false, or null")
     monkeypatch.setattr("lockstep.extras.batch_size.halving.this_rank", lambda: Rank("torchrun", 0, 0, 1, 1))
     assert refusal(compose("halve_batch_size=true")).startswith("halve_batch_size=true: starts the ranks again with other")
+
+
+BEGUN = ("trainer.limit_train_batches=6", "trainer.limit_val_batches=0.5", "datamodule.global_batch_size=96")
+
+
+@pytest.mark.parametrize(
+    ("size", "more"),
+    [
+        ("datamodule.batch_size=48", ("trainer.accumulate_grad_batches=2", "halve_batch_size=true")),
+        ("datamodule.batch_size=auto", ()),
+    ],
+)
+def test_the_command_that_has_begun_it_continues_it_with_what_it_has_become(
+    size: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A sweep goes on so with a job; 6 batches of 12 would be a quarter of its epoch."""
+    began = [*BEGUN, size, *more]
+    smaller = {"datamodule.batch_size": 12, "trainer.accumulate_grad_batches": 8, "trainer.limit_train_batches": 24}
+    smaller["trainer.limit_train_batches"] *= 1 if more else 2
+    halved = {"events.batch_size.halved": [48, 24]} if more else {}
+    overrides = with_values(began, smaller | halved)
+    Identity("id", [], overrides, 96).write(tmp_path)
+    own = {f"{key}={value}" for key, value in smaller.items()}
+    continued = command_to_continue([*began, f"resume={tmp_path}"])
+    assert continued is not None
+    assert {item for item in continued if override_key(item) in smaller} == own
+    changed = command_to_continue([*began, "trainer.limit_train_batches=7", f"resume={tmp_path}"])
+    assert "trainer.limit_train_batches=7" in (changed or ())
 
 
 OPTIONS = ("model=mlp", "trainer.precision=64-true", "trainer.accelerator=cpu", "datamodule.global_batch_size=96")

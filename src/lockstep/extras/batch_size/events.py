@@ -1,6 +1,6 @@
 """What the search for a batch size does before a run begins, and what a run does that is out of memory all the same."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from lockstep.config.rules import YES_NO, above
 from lockstep.config.targets import buildable
 from lockstep.launchers.outcome import Outcome
 from lockstep.runs.events import Remedy, RunEvents
+from lockstep.runs.identity import Identity
 
 
 @buildable
@@ -26,6 +27,13 @@ class FindBatchSize(RunEvents):
 
     def __init__(self, halved: Sequence[int] = ()) -> None:
         self.halved, self._kills = [*halved], 0
+
+    def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None) -> list[str]:
+        if saved is None:
+            return arguments
+        from lockstep.extras.batch_size.halving import with_smaller_batches
+
+        return with_smaller_batches(arguments, values, saved.overrides)
 
     def check(self, cfg: DictConfig, plan: Plan) -> None:
         check_rules(cfg, {"memory_per_process": above(0).or_null(), "halve_batch_size": YES_NO.or_null()})

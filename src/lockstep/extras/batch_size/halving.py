@@ -3,14 +3,17 @@
 The global batch stays, and with it the samples of each step. Imports no torch: the parent of the ranks asks.
 """
 
+import json
 import logging
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.class_checks import check_classes
+from lockstep.config.overrides import override_key
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
@@ -76,6 +79,23 @@ def in_smaller_batches(cfg: DictConfig, parts: int) -> dict[str, int]:
     """Returns the trainer's settings that are numbers of batches, for batches of which `parts` are one of those before."""
     counts = {f"trainer.{name}": cfg.trainer.get(name) for name in _IN_BATCHES}
     return {key: count * parts for key, count in counts.items() if isinstance(count, int) and not isinstance(count, bool)}
+
+
+def with_smaller_batches(arguments: list[str], given: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
+    """Returns the arguments of a command that resumes a run of these overrides, with the run's own values where the command
+    repeats those from before batches became smaller: a sweep continues a job by the command that has begun it."""
+    own = {override_key(item): item for item in overrides}
+    now = {key: int(value) for key, item in own.items() if (value := item.partition("=")[2]).isdigit()}
+    if given.get(KEY) == "auto":
+        parts = now.get(ACCUMULATE, 1)
+    elif HALVED in own and KEY in now:
+        parts = json.loads(own[HALVED].partition("=")[2])[0] // now[KEY]
+    else:
+        return arguments
+    counts = (ACCUMULATE, *(f"trainer.{name}" for name in _IN_BATCHES))
+    before = {key: str(now[key] // parts) for key in counts if key in now} | {KEY: str(now.get(KEY, 0) * parts)}
+    repeated = {key for key, value in before.items() if key in own and given.get(key) == value}
+    return [own[key] if (key := override_key(item)) in repeated else item for item in arguments]
 
 
 def kernel_kills() -> int:
