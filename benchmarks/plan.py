@@ -155,8 +155,9 @@ def show_kills(kills: int) -> None:
                 process.kill()
             print(f"killed with {finished(killed)} of {jobs} jobs finished", flush=True)
         one, other = (json.loads((planned_by(one) / "plan" / "plan.json").read_text()) for one in (undisturbed, killed))
+        of_killed = finished(killed)
     is_same = one == other
-    print(f"\n{one['answer']}\n\n{'The same' if is_same else 'Another'} plan.json, and {finished(killed)} jobs.")
+    print(f"\n{one['answer']}\n\n{'The same' if is_same else 'Another'} plan.json, and {of_killed} jobs for {jobs}.")
     sys.exit(0 if is_same else 1)
 
 
