@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
     path = os.pathsep.join(str(ROOT / place) for place in ("src", "benchmarks/competitors"))
-    fixed = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    fixed = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONDONTWRITEBYTECODE": ""}
     seconds: dict[str, list[float]] = {name: [] for name in KINDS}
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # by a short path: a socket's has at most 107 bytes
         environment = os.environ | fixed | {"XDG_RUNTIME_DIR": folder}
