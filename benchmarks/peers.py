@@ -32,7 +32,10 @@ PEERS = {
     "transformers": ("Hugging Face's Trainer", "transformers"),
     "ignite": ("Ignite", "pytorch-ignite"),
 }
-ABOUT = {"mlp": "The MLP (784-256-10) on 28x28 images, batches of 64.", "cnn": "The CNN on 28x28 images, batches of 64."}
+ABOUT = {
+    "mlp": "The MLP (784-256-10) on 28x28 images, batches of 64.",
+    "cnn": "The CNN on 28x28 images, batches of 64. Only `train.py` synchronises its BatchNorm layers.",
+}
 
 
 def main() -> None:
