@@ -50,8 +50,9 @@ def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) ->
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
         raise config_error(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
-    is_divided = isinstance(checkpoint, dict) and "tensor_files" in checkpoint
-    if is_divided and (reader := read_settings("checkpoints.yaml").get("reader")):
+    if isinstance(checkpoint, dict) and "tensor_files" in checkpoint:
+        if (reader := read_settings("checkpoints.yaml").get("reader")) is None:
+            raise config_error(key, path, "has tensors in other files; accepted with a reader in conf/checkpoints.yaml")
         resolve_name(reader)(key, path, checkpoint, whole)
     return checkpoint
 

@@ -37,15 +37,20 @@ def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
 def test_who_reads_tensors_that_other_files_hold_is_for_the_project_to_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(files, "resolve_name", lambda name: lambda *given: calls.append((name, *given)))
-    for settings in ({"reader": "a.reader"}, {}):
-        monkeypatch.setattr(files, "read_settings", {"checkpoints.yaml": settings}.__getitem__)
-        write_checkpoint(content(3) | {"tensor_files": 7}, folder / "best.ckpt")
-        assert read_checkpoint("it", folder / "best.ckpt")["tensor_files"] == 7
-        assert read_step(folder / "last.ckpt") == 2  # holds all itself
+    settings = {"reader": "a.reader"}
+    monkeypatch.setattr(files, "read_settings", {"checkpoints.yaml": settings}.__getitem__)
+    write_checkpoint(content(3) | {"tensor_files": 7}, folder / "best.ckpt")
+    assert read_checkpoint("it", folder / "best.ckpt")["tensor_files"] == 7
+    assert read_step(folder / "last.ckpt") == 2  # holds all itself
     assert [(name, key, read["tensor_files"], whole) for name, key, _, read, whole in calls] == [
         ("a.reader", "checkpoint", 7, ()),  # verified before it takes its place
         ("a.reader", "it", 7, None),
     ]
+    settings.clear()
+    with pytest.raises(
+        ConfigError, match=r"^it=.*best.ckpt: has tensors in other files; accepted with a reader in conf/checkpoints"
+    ):
+        read_checkpoint("it", folder / "best.ckpt")
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip"])
