@@ -20,6 +20,7 @@ from lockstep.extras.sharding.stages import layers_of
 from lockstep.models import Classifier
 from lockstep.models.schedules import constant
 from lockstep.nets import Dropout
+from lockstep.runs.composition import compose as compose_of
 
 STAGES = ("trainer=pipeline", "trainer.accelerator=cpu")
 WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
@@ -60,6 +61,11 @@ def test_settings_that_stages_do_not_bear_are_refused(
     options: tuple[str, ...], said: str, compose: Callable[..., DictConfig]
 ) -> None:
     assert refusal(compose(*STAGES, *options)).startswith(said)
+
+
+def test_parity_does_not_compare_stages() -> None:
+    refused = refusal(compose_of(*STAGES, config_name="parity"))
+    assert refused.startswith("trainer.strategy._target_=lockstep.extras.sharding.pipeline.Pipeline: leaves each process the ")
 
 
 def test_two_numbers_of_stages_are_refused(compose: Callable[..., DictConfig]) -> None:

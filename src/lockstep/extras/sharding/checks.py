@@ -35,6 +35,9 @@ def _check_pipeline(cfg: DictConfig, key: str, plan: Plan) -> None:
     if plan.world_size > 1 and cfg.model.get("compile"):
         why = "compiles the net's forward pass, of which each stage computes a part in another way; accepted is false"
         raise config_error("model.compile", "true", why)
+    if plan.world_size > 1 and "parity" in cfg:
+        why = "leaves each process the gradients of its own layers, which scripts/parity.py does not gather; accepted is another"
+        raise config_error("trainer.strategy._target_", cfg.trainer.strategy._target_, why)
 
 
 CHECKS = {"ModelParallel": _check, "Pipeline": _check_pipeline}

@@ -139,7 +139,9 @@ class Stage(nn.Module):
         try:
             self._schedule(count).step(number=number, target=number if self.is_last else None, losses=losses)
         except RuntimeError as error:  # torch's, of whatever a stage has raised
-            raise error.__cause__ if isinstance(error.__cause__, ConfigError) else error from None
+            if isinstance(error.__cause__, ConfigError):
+                raise error.__cause__ from None
+            raise
         if self.is_last:
             told[0] = torch.stack(losses).detach().sum()
             told[1:] = torch.cat(self._values, dim=1).flatten()
@@ -186,7 +188,7 @@ class Stage(nn.Module):
                 return _filled_up(self.model(piece.inputs), len(self._pieces[0].ids))
             loss, values = self._loss_and_values(piece)
         self._values.append(torch.stack([values[name].detach().double() for name in self.model.train_means.names]))
-        return loss.double().reshape(1)
+        return torch.stack([loss.double()])  # no view: torch 2.6 detaches it in place
 
     @contextmanager
     def _as_net(self, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
