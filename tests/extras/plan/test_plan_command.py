@@ -60,7 +60,7 @@ def test_a_plan_killed_at_several_moments_says_what_an_undisturbed_one_would(tmp
         (curve,) = planted.measure([Branch(0, one["batch"] // SMALLEST, one["lr"])], len(one["losses"]) - 1)
         assert one["losses"] == pytest.approx(curve, rel=1e-3)
     assert {one["batch"] for one in plan["branches"]} == {SMALLEST, LARGEST * SMALLEST}
-    assert finished(tmp_path) == plan["jobs"] > JOBS_BEFORE_BRANCHES + len(plan["branches"])
+    assert finished(tmp_path) == plan["jobs"] >= JOBS_BEFORE_BRANCHES + len(plan["branches"])
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from lockstep.config.targets import buildable
 from lockstep.runs.events import RunEvents
 
-STRATEGY = "lockstep.extras.exact.strategy.Exact"
-
 
 @buildable
 class VirtualWorkers(RunEvents):
@@ -33,7 +31,7 @@ class VirtualWorkers(RunEvents):
 
     def building(self, cfg: DictConfig) -> None:
         """Another number of threads would draw other weights, too, where these are drawn by sums, as orthogonal ones are."""
-        if OmegaConf.select(cfg, "trainer.strategy._target_") == STRATEGY:
+        if OmegaConf.select(cfg, "trainer.strategy._target_") == f"{__package__}.strategy.Exact":
             import torch
 
             torch.set_num_threads(self.threads)

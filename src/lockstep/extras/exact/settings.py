@@ -6,14 +6,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import config_error
-from lockstep.extras.exact.events import STRATEGY
 
 
 def settings(config: DictConfig, workers: Any) -> dict[str, Any]:
     """Returns values by key. Raises ConfigError for what does not go together with so many workers."""
     _check(config, workers)
     kept = {name: config.trainer.strategy[name] for name in ("timeout", "process_group_backend")}
-    strategy: dict[str, Any] = {"_target_": STRATEGY, "workers": workers}
+    strategy: dict[str, Any] = {"_target_": f"{__package__}.strategy.Exact", "workers": workers}
     return {
         "trainer.strategy": strategy | kept,
         "trainer.sync_batchnorm": False,  # each worker has its own statistics
