@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_628,
-    "imported by a default run": 9_722,
-    "all of src/": 31_714,
+    "the core": 10_574,
+    "imported by a default run": 9_714,
+    "all of src/": 31_679,
     "the largest room": 1_678,
 }  # lines; these only ever go down
 
