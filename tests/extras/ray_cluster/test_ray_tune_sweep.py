@@ -1,7 +1,9 @@
 """`python train.py -m sweep=ray_tune`: whole searches."""
 
+import contextlib
 import importlib.util
 import json
+import os
 import signal
 from collections import Counter
 from pathlib import Path
@@ -35,6 +37,20 @@ def results(sweep: Path) -> dict[str, Any]:
 def finished(sweep: Path) -> dict[str, Any]:
     """The attempts of each such job."""
     return {key: job["attempts"] for key, job in jobs(sweep).items() if job["status"] == "finished"}
+
+
+def with_journal(journal: Path) -> dict[int, str]:
+    """By their numbers the processes that this test's command has started, directly or not, with what they are called."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if f"JOURNAL={journal}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().split(b"\0")[0].decode().strip()
+    return found
+
+
+def rays(journal: Path) -> set[str]:
+    return {*with_journal(journal).values()}
 
 
 def test_jobs_that_asha_gives_up_end_as_pruned_ones(tmp_path: Path) -> None:
@@ -87,8 +103,12 @@ def test_a_search_on_ray_that_is_killed_runs_no_job_twice(tmp_path: Path) -> Non
         "hydra.sweeper.n_trials=5",
     )
     with started(*command, cwd=tmp_path, fresh=True, JOURNAL=str(journal)) as process:
-        wait_for(lambda: len([*journal.glob("*.began")]) == 3, seconds=300, pause=0.1)
+        wait_for(lambda: len([*journal.glob("*.began")]) >= 3, seconds=300, pause=0.1)
         process.send_signal(signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: rays(journal) == {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}, seconds=60, pause=0.5)
+        for pid in with_journal(journal):  # which Ray leaves when who has started it is killed
+            os.kill(pid, signal.SIGKILL)
     first = finished(tmp_path / "sweep")
     assert len(first) >= 2
     done = python(*command, cwd=tmp_path, timeout=300, fresh=True, JOURNAL=str(journal))
