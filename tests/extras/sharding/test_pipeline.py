@@ -11,10 +11,10 @@ import pytest
 import torch.distributed as dist
 from bitwise import differences
 from capabilities import requires
+from in_parts import furthest
 from in_process import become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
-from torch import Tensor
 
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.models.from_checkpoint import load_model
@@ -82,17 +82,6 @@ def stopped(folder: Path, *options: str, extra: list[Callback]) -> int:
     finally:
         STOP_SIGNALS.stop_listening()
     return 0
-
-
-def furthest(own: Any, expected: Any) -> float:
-    """The largest difference of numbers in two contents of the same form."""
-    if isinstance(own, dict):
-        assert own.keys() == expected.keys()
-        return max((furthest(own[key], expected[key]) for key in own), default=0.0)
-    if isinstance(own, Tensor):
-        assert (own.shape, own.dtype) == (expected.shape, expected.dtype)
-        return float((own - expected).abs().max()) if own.numel() else 0.0
-    return 0.0
 
 
 def assert_equal(own: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
