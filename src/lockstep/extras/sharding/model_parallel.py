@@ -13,22 +13,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning import Trainer
-from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from lockstep.checkpointing import AtomicCheckpointIO
 from lockstep.console import join_first
 from lockstep.errors import ConfigError, config_error
 from lockstep.extras.dtensors.dtensors import local_tensor, shard_like
+from lockstep.extras.sharding.divided import DividedModel
 from lockstep.extras.sharding.parts import read_shards, shard_at
 from lockstep.extras.sharding.shards import full_tensors, norm
 from lockstep.extras.sharding.write_parts import remove_unused_parts, write_parts
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
-from lockstep.trainer.strategies import PlannedWorldSize
 
 # By a key of the plan: how torch divides a linear layer, and along what.
 STYLES: dict[str, tuple[type[ParallelStyle], str]] = {
@@ -37,7 +36,7 @@ STYLES: dict[str, tuple[type[ParallelStyle], str]] = {
 }
 
 
-class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
+class ModelParallel(DividedModel):
     """Lightning's ModelParallelStrategy for models that know nothing of it; a checkpoint is one plain file, as any other's.
 
     Rank zero has the whole of weights and optimizer states, on the CPU, while it saves them, unless each process saves its own.
@@ -76,23 +75,8 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
             needs = "says which layers are divided; accepted is a group: trainer/plan=OPTION chooses one"
             raise config_error("trainer.strategy.plan", "null", needs)
 
-    def setup(self, trainer: Trainer) -> None:
-        assert self.accelerator is not None
-        assert self.lightning_module is not None
-        self.accelerator.setup(trainer)
-        self.precision_plugin.convert_module(self.lightning_module)
-        self.parallelize(self.lightning_module)
-        self.model_to_device()  # what is left: buffers
-        self.precision_plugin.clip_grad_by_norm = self._clip_by_norm
-        if trainer.state.fn == TrainerFn.FITTING:
-            self.setup_optimizers(trainer)
-        self.setup_precision_plugin()
-
     def setup_optimizers(self, trainer: Trainer) -> None:
         super().setup_optimizers(trainer)
-        if any(isinstance(optimizer, LBFGS) for optimizer in self.optimizers):
-            needs = "sees all weights as one vector, of which a process holds a part; accepted is an optimizer that does not"
-            raise config_error("model.optimizer._target_", "torch.optim.LBFGS", needs)
         self._without_fused()
 
     def _without_fused(self) -> None:
@@ -130,14 +114,6 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
                     raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
                 parallelize_module(layer, self.device_mesh["tensor_parallel"], style())
 
-    @torch.no_grad()
-    def _begin_as_rank_zero(self, model: nn.Module) -> None:
-        """Broadcasts rank zero's tensors as DDP does, one tensor at a time: the full model need not fit the device."""
-        for tensor in (*model.parameters(), *model.buffers()):
-            sent = tensor.detach().to(self.root_device).contiguous()
-            dist.broadcast(sent, src=0)
-            tensor.data = sent.to(tensor.device)  # fully_shard takes what is contiguous alone
-
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
         """Clips as torch.nn.utils.clip_grad_norm_ does, which does not take gradients that are divided differently."""
         parameters = self.precision_plugin.main_params(optimizer)
@@ -162,12 +138,6 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
             if isinstance(module, FSDPModule):
                 module.reshard()
         return outputs
-
-    # Lightning's own save and load by torch.distributed.checkpoint, without CheckpointIO, and pass callbacks over.
-    restore_checkpoint_after_setup = ParallelStrategy.restore_checkpoint_after_setup  # pyright: ignore
-    lightning_restore_optimizer = ParallelStrategy.lightning_restore_optimizer  # pyright: ignore
-    lightning_module_state_dict = ParallelStrategy.lightning_module_state_dict
-    optimizer_state = ParallelStrategy.optimizer_state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
         if self.sharded_checkpoints:

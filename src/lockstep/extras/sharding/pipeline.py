@@ -11,21 +11,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning import LightningModule, Trainer
-from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning import Trainer
+from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from lockstep.errors import config_error
+from lockstep.extras.sharding.divided import DividedModel
 from lockstep.extras.sharding.gathering import gather_parts
 from lockstep.extras.sharding.shards import local_square
 from lockstep.extras.sharding.stages import Stage, layers_of
 from lockstep.models.task import Task
 from lockstep.nets.dropout import Dropout
 from lockstep.trainer.batchnorm import is_batchnorm
-from lockstep.trainer.strategies import PlannedWorldSize
 
 BUCKET = 25 * 2**20  # bytes of gradients in one all-reduce, as DDP has by default
 
@@ -39,7 +38,7 @@ class PipelineTrainer(Trainer):
         super().__init__(**trainer)
 
 
-class Pipeline(PlannedWorldSize, ModelParallelStrategy):
+class Pipeline(DividedModel):
     """`stages` processes, next to each other in rank, take the same samples, each with some layers; further ones are replicas.
 
     Lightning's mesh of (data_parallel, tensor_parallel) is that of replicas and stages. Models are built whole, on the CPU.
@@ -80,22 +79,8 @@ class Pipeline(PlannedWorldSize, ModelParallelStrategy):
     def stage(self) -> int:
         return self.device_mesh["tensor_parallel"].get_local_rank()
 
-    def setup(self, trainer: Trainer) -> None:
-        assert self.accelerator is not None
-        assert isinstance(self.lightning_module, LightningModule)
-        self.accelerator.setup(trainer)
-        self.precision_plugin.convert_module(self.lightning_module)
-        self.parallelize(self.lightning_module)
-        self.precision_plugin.clip_grad_by_norm = self._clip_by_norm
-        if trainer.state.fn == TrainerFn.FITTING:
-            self.setup_optimizers(trainer)
-        self.setup_precision_plugin()
-
-    def setup_optimizers(self, trainer: Trainer) -> None:
-        super().setup_optimizers(trainer)
-        if any(isinstance(optimizer, LBFGS) for optimizer in self.optimizers):
-            needs = "sees all weights as one vector, of which a stage has a part; accepted is an optimizer that does not"
-            raise config_error("model.optimizer._target_", "torch.optim.LBFGS", needs)
+    def model_to_device(self) -> None:
+        """The stage of this process is there already."""
 
     def parallelize(self, model: Any) -> None:
         """Leaves this process its stage of the model, on its device. The trained one is computed by stages from here on; an
@@ -104,7 +89,7 @@ class Pipeline(PlannedWorldSize, ModelParallelStrategy):
             return
         if is_trained := model is self.lightning_module:
             check_model(model, self.stages)
-            _begin_as_rank_zero(model, self.root_device)
+            self._begin_as_rank_zero(model)
         held = [_held(model.net, stage, self.stages) for stage in range(self.stages)]
         if is_trained and self.stages > 1 and held[0] & held[-1]:
             pairs = [[replica * self.stages, (replica + 1) * self.stages - 1] for replica in range(self.replicas)]
@@ -164,12 +149,7 @@ class Pipeline(PlannedWorldSize, ModelParallelStrategy):
         for gradient in gradients:
             gradient.mul_(factor)
 
-    # Lightning's own save and load by torch.distributed.checkpoint, without CheckpointIO, and pass callbacks over.
-    restore_checkpoint_after_setup = ParallelStrategy.restore_checkpoint_after_setup  # pyright: ignore
-    lightning_restore_optimizer = ParallelStrategy.lightning_restore_optimizer  # pyright: ignore
-    lightning_module_state_dict = ParallelStrategy.lightning_module_state_dict
-    optimizer_state = ParallelStrategy.optimizer_state
-    load_checkpoint = ParallelStrategy.load_checkpoint
+    load_checkpoint = ParallelStrategy.load_checkpoint  # not by torch.distributed.checkpoint
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
         if self.global_rank < self.stages:
@@ -235,15 +215,6 @@ def _held(net: Any, stage: int, stages: int) -> set[nn.Parameter]:
     parts += [getattr(net, name) for name in names]
     modules = [part for part in parts if isinstance(part, nn.Module)]
     return {part for part in parts if isinstance(part, nn.Parameter)} | {p for module in modules for p in module.parameters()}
-
-
-@torch.no_grad()
-def _begin_as_rank_zero(model: nn.Module, device: torch.device) -> None:
-    """Broadcasts rank zero's tensors as DDP does, one tensor at a time: the whole model need not fit the device."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        sent = tensor.detach().to(device).contiguous()
-        dist.broadcast(sent, src=0)
-        tensor.copy_(sent)
 
 
 def _keep(model: nn.Module, held: set[nn.Parameter], device: torch.device) -> None:
