@@ -156,6 +156,8 @@ def main() -> None:
     watch = Stopwatch(torch.device("cpu"), work.steps)
     peer(work, Net(work.model()), loader, watch)
     assert watch.done == work.steps, f"{watch.done} steps of {work.steps}"
+    if torch.distributed.is_initialized():  # gloo's threads abort a process that leaves with them running
+        torch.distributed.destroy_process_group()
     if work.rank == 0:
         record = watch.record()
         work.record.write_text(json.dumps(record | {"samples_trained": record["samples_trained"] * work.processes}))
