@@ -1,7 +1,11 @@
 """Where Lockstep's configs and scripts are, and the project that this command is about."""
 
+import functools
 import sys
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 SHIPPED = Path(__file__).with_name("shipped")  # in a wheel; see setup.py
 HOME = SHIPPED if SHIPPED.is_dir() else Path(__file__).resolve().parents[2]  # else the checkout
@@ -28,3 +32,9 @@ def config_file(name: str) -> Path:
     """A file of the project's conf/, or Lockstep's of that name where the project has none."""
     own = project() / "conf" / name
     return own if own.is_file() else CONF / name
+
+
+@functools.cache
+def read_settings(name: str = "launchers.yaml") -> dict[str, Any]:
+    """Returns the content of such a file, read once: a working directory may go. YAML alone imports in a moment."""
+    return yaml.safe_load(config_file(name).read_bytes()) or {}

@@ -14,7 +14,7 @@ from lockstep.atomic_files import remove_partial_files, replacing, sync, sync_fo
 from lockstep.config.checkpoint_file import check_checkpoint
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import is_rank_zero
-from lockstep.launchers.settings import read_settings
+from lockstep.places import read_settings
 
 log = logging.getLogger(__name__)
 

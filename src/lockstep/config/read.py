@@ -12,19 +12,12 @@ from hydra.errors import HydraException
 from lockstep.config.overrides import override_key, quote, sets_hydra, split_flags
 from lockstep.config.targets import ALLOW, is_project_path
 from lockstep.errors import config_error
-from lockstep.places import CONF, project
+from lockstep.places import CONF, project, read_settings
 
 _OF_THE_COMMAND = (ALLOW, "resume", "begin_from", "overwrite", "run_dir")
-# Of Hydra's own settings those that run, import and write nothing: how much is logged, and a sweep's numbers.
-_OF_HYDRA = (
-    r"hydra\.verbose",
-    r"hydra\.mode",
-    r"hydra\.sweep\.dir",
-    r"hydra\.(job|hydra)_logging\.(root|loggers\.\w+)\.level",
-    r"hydra\.launcher\.(gpus|jobs|timeout|retries|on_failure|same_code|dry_run|partition|account|time|mem|gpus_per_node|gres)",
-    r"hydra\.launcher\.(cpus_per_device|warning|poll|detach|num_cpus|autoscaler|lost)",
-    r"hydra\.sweeper\.(n_trials|n_jobs|objectives|storage|sampler|pruner|max_batch_size)(\.\w+)*",
-)
+# Of Hydra's own settings those that run, import and write nothing. Those of launchers and sweepers are in conf/launchers.yaml.
+_OF_HYDRA = r"hydra\.(verbose|mode|sweep\.dir|(job|hydra)_logging\.(root|loggers\.\w+)\.level|sweeper\.max_batch_size)"
+_OF_SWEEPS = r"hydra\.(?:launcher|sweeper)\.(\w+)(?:\.\w+)*"
 _OPTIONS = r"hydra/(launcher|sweeper|job_logging|hydra_logging)=\w+"
 # They make no value that is a group, and so no target, and run nothing of the project's own.
 _RESOLVERS = ("oc.env", "oc.select", "oc.deprecated", "oc.dict.keys", "oc.dict.values", "hydra", "now", "run_id")
@@ -107,8 +100,7 @@ def _objections(item: str, folders: Sequence[Path]) -> Iterator[str]:
     key, text = override_key(item), item.partition("=")[2]
     if item.startswith("-") or key in _OF_THE_COMMAND:
         yield "which is for a command to say"
-    is_harmless = any(re.fullmatch(one, key) for one in _OF_HYDRA) or re.fullmatch(_OPTIONS, f"{key}={text}")
-    if sets_hydra(item) and not is_harmless:
+    if sets_hydra(item) and not _is_harmless(key, text):
         yield "and Hydra's own settings can run code"
     for name in re.findall(r"\$\{\s*([^{}:\s]*)\s*:", text):
         if name not in _RESOLVERS:
@@ -118,6 +110,14 @@ def _objections(item: str, folders: Sequence[Path]) -> Iterator[str]:
     is_group = "/" in key or any((folder / key.partition("@")[0]).is_dir() for folder in folders)
     if is_group and ".." in text:
         yield "which is no file of the project's"
+
+
+def _is_harmless(key: str, text: str) -> bool:
+    if (setting := re.fullmatch(_OF_SWEEPS, key)) is not None and any(
+        setting[1] in names for names in read_settings().get("settings", {}).values()
+    ):
+        return True
+    return re.fullmatch(_OF_HYDRA, key) is not None or re.fullmatch(_OPTIONS, f"{key}={text}") is not None
 
 
 def _value(item: str) -> Any:

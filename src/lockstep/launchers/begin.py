@@ -5,7 +5,7 @@ import sys
 from pkgutil import resolve_name
 
 import lockstep.launchers.stop_at_once  # noqa: F401
-from lockstep.launchers.settings import read_settings
+from lockstep.places import read_settings
 
 
 def hand_over() -> None:

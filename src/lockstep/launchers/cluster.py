@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from hydra.utils import get_class
 
 from lockstep.errors import ConfigError
-from lockstep.launchers.settings import read_settings
+from lockstep.places import read_settings
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import IO, Protocol
 from hydra.utils import get_object
 
 from lockstep.config.plan import cores
-from lockstep.launchers.settings import read_settings
+from lockstep.places import read_settings
 
 
 class Process(Protocol):

@@ -7,7 +7,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
-from lockstep.launchers.settings import read_settings
+from lockstep.places import read_settings
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import Exit, JobState

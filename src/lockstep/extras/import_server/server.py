@@ -26,7 +26,7 @@ from lockstep.imports import importing_much
 from lockstep.launchers.environment import SWEEP_PIPE, this_rank
 from lockstep.launchers.main_script import run_as_main, show_uncaught
 from lockstep.launchers.process_title import set_title
-from lockstep.launchers.settings import read_settings
+from lockstep.places import read_settings
 
 # What a process that trains imports until its end. Rooms can be taken out; and what can't be imported is a matter of those who
 # need it.
