@@ -81,6 +81,16 @@ def test_what_can_not_be_planned_is_refused_in_one_line(overrides: tuple[str, ..
     assert not (tmp_path / "plan").exists()
 
 
+def test_a_budget_that_can_not_pay_for_an_answer_is_refused_after_the_job_that_counts_the_samples(tmp_path: Path) -> None:
+    sweep = ("-m", "sweep=plan", "trainer=cpu", "trainer.devices=1,2", "model=mlp", "hydra.sweep.dir=plan")
+    for epochs, words in ((1, "accepted is a longer training"), (20, "accepted is 1.7 or more, or a longer training")):
+        done = python(ROOT / "train.py", *sweep, f"trainer.max_epochs={epochs}", cwd=tmp_path)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "plan.budget=0.2: timings and the shortest branches take " in done.stderr
+        assert words in done.stderr
+        assert finished(tmp_path) == 1
+
+
 def test_a_dry_run_prints_the_first_jobs(tmp_path: Path) -> None:
     sweep = ("-m", "sweep=plan", "trainer=cpu", "trainer.devices=1,2", "hydra.launcher.dry_run=true")
     done = python(ROOT / "train.py", *sweep, cwd=tmp_path)

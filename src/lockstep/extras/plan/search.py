@@ -20,6 +20,7 @@ from lockstep.extras.report.step_model import Fit
 from lockstep.sweeps.job_directory import read_record
 from lockstep.sweeps.settings import Keys
 
+LARGEST_BUDGET = 10  # trainings
 _SHORT = 0.1  # of the budget that timings leave, to short branches of the smallest batch
 _RATES = 5  # that it is to be enough for
 _LEAST_STEPS = 4  # of the largest batch in a short branch
@@ -34,7 +35,7 @@ class Settings(Keys):
 
     GROUP: ClassVar[str] = "plan"
 
-    budget: Annotated[float, number(0.001, 10)] = 0.2
+    budget: Annotated[float, number(0.001, LARGEST_BUDGET)] = 0.2
     run: Annotated[Any, TEXT.or_null()] = None
     largest: Annotated[int, _POWER_OF_TWO] = 16
     points: Annotated[int, integer(4)] = 6
@@ -64,6 +65,11 @@ class Search:
             at_the_rule(known, self._measure, worth, start, training.lr, self.largest, step, self._long(start))
         self._time_again()
         return known, self.throughput.fit, self._plan()
+
+    @property
+    def least(self) -> float:
+        """Returns the samples that the shortest branches take at least, of a batch and of one twice as large."""
+        return _LEAST_STEPS * 2 * self.training.batch * _RATES / _SHORT
 
     def _plan(self) -> Plan:
         return make_plan(self.known, self.throughput.fit, self.counts, self.training.batch, target=self._target())

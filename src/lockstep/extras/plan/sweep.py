@@ -5,6 +5,7 @@ several batches and rates, and longer ones at the best. What is tried next follo
 plan that was killed and is started again tries the same, and says the same.
 """
 
+import math
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from lockstep.extras.plan.answer import sentence
 from lockstep.extras.plan.jobs import Jobs
 from lockstep.extras.plan.link import MEASURE
 from lockstep.extras.plan.record import PLAN, content
-from lockstep.extras.plan.search import Search, Settings
+from lockstep.extras.plan.search import LARGEST_BUDGET, Search, Settings
 from lockstep.extras.plan.throughput import Throughput
 from lockstep.extras.plan.training import DEVICES, Training
 from lockstep.extras.report.analysis import read_all_reduce
@@ -60,6 +61,7 @@ class PlanSweep:
         training = self.training
         self.jobs.total = self.throughput.epoch() * training.cfg.trainer.max_epochs
         self.jobs.budget = self.settings.budget * self.jobs.total
+        self._check_budget()
         self.throughput.begin(self.settings.timed_steps, self.settings.repeats)
         known, fitted, plan = self.search.run()
         answer = sentence(plan, training.batch, self.jobs.spent / self.jobs.total, self.settings.monitor)
@@ -87,6 +89,14 @@ class PlanSweep:
             here = self.training.devices_here
             words = f"two of them must be timed here, where there are {here} devices or cores; accepted is 1,2 and others"
             raise config_error(DEVICES, given, words)
+
+    def _check_budget(self) -> None:
+        """Raises ConfigError for one that could not pay for an answer, before it is spent."""
+        least = (self.throughput.least(self.settings.repeats) + self.search.least) / self.jobs.total
+        if self.settings.budget < least:
+            more = f"{math.ceil(10 * least) / 10:.1f} or more, or " if least <= LARGEST_BUDGET else ""
+            words = f"timings and the shortest branches take {least:.2g} times the training's samples; accepted is {more}"
+            raise config_error("plan.budget", self.settings.budget, f"{words}a longer training")
 
     def _facts(self) -> dict[str, Any]:
         """What the plan's file says beside the answer."""

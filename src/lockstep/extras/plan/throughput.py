@@ -33,6 +33,10 @@ class Throughput:
             raise config_error("sweep", "plan", words)
         return float(first["samples_per_epoch"])
 
+    def least(self, repeats: int) -> float:
+        """Returns the samples that `begin` takes at least."""
+        return sum(self._samples(LEAST_TIMED + number) for number in range(1, repeats + 1))
+
     def begin(self, steps: int, repeats: int) -> None:
         """Times each point `repeats` times, in so many steps, or in fewer where the budget is small."""
         self.steps = max(LEAST_TIMED, min(steps, int(_SHARE * self.jobs.budget / (self._samples(1) * repeats))))
