@@ -2,8 +2,8 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -15,40 +15,13 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lockstep.extras.noise_scale.dual_norms import DualNorms
+from lockstep.extras.noise_scale.smoothed import Smoothed
 from lockstep.models import Task
 from lockstep.trainer.monitor import Monitor, together, watched
 from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Smoothed:
-    """Running means over estimates, as Adam has them: divided by `weight` they don't lean towards zero, where they begin.
-
-    gradient, trace: of |G|^2 and tr(Sigma), times the weight.
-    ratios, total: how many ratios there were, and their sum.
-    """
-
-    gradient: float = 0.0
-    trace: float = 0.0
-    weight: float = 0.0
-    estimates: int = 0
-    ratios: int = 0
-    total: float = 0.0
-
-    @property
-    def ratio(self) -> float | None:
-        """In samples; None while |G|^2 can't be told from zero."""
-        return self.trace / self.gradient if self.gradient > 0 else None
-
-    def add(self, gradient: float, trace: float, decay: float) -> None:
-        self.gradient = decay * self.gradient + (1 - decay) * gradient
-        self.trace = decay * self.trace + (1 - decay) * trace
-        self.weight = decay * self.weight + 1 - decay
-        self.estimates += 1
-        if (ratio := self.ratio) is not None:
-            self.ratios, self.total = self.ratios + 1, self.total + ratio
 
 
 class NoiseScale(Monitor, Callback):
@@ -62,8 +35,10 @@ class NoiseScale(Monitor, Callback):
     gradients.
 
     geometry: with `optimizer`, gradients of Adam and AdamW are measured as these scale them: |g|^2 is the sum of
-    g_i^2 / (sqrt(v_i) + eps), v the optimizer's second moment before the step, so that it is tr(P Sigma) / G P G. Those of other
-    optimizers are measured as with `euclidean`. The first step, which has no second moment yet, is not sampled then.
+    g_i^2 / (sqrt(v_i) + eps), v the optimizer's second moment before the step, so that it is tr(P Sigma) / G P G. `sign` and
+    `spectral` measure by dual norms, see dual_norms.py, and `optimizer` takes the one for a Signum or a Lion, the other for the
+    matrices that a Muon orthogonalises. Those of other optimizers are measured as with `euclidean`. The first step, which has no
+    moments yet, is not sampled then.
 
     Where BatchNorm couples samples there is no gradient of a single one; what a part then adds to the step's gradient counts.
     """
@@ -74,11 +49,14 @@ class NoiseScale(Monitor, Callback):
         self.every_n_steps, self.every_n_steps_alone, self.decay = every_n_steps, every_n_steps_alone, decay
         self.geometry = geometry
         self._metric: dict[Tensor, Tensor] = {}  # of a parameter: what its gradient is multiplied by before its norm
+        self._dual = DualNorms([], "euclidean")
+        self._before: dict[Tensor, Tensor] = {}  # gradients of the step before, of which nobody else keeps a mean
         self.smoothed = Smoothed()
         self._every = 0  # steps; 0: none is sampled
         self._has_halves = False
         self._batch: Any = None
-        self._parts: list[tuple[Tensor, int, float]] = []  # of this step and process: squared norm, samples, loss_weight
+        self._parts: list[tuple[Tensor, float, int]] = []  # of this step and process: squared norm, factor, samples
+        self._factor = 0.0  # of a part: what the square of its gradient is multiplied by for samples * |mean gradient|^2
         self._whole: float | None = None  # |g|^2 of the step
         self._norms: list[Tensor] = []
         self._outputs: list[Any] = []
@@ -91,8 +69,8 @@ class NoiseScale(Monitor, Callback):
         return {
             "noise_scale": smoothed.ratio,
             "noise_scale_mean": smoothed.total / smoothed.ratios if smoothed.ratios else None,
-            "noise_scale_gradient_squared": smoothed.gradient / smoothed.weight if smoothed.estimates else None,
-            "noise_scale_trace": smoothed.trace / smoothed.weight if smoothed.estimates else None,
+            "noise_scale_gradient_squared": smoothed.mean(smoothed.gradient),
+            "noise_scale_trace": smoothed.mean(smoothed.trace),
             "noise_scale_estimates": smoothed.estimates,
         }
 
@@ -112,21 +90,28 @@ class NoiseScale(Monitor, Callback):
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         shares = getattr(trainer.strategy, "workers", trainer.world_size)
         self._has_halves = shares * trainer.accumulate_grad_batches == 1
+        self._dual = DualNorms(trainer.optimizers, self.geometry)
+        power = 2 if self._dual.blocks else 1
+        if self.smoothed.power != power:  # a checkpoint of another geometry
+            self.smoothed = Smoothed(power=power)
         reason = _why_not(trainer, pl_module, self._has_halves)
+        if self.geometry == "spectral" and not self._dual.blocks:
+            reason = "geometry=spectral measures matrices, and the model has none"
         if reason is not None:
             log.warning(f"callbacks.noise_scale: no noise scale is estimated: {reason}")
         self._every = 0 if reason else self.every_n_steps_alone if self._has_halves else self.every_n_steps
 
-    def _is_sampled(self, trainer: Trainer) -> bool:
-        first = 1 if self.geometry == "optimizer" else 0
-        return self._every > 0 and trainer.global_step >= first and trainer.global_step % self._every == 0
+    def _is_sampled(self, trainer: Trainer, ahead: int = 0) -> bool:
+        first, step = 0 if self.geometry == "euclidean" else 1, trainer.global_step + ahead
+        return self._every > 0 and step >= first and step % self._every == 0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if not self._is_sampled(trainer):
             return
         if begins_step(trainer, batch_idx):
             self._parts.clear()
-            self._metric = _metric(trainer.optimizers) if self.geometry == "optimizer" else {}
+            self._dual = DualNorms(trainer.optimizers, self.geometry)
+            self._metric = _metric(trainer.optimizers) if self.geometry == "optimizer" and not self._dual.blocks else {}
         self._batch = batch
         if self._has_halves:
             self._handles.append(pl_module.register_forward_hook(lambda _, __, outputs: self._outputs.append(outputs)))
@@ -139,11 +124,13 @@ class NoiseScale(Monitor, Callback):
             self._remove_hooks()
             self._first_half = self._differentiate_first_half(loss, parameters)
         else:  # a leaf's hook is called with what this backward adds to its gradient, before DDP has it
-            self._handles += [parameter.register_hook(partial(self._keep_norm, parameter)) for parameter in parameters]
+            self._factor = _factor(trainer, self._batch, len(self._batch.ids))
+            self._handles += [parameter.register_hook(partial(self._keep, parameter)) for parameter in parameters]
 
     @watched
-    def _keep_norm(self, parameter: Tensor, gradient: Tensor) -> None:
+    def _keep(self, parameter: Tensor, gradient: Tensor) -> None:
         self._norms.append(self._norm(parameter, gradient))
+        self._dual.add(parameter, gradient, self._factor)
 
     def _norm(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         factor = self._metric.get(parameter)
@@ -166,29 +153,34 @@ class NoiseScale(Monitor, Callback):
         if not self._is_sampled(trainer):
             return
         self._remove_hooks()
-        for norms, samples in self._halves() if self._has_halves else [(self._norms, len(self._batch.ids))]:
-            self._add_part(trainer, norms, samples, self._batch.loss_weight)
-        self._norms, self._first_half = [], []
+        if self._has_halves:
+            for gradients, samples in self._halves():
+                self._add_part(trainer, gradients, samples, self._batch)
+        else:
+            self._end_part(len(self._batch.ids))
+        self._first_half = []
 
     def on_worker_end(self, trainer: Trainer, pl_module: LightningModule, batch: Any) -> None:
         """Called by a strategy that divides a step among virtual workers, with the gradients of one of them."""
         if self._is_sampled(trainer):
-            self._add_part(trainer, self._norms_in(pl_module), len(batch.ids), batch.loss_weight)
+            self._add_part(trainer, _gradients(pl_module), len(batch.ids), batch)
 
-    def _add_part(self, trainer: Trainer, norms: list[Tensor], samples: int, loss_weight: float) -> None:
-        scaler = getattr(trainer.precision_plugin, "scaler", None)  # 16-mixed unscales before the optimizer's step
-        scale = 1.0 if scaler is None else scaler.get_scale()
-        if samples and norms:
-            self._parts.append((_squared(norms) / scale**2, samples, loss_weight))
+    def _add_part(self, trainer: Trainer, gradients: Iterable[tuple[Tensor, Tensor]], samples: int, batch: Any) -> None:
+        self._factor = _factor(trainer, batch, samples)
+        for parameter, gradient in gradients:
+            self._keep(parameter, gradient)
+        self._end_part(samples)
 
-    def _norms_in(self, model: LightningModule) -> list[Tensor]:
-        return [self._norm(parameter, parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+    def _end_part(self, samples: int) -> None:
+        if samples and self._norms:
+            self._parts.append((_squared(self._norms), self._factor, samples))
+        self._norms = []
 
-    def _halves(self) -> Iterator[tuple[list[Tensor], int]]:
+    def _halves(self) -> Iterator[tuple[list[tuple[Tensor, Tensor]], int]]:
         pairs = [(parameter, parameter.grad, half) for parameter, half in self._first_half if parameter.grad is not None]
         samples = len(self._batch.ids)
-        yield [self._norm(parameter, half) for parameter, _, half in pairs], samples // 2
-        yield [self._norm(parameter, whole - half) for parameter, whole, half in pairs], samples - samples // 2
+        yield [(parameter, half) for parameter, _, half in pairs], samples // 2
+        yield [(parameter, whole - half) for parameter, whole, half in pairs], samples - samples // 2
 
     def release(self) -> None:
         self._remove_hooks()
@@ -200,14 +192,21 @@ class NoiseScale(Monitor, Callback):
 
     @together
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        if not self._is_sampled(trainer):
+        if self._is_sampled(trainer):
+            self._sample(trainer, pl_module)
+            self._dual = DualNorms(trainer.optimizers, self.geometry)  # without the sums, which are as large as the gradients
+        self._before = self._dual.kept_by_nobody() if self._is_sampled(trainer, ahead=1) else {}
+
+    def _sample(self, trainer: Trainer, model: LightningModule) -> None:
+        own = self.synchronize(trainer, lambda: (self._own_rows(trainer, model), self._dual.sums()))
+        if own is None:
             return
-        rows = self.synchronize(trainer, lambda: self._own_rows(trainer, pl_module))
-        if rows is None:
-            return
+        rows, sums = own
         ranks: list[Any] = [rows] * trainer.world_size
         if trainer.world_size > 1:
             dist.all_gather_object(ranks, rows)
+        if trainer.world_size > 1 and sums:
+            self._dual.exchange(sums)
         # fsum rounds once: the sums have the same bits however the parts are divided among processes
         squares, parts, samples = (math.fsum(column) for column in zip((0, 0, 0), *chain(*ranks), strict=True))
         self._estimate(squares, parts, samples, self._whole)
@@ -218,20 +217,31 @@ class NoiseScale(Monitor, Callback):
     def _estimate(self, squares: float, parts: float, samples: float, whole: float | None) -> None:
         """From |g|^2 of the step, and of its parts, which may be of unequal size: the sum over the parts of samples * |mean
         gradient|^2 is expected to be samples * |G|^2 + parts * tr(Sigma). For equal ones these are the paper's estimates."""
-        if parts < 2 or whole is None:
+        if parts < 2 or whole is None or not math.isfinite(whole + squares):
             return
         trace = (squares - samples * whole) / (parts - 1)
         gradient = whole - trace / samples
+        if self._dual.blocks:
+            gradient, trace = self._dual.estimate(parts, samples, self._before)
         if abs(gradient) + abs(trace) < float("inf"):
             self.smoothed.add(gradient, trace, self.decay)
 
     def _own_rows(self, trainer: Trainer, model: LightningModule) -> list[tuple[float, int, int]]:
-        """Samples * |mean gradient|^2, 1, samples: of each of this process's parts of the step. A sample counts in a part's
-        gradient with loss_weight / accumulation, and in its mean with 1 / samples."""
-        norms = self._norms_in(model)
+        """Samples * |mean gradient|^2, 1, samples: of each of this process's parts of the step."""
+        norms = [self._norm(parameter, gradient) for parameter, gradient in _gradients(model)]
         self._whole = float(_squared(norms)) if norms else None  # the step is left out: its gradients were not finite
-        accumulate = trainer.accumulate_grad_batches
-        return [(float(square) * (accumulate / weight) ** 2 / samples, 1, samples) for square, samples, weight in self._parts]
+        return [(float(square) * factor, 1, samples) for square, factor, samples in self._parts]
+
+
+def _gradients(model: LightningModule) -> list[tuple[Tensor, Tensor]]:
+    return [(parameter, parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+
+
+def _factor(trainer: Trainer, batch: Any, samples: int) -> float:
+    """A sample counts in a part's gradient with loss_weight / accumulation, and in its mean with 1 / samples."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)  # 16-mixed unscales before the optimizer's step
+    scale = 1.0 if scaler is None else scaler.get_scale()
+    return (trainer.accumulate_grad_batches / batch.loss_weight / scale) ** 2 / samples if samples else 0.0
 
 
 def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | None:
