@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import zip_longest
@@ -42,32 +42,31 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         keep_as = (storage_options or {}).get("keep_as")
+        self.save(checkpoint, Path(path), lambda content: write_checkpoint(content, Path(path), keep_as))
+
+    def save(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
+        """Has `write(content)` write the checkpoint `path`; in the background it is given a copy on the CPU."""
         self.wait()
         if self.asynchronous:
             self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-            self._copy = _snapshot(checkpoint, self._copy)
-            self._in_flight = self._thread.submit(self._write, self._copy, Path(path), keep_as)
+            self._copy = _snapshot(content, self._copy)
+            self._in_flight = self._thread.submit(self._write, self._copy, path, write)
         else:
-            self._write(checkpoint, Path(path), keep_as)
+            self._write(content, path, write)
 
-    def _write(self, checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
-        try:
-            write_checkpoint(checkpoint, path, keep_as)
-        except (OSError, RuntimeError, ConfigError) as error:  # torch's writer turns a full disk into a RuntimeError
-            self.report(path, error)
-
-    def report(self, path: Path, error: Exception) -> None:
+    def _write(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
         """Raises what has kept a checkpoint from being written, or says so, as `on_save_error` has it."""
-        if (accident := _death_of_a_worker(error)) is not None:
-            raise accident from None
-        line = f"{path}: the checkpoint was not written ({_reason(error)}); earlier ones are untouched"
-        if self.on_save_error != "warn":
-            raise CheckpointError(line) from error
-        log.warning(line)
+        try:
+            write(content)
+        except (OSError, RuntimeError, ConfigError) as error:  # torch's writer turns a full disk into a RuntimeError
+            if (accident := _death_of_a_worker(error)) is not None:
+                raise accident from None
+            line = f"{path}: the checkpoint was not written ({_reason(error)}); earlier ones are untouched"
+            if self.on_save_error != "warn":
+                raise CheckpointError(line) from error
+            log.warning(line)
 
-    def load_checkpoint(
-        self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Loads to the CPU, and with weights_only=True whatever is asked for."""
         self.wait()
         return read_checkpoint("checkpoint", Path(path))
@@ -103,9 +102,9 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _snapshot(content: Any, before: Any = None) -> Any:
     """A copy on the CPU that training can't change any more, in the memory of the one before: new memory takes thrice as long. By
     lightning_utilities' apply_to_collection a range, a frozen dataclass or a config would raise."""
-    if isinstance(content, Tensor):
-        layout = content.shape, content.stride(), content.dtype
-        is_alike = type(before) is Tensor and (before.shape, before.stride(), before.dtype) == layout
+    if isinstance(content, Tensor) and not content.is_meta:
+        layout = content.shape, content.stride(), content.dtype, content.is_meta
+        is_alike = type(before) is Tensor and (before.shape, before.stride(), before.dtype, before.is_meta) == layout
         return before.copy_(content.detach()) if is_alike else content.detach().to("cpu", copy=True)
     if isinstance(content, dict):
         return {key: _snapshot(value, before.get(key) if isinstance(before, dict) else None) for key, value in content.items()}

@@ -94,12 +94,16 @@ def test_a_scaler_of_gradients_is_refused_where_there_are_several_processes(comp
     assert refused.startswith("trainer.precision=16-mixed: its scaler of gradients does not see the parts that ")
 
 
-def test_sharded_checkpoints_are_not_written_in_the_background(compose: Callable[..., DictConfig]) -> None:
-    options = ("trainer/strategy=fsdp", "trainer.accelerator=cpu", "trainer.checkpoint_io.async=true")
-    assert refusal(compose(*options, "trainer.strategy.sharded_checkpoints=true")).startswith(
-        "trainer.checkpoint_io.async=true: "
-    )
-    assert refusal(compose(*options[:2], "trainer.strategy.sharded_checkpoints=3")).startswith("trainer.strategy.sharded_check")
+def test_a_choice_that_is_none_is_refused(compose: Callable[..., DictConfig]) -> None:
+    for name in ("fsdp", "pipeline"):
+        config = compose(f"trainer/strategy={name}", "trainer.strategy.sharded_checkpoints=3")
+        assert refusal(config) == "trainer.strategy.sharded_checkpoints=3: accepted is true, false"
+
+
+def test_a_writer_of_one_file_is_refused() -> None:
+    strategy = ModelParallel(world_size=2, timeout=9, process_group_backend="gloo", blocks="x", sharded_checkpoints=True)
+    with pytest.raises(ConfigError, match=r"^trainer.checkpoint_io._target_=TorchCheckpointIO: writes one file, with trainer"):
+        strategy.save_checkpoint({}, "last.ckpt")
 
 
 def test_what_is_of_ddp_alone_is_refused(compose: Callable[..., DictConfig]) -> None:

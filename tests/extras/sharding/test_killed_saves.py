@@ -25,15 +25,16 @@ from lockstep.extras.sharding import write_parts
 
 pytestmark = pytest.mark.slow
 EACH_STEP = (*FSDP, SHARDED, "guards.checkpoint.every_n_steps=1")
+BEHIND = ("trainer.checkpoint_io.async=true",)
 
 
-def live(rank: int, world_size: int, run: Path, kill: tuple[int, int, Path] | None = None) -> None:
+def live(rank: int, world_size: int, run: Path, options: tuple[str, ...] = (), kill: tuple[int, int, Path] | None = None) -> None:
     """Trains from where the run is as far as it comes."""
     become_rank(rank, world_size)
     checkpoint = latest_valid_checkpoint(run / "checkpoints")
     dist.barrier()  # all have seen the same
     extra = [Poison((2,), ranks=(world_size - 1,)), *([Killed(*kill)] if kill else [])]
-    trained(run, *EACH_STEP, f"trainer.devices={world_size}", extra=extra, ckpt_path=checkpoint)
+    trained(run, *EACH_STEP, *options, f"trainer.devices={world_size}", extra=extra, ckpt_path=checkpoint)
 
 
 def step_of(run: Path) -> int:
@@ -41,19 +42,19 @@ def step_of(run: Path) -> int:
     return 0 if checkpoint is None else read_checkpoint("it", checkpoint, whole=())["global_step"]
 
 
-def killed_often(run: Path, worlds: list[int], folder: Path, seed: int) -> list[int]:
+def killed_often(run: Path, worlds: list[int], options: tuple[str, ...], folder: Path) -> list[int]:
     """Trains to the end, but for a kill in each of these lives but the last. Returns the steps that they have come to."""
-    dice = random.Random(seed)
+    dice = random.Random(len(worlds))
     steps: list[int] = []
     for life, world_size in enumerate(worlds[:-1]):
         group = folder / str(life)
         group.mkdir(parents=True)
         kill = (dice.randrange(world_size), dice.randint(1, 12), group / "killed")
         with contextlib.suppress(AssertionError):
-            in_ranks(world_size, partial(live, run=run, kill=kill), group)
+            in_ranks(world_size, partial(live, run=run, options=options, kill=kill), group)
         assert (group / "killed").exists()
         steps.append(step_of(run))
-    in_ranks(worlds[-1], partial(live, run=run), folder)
+    in_ranks(worlds[-1], partial(live, run=run, options=options), folder)
     return [*steps, step_of(run)]
 
 
@@ -64,9 +65,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return last(folder / "run") | NOWHERE
 
 
-@pytest.mark.parametrize("worlds", [[2] * 11, [2, 4, 2, 1, 4, 1, 2]], ids=["same number", "other numbers"])
-def test_nothing_is_lost_by_kills(worlds: list[int], whole: dict[str, Any], tmp_path: Path) -> None:
-    steps = killed_often(tmp_path / "run", worlds, tmp_path / "lives", seed=len(worlds))
+LIVES: dict[str, tuple[list[int], tuple[str, ...]]] = {
+    "same number": ([2] * 11, ()),
+    "other numbers": ([2, 4, 2, 1, 4, 1, 2], ()),
+    "in the background": ([2] * 9, BEHIND),
+    "other numbers in the background": ([4, 2, 1, 2], BEHIND),
+}
+
+
+@pytest.mark.parametrize(("worlds", "options"), LIVES.values(), ids=LIVES)
+def test_nothing_is_lost_by_kills(worlds: list[int], options: tuple[str, ...], whole: dict[str, Any], tmp_path: Path) -> None:
+    steps = killed_often(tmp_path / "run", worlds, options, tmp_path / "lives")
     own: dict[str, Any] = last(tmp_path / "run") | NOWHERE
     assert steps == sorted(steps)
     assert steps[-1] == 10
@@ -84,32 +93,33 @@ def test_nothing_is_lost_by_kills(worlds: list[int], whole: dict[str, Any], tmp_
 # One process of two can't write
 
 
-def check_full_disk(rank: int, world_size: int, folder: Path) -> list[str]:
+def check_full_disk(rank: int, world_size: int, folder: Path, options: tuple[str, ...]) -> list[str]:
     become_rank(rank, world_size)
     write, calls = write_parts.write_checkpoint, list[Path]()
 
-    def write_unless_full(content: Any, path: Path) -> None:
+    def write_unless_full(content: Any, path: Path, keep_as: str | None = None) -> None:
         calls.append(path)
         if rank == 1 and len(calls) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(content, path)
+        write(content, path, keep_as)
 
     said = list[str]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write_parts, "write_checkpoint", write_unless_full)
         for action in ("warn", "fail"):
             calls.clear()
-            options = (*EACH_STEP, "trainer.devices=2", "trainer.max_epochs=1", f"trainer.checkpoint_io.on_save_error={action}")
+            once = ("trainer.devices=2", "trainer.max_epochs=1", f"trainer.checkpoint_io.on_save_error={action}")
             try:
-                trained(folder / action, *options)
+                trained(folder / action, *EACH_STEP, *options, *once)
             except CheckpointError as error:
                 said.append(str(error))
             dist.barrier()
     return said
 
 
-def test_a_process_that_cannot_write_fails_the_save_of_all(tmp_path: Path) -> None:
-    said = in_ranks(2, partial(check_full_disk, folder=tmp_path), tmp_path)
+@pytest.mark.parametrize("options", [(), BEHIND], ids=["in the foreground", "in the background"])
+def test_a_process_that_cannot_write_fails_the_save_of_all(options: tuple[str, ...], tmp_path: Path) -> None:
+    said = in_ranks(2, partial(check_full_disk, folder=tmp_path, options=options), tmp_path)
     line = f"{tmp_path / 'fail' / LAST}: the checkpoint was not written (No space left on device); earlier ones are untouched"
     assert said == [[line], [line]]
     assert [step_of(tmp_path / action) for action in ("warn", "fail")] == [5, 1]

@@ -129,7 +129,7 @@ def test_no_process_ever_holds_the_whole(two: list[dict[str, Any]], folder: Path
     whole = sum(tensor.nbytes for tensor in states)
     assert max(two[0]["memory"]["one file"]) > 0.95 * whole  # all but small tensors, which are whole everywhere
     for rank in two:
-        assert 0.4 * whole < max(rank["memory"]["parts"]) < 0.6 * whole
+        assert max(rank["memory"]["parts"]) < 0.6 * whole
     sizes = [path.stat().st_size for path in (folder / "parts" / "checkpoints" / "parts").glob("*/*.ckpt")]
     assert max(sizes) < 0.75 * (folder / "one file" / LAST).stat().st_size
 

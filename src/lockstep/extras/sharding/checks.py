@@ -17,14 +17,16 @@ RULES = {
         "sharded_checkpoints": YES_NO,
     },
     "PipelineTrainer": {"stages": integer(1)},
-    "Pipeline": {"stages": integer(1), "microbatches": integer(1), "schedule": one_of("1f1b", "gpipe")},
+    "Pipeline": {
+        "stages": integer(1),
+        "microbatches": integer(1),
+        "schedule": one_of("1f1b", "gpipe"),
+        "sharded_checkpoints": YES_NO,
+    },
 }
 
 
-def _check(cfg: DictConfig, key: str, plan: Plan) -> None:
-    if cfg.trainer.strategy.get("sharded_checkpoints") and cfg.trainer.checkpoint_io.get("async"):
-        why = f"writes behind the back of the other processes, which {key}.sharded_checkpoints=true waits for; accepted is false"
-        raise config_error("trainer.checkpoint_io.async", "true", why)
+def _check(cfg: DictConfig, _: str, plan: Plan) -> None:
     if plan.world_size > 1 and (precision := cfg.trainer.get("precision")) in GRADIENT_SCALER:
         why = "its scaler of gradients does not see the parts that other processes have; accepted is bf16-mixed, 32-true, 64-true"
         raise config_error("trainer.precision", precision, why)

@@ -1,6 +1,9 @@
 """What strategies have in common under which a process has a part of the model, and checkpoints are plain files."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,15 +11,28 @@ import torch.distributed as dist
 from lightning import LightningModule, Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from lockstep.checkpointing import AtomicCheckpointIO
 from lockstep.errors import config_error
+from lockstep.extras.dtensors.dtensors import local_tensor, shard_like
+from lockstep.extras.sharding.parts import Keys, read_shards, shard_at, tensor_name
+from lockstep.extras.sharding.shards import map_tensors
+from lockstep.extras.sharding.write_parts import write_parts
 from lockstep.trainer.strategies import PlannedWorldSize
 
 
 class DividedModel(PlannedWorldSize, ModelParallelStrategy):
-    """Lightning's ModelParallelStrategy for models that do not divide themselves in `configure_model`: `parallelize` does it."""
+    """Lightning's ModelParallelStrategy for models that do not divide themselves in `configure_model`: `parallelize` does it.
+
+    A checkpoint is one plain file, as any other's, or by `sharded_checkpoints` each process writes what it holds to a file of its
+    own: see lockstep.extras.sharding.parts. What is written in the background goes by a process group of its own, on which
+    nothing else waits: ranks may be anywhere in training when they agree there that all have written.
+    """
+
+    sharded_checkpoints: bool
+    _writers: Any = None  # the process group of the threads that write in the background
 
     # Lightning's own save and load by torch.distributed.checkpoint, without CheckpointIO, and pass callbacks over.
     restore_checkpoint_after_setup = ParallelStrategy.restore_checkpoint_after_setup  # pyright: ignore
@@ -32,9 +48,19 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
         """Clips gradients by their norm over all parts."""
 
+    @abstractmethod
+    def _is_part(self, tensor: Tensor, at: Keys) -> bool:
+        """Whether what stands at these keys of a checkpoint is a part of the model: other tensors each process has."""
+
+    @abstractmethod
+    def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """Returns, on rank zero, the checkpoint with what other processes have of it. A collective."""
+
     def setup(self, trainer: Trainer) -> None:
         assert self.accelerator is not None
         assert isinstance(self.lightning_module, LightningModule)
+        if self.sharded_checkpoints and self._io.asynchronous and self._writers is None:
+            self._writers = dist.new_group(timeout=self._timeout, backend="gloo")
         self.accelerator.setup(trainer)
         self.precision_plugin.convert_module(self.lightning_module)
         self.parallelize(self.lightning_module)
@@ -57,3 +83,64 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
             sent = tensor.detach().to(self.root_device).contiguous()
             dist.broadcast(sent, src=0)
             tensor.data = sent.to(tensor.device)  # fully_shard takes what is contiguous alone
+
+    @property
+    def _io(self) -> AtomicCheckpointIO:
+        if isinstance(io := self.checkpoint_io, AtomicCheckpointIO):
+            return io
+        needs = "writes one file, with trainer.strategy.sharded_checkpoints=true; accepted is an AtomicCheckpointIO"
+        raise config_error("trainer.checkpoint_io._target_", type(io).__name__, needs)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
+        if not self.sharded_checkpoints:
+            ParallelStrategy.save_checkpoint(self, self._gathered(checkpoint), filepath, storage_options)
+            return
+        parts: dict[str, Tensor] = {}
+
+        def take(tensor: Tensor, at: Keys) -> Tensor:
+            if tensor.is_meta or not self._is_part(tensor, at):
+                return tensor
+            parts[tensor_name(at)] = tensor
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+        rest = self._gathered(map_tensors(checkpoint, take))
+        pieces = {name: local_tensor(part) for name, part in parts.items()}
+        options = {"keep_as": (storage_options or {}).get("keep_as"), "group": self._writers}
+        write = partial(write_parts, parts=parts, path=Path(filepath), **options)
+        self._io.save({"rest": rest, "pieces": pieces}, Path(filepath), write)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        if not self.sharded_checkpoints:
+            return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
+        assert self.lightning_module is not None
+        self._io.wait()
+        return read_shards(Path(checkpoint_path), self.lightning_module.state_dict())
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Into a whole model, or, in a test after training, into one that is in parts."""
+        assert self.lightning_module is not None
+        current = self.lightning_module.state_dict()
+        is_elsewhere = {name for name, value in current.items() if isinstance(value, Tensor) and value.is_meta}
+        own = {
+            name: current[name] if name in is_elsewhere else shard_like(value, current.get(name))
+            for name, value in checkpoint["state_dict"].items()
+        }
+        self.lightning_module.load_state_dict(own, strict=strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        pairs = zip(self.optimizers, checkpoint["optimizer_states"], strict=False)  # a fork may have none
+        for i, (optimizer, saved) in enumerate(pairs):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            states = {
+                number: {
+                    name: shard_at(checkpoint, value, ("optimizer_states", i, "state", number, name), parameters[number])
+                    for name, value in state.items()
+                }
+                for number, state in saved["state"].items()
+                if not parameters[number].is_meta
+            }
+            optimizer.load_state_dict({**saved, "state": states})
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.checkpoint_io.teardown()  # Lightning's ModelParallelStrategy leaves it as it is

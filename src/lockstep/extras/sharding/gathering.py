@@ -82,4 +82,4 @@ def _copied(content: Any) -> Any:
 def _on_cpu(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _on_cpu(one) for key, one in value.items()}
-    return value.detach().cpu() if isinstance(value, Tensor) else value
+    return value.detach().cpu() if isinstance(value, Tensor) and not value.is_meta else value

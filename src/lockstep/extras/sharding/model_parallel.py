@@ -7,26 +7,23 @@ configure_model. Here they are applied to any model as it is, so that neither it
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning import Trainer
-from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.optim import Optimizer
 
-from lockstep.checkpointing import AtomicCheckpointIO
 from lockstep.console import join_first
-from lockstep.errors import ConfigError, config_error
-from lockstep.extras.dtensors.dtensors import local_tensor, shard_like
+from lockstep.errors import config_error
+from lockstep.extras.dtensors.dtensors import local_tensor
 from lockstep.extras.sharding.divided import DividedModel
-from lockstep.extras.sharding.parts import read_shards, shard_at
+from lockstep.extras.sharding.parts import Keys
 from lockstep.extras.sharding.shards import full_tensors, norm
-from lockstep.extras.sharding.write_parts import remove_unused_parts, write_parts
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 
 # By a key of the plan: how torch divides a linear layer, and along what.
@@ -37,7 +34,7 @@ STYLES: dict[str, tuple[type[ParallelStyle], str]] = {
 
 
 class ModelParallel(DividedModel):
-    """Lightning's ModelParallelStrategy for models that know nothing of it; a checkpoint is one plain file, as any other's.
+    """A DividedModel of any model, which need not know of it.
 
     Rank zero has the whole of weights and optimizer states, on the CPU, while it saves them, unless each process saves its own.
     Models are built whole, on the CPU.
@@ -139,49 +136,14 @@ class ModelParallel(DividedModel):
                 module.reshard()
         return outputs
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
-        if self.sharded_checkpoints:
-            self._save_shards(checkpoint, Path(filepath), storage_options)
-        else:
-            ParallelStrategy.save_checkpoint(self, full_tensors(checkpoint, keep=self.is_global_zero), filepath, storage_options)
+    def _is_part(self, tensor: Tensor, at: Keys) -> bool:
+        return isinstance(tensor, DTensor)
 
-    def _save_shards(self, checkpoint: dict[str, Any], path: Path, storage_options: Any | None) -> None:
-        try:
-            rest = write_parts(checkpoint, path.parent)
-        except (OSError, RuntimeError, ConfigError) as error:
-            if not isinstance(self.checkpoint_io, AtomicCheckpointIO):
-                raise
-            self.checkpoint_io.report(path, error)
-            return
-        ParallelStrategy.save_checkpoint(self, rest, path, storage_options)
-        if self.is_global_zero:
-            remove_unused_parts(path.parent)
-
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        if not self.sharded_checkpoints:
-            return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
-        assert self.lightning_module is not None
-        return read_shards(Path(checkpoint_path), self.lightning_module.state_dict())
-
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Into a whole model, or, in a test after training, into one that is in parts."""
-        assert self.lightning_module is not None
-        current = self.lightning_module.state_dict()
-        parts = {name: shard_like(value, current.get(name)) for name, value in checkpoint["state_dict"].items()}
-        self.lightning_module.load_state_dict(parts, strict=strict)
+    def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        return full_tensors(checkpoint, keep=self.is_global_zero)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        pairs = zip(self.optimizers, checkpoint["optimizer_states"], strict=False)  # a fork may have none
-        for i, (optimizer, saved) in enumerate(pairs):
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            states = {
-                number: {
-                    name: shard_at(checkpoint, value, ("optimizer_states", i, "state", number, name), parameters[number])
-                    for name, value in state.items()
-                }
-                for number, state in saved["state"].items()
-            }
-            optimizer.load_state_dict({**saved, "state": states})
+        super().load_optimizer_state_dict(checkpoint)
         self._without_fused()
 
 

@@ -4,15 +4,15 @@ A model keeps its form and its names on every process: what another stage has ar
 optimizer passes over, as they never have a gradient.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning import Trainer
-from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from lockstep.errors import config_error
 from lockstep.extras.sharding.divided import DividedModel
 from lockstep.extras.sharding.gathering import gather_parts
+from lockstep.extras.sharding.parts import Keys
 from lockstep.extras.sharding.shards import local_square
 from lockstep.extras.sharding.stages import Stage, layers_of
 from lockstep.models.task import Task
@@ -42,13 +43,15 @@ class Pipeline(DividedModel):
     """`stages` processes, next to each other in rank, take the same samples, each with some layers; further ones are replicas.
 
     Lightning's mesh of (data_parallel, tensor_parallel) is that of replicas and stages. Models are built whole, on the CPU.
-    A checkpoint is one plain file, as any other's: rank zero has all weights and optimizer states, on the CPU, while it is saved.
+    Rank zero has all weights and optimizer states, on the CPU, while it saves them, unless each process saves its own: replicas
+    then share out what a stage has.
 
     Args:
         schedule: "gpipe" runs all micro-batches forward, then all backward; "1f1b" begins the backward pass of each as soon as it
             can, and keeps the activations of no more micro-batches than there are stages (Narayanan et al. 2019,
             arXiv:1806.03377).
         microbatches: into which each process's batch is divided; as many as there are samples, where these are fewer.
+        sharded_checkpoints: whether each process writes what it holds to a file of its own.
     """
 
     has_parts = True
@@ -62,6 +65,7 @@ class Pipeline(DividedModel):
         stages: int,
         schedule: str,
         microbatches: int,
+        sharded_checkpoints: bool = False,
     ) -> None:
         super().__init__(
             data_parallel_size=world_size // stages,
@@ -71,7 +75,7 @@ class Pipeline(DividedModel):
             timeout=timedelta(seconds=timeout),
         )
         self.planned_world_size, self.stages, self.replicas = world_size, stages, world_size // stages
-        self.schedule, self.microbatches = schedule, microbatches
+        self.schedule, self.microbatches, self.sharded_checkpoints = schedule, microbatches, sharded_checkpoints
         self._ends: Any = None  # the first and the last stage, where they share parameters
         self._is_blocked = False
 
@@ -149,26 +153,19 @@ class Pipeline(DividedModel):
         for gradient in gradients:
             gradient.mul_(factor)
 
-    load_checkpoint = ParallelStrategy.load_checkpoint  # not by torch.distributed.checkpoint
+    def _is_part(self, tensor: Tensor, at: Keys) -> bool:
+        """What optimizers keep of a parameter, and what has its name."""
+        return bool(tensor.ndim) if at[0] == "optimizer_states" else at[-1] in self._names
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
-        if self.global_rank < self.stages:
-            checkpoint = gather_parts(checkpoint, self.device_mesh["tensor_parallel"].get_group(), self.root_device)
-        ParallelStrategy.save_checkpoint(self, checkpoint, filepath, storage_options)
-
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Into a whole model, or, in a test after training, into a stage of it."""
+    @cached_property
+    def _names(self) -> set[str]:
         assert self.lightning_module is not None
-        current = self.lightning_module.state_dict()
-        is_elsewhere = {name for name, value in current.items() if isinstance(value, Tensor) and value.is_meta}
-        own = {name: current[name] if name in is_elsewhere else value for name, value in checkpoint["state_dict"].items()}
-        self.lightning_module.load_state_dict(own, strict=strict)
+        return {name for name, _ in self.lightning_module.named_parameters()}
 
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):  # a fork may have none
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            own = {number: state for number, state in saved["state"].items() if not parameters[number].is_meta}
-            optimizer.load_state_dict({**saved, "state": own})
+    def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        if self.global_rank >= self.stages:  # a replica, whose first stage has what rank zero has
+            return checkpoint
+        return gather_parts(checkpoint, self.device_mesh["tensor_parallel"].get_group(), self.root_device)
 
 
 def check_model(model: Any, stages: int) -> None:

@@ -9,49 +9,45 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException, DefaultSavePlanner, StorageWriter, save
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from lockstep.atomic_files import read_stamp, sync_folder
 from lockstep.checkpointing import write_checkpoint
-from lockstep.extras.sharding.parts import KNOWN_SUMS, Keys, file_sum, piece_name, tensor_name
-from lockstep.extras.sharding.shards import map_tensors
+from lockstep.extras.sharding.parts import KNOWN_SUMS, file_sum, piece_name
 
 _FOLDER = "parts"
 
 
-def write_parts(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Writes the shards that this process holds to its own file in the folder, synced and verified. Returns what is to be
-    written there last, on rank zero: the checkpoint without their content, and where that is. A collective.
+def write_parts(
+    content: dict[str, dict[str, Any]], parts: dict[str, Tensor], path: Path, keep_as: str | None, group: dist.ProcessGroup | None
+) -> None:
+    """Writes what this process holds to a file of its own beside `path`, synced and verified; when all processes of the group
+    have done so, the first of them replaces `path`, as write_checkpoint does. A collective.
 
     Raises on every process what one of them has met: OSError, RuntimeError or ConfigError, as write_checkpoint does.
+
+    Args:
+        content: `pieces`, what this process holds of tensors, by their names; `rest`, the checkpoint without their numbers.
+        parts: those tensors, which say what pieces of which shape they have; their numbers are not read.
     """
-    shards: dict[str, Any] = {}
-
-    def take(tensor: Tensor, at: Keys) -> Tensor:
-        if not isinstance(tensor, DTensor):
-            return tensor
-        shards[tensor_name(at)] = tensor
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-
-    rest, writer = map_tensors(checkpoint, take), _Writer(folder)
+    planner = DefaultSavePlanner(flatten_state_dict=False)
     try:
-        save(shards, storage_writer=writer, planner=DefaultSavePlanner(flatten_state_dict=False))
+        save(parts, storage_writer=_Writer(path, keep_as, **content), planner=planner, process_group=group)
     except CheckpointException as error:
         raise next(iter(error.failures.values()))[0] from None
-    return rest | {"tensor_files": writer.listed}
 
 
 class _Writer(StorageWriter):
-    """One file of plain tensors for each process. `listed`, on rank zero: what stands under `tensor_files` in the checkpoint."""
+    """One file of plain tensors for each process, and a checkpoint that lists them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.save, self.listed = folder, "", dict[str, Any]()
+    def __init__(self, path: Path, keep_as: str | None, rest: dict[str, Any], pieces: dict[str, Tensor]) -> None:
+        self.path, self.folder, self.keep_as, self.rest, self.pieces, self.save = path, path.parent, keep_as, rest, pieces, ""
 
     def reset(self, checkpoint_id: Any = None) -> None:
         pass
@@ -79,11 +75,11 @@ class _Writer(StorageWriter):
         number, file = plan.storage_data
         pieces: dict[str, Tensor] = {}
         for item in plan.items:
-            piece: Any = planner.resolve_data(item)
+            piece = self.pieces[item.index.fqn].detach().cpu().contiguous()
             assert item.tensor_data is not None
             assert piece.shape == item.tensor_data.chunk.sizes
-            name = piece_name(item.index.fqn, item.index.offset or ())
-            pieces[name] = piece.detach().to("cpu", copy=True).contiguous()  # a view would be saved with all of its storage
+            is_view = piece.untyped_storage().nbytes() > piece.nbytes  # it would be saved with all of its storage
+            pieces[piece_name(item.index.fqn, item.index.offset or ())] = piece.clone() if is_view else piece
         path, written = self.folder / file, Future[list[WriteResult]]()
         write_checkpoint({"save": number, "tensors": pieces}, path)
         size, about = path.stat().st_size, (file, file_sum(path))
@@ -103,7 +99,9 @@ class _Writer(StorageWriter):
         }
         files = dict(where.values())
         KNOWN_SUMS.update({(self.folder / file, read_stamp(self.folder / file)): known for file, known in files.items()})
-        self.listed = {"save": self.save, "files": files, "tensors": tensors}
+        listed = {"save": self.save, "files": files, "tensors": tensors}
+        write_checkpoint(self.rest | {"tensor_files": listed}, self.path, self.keep_as)
+        remove_unused_parts(self.folder)
 
 
 def remove_unused_parts(folder: Path) -> None:
