@@ -33,15 +33,26 @@ Pair = tuple[int, float]  # a batch, in multiples of the smallest, and a rate
 
 @dataclass(frozen=True)
 class Setting:
-    """rate: at the smallest batch; epochs: of the training; part: of each epoch; budget: of the plan, in trainings."""
+    """rate: at the smallest batch; epochs: of the training; part: of each epoch; is_accumulated: whether larger batches are
+    accumulated over the smallest one, not computed at once."""
 
     overrides: tuple[str, ...]
     batch: int
     rate: float
     epochs: int
     largest: int = 16
-    budget: float = 7.0
     part: float = 1.0
+    is_accumulated: bool = False
+
+    @property
+    def micro_batch(self) -> int:
+        """The most samples at once."""
+        return self.batch * (1 if self.is_accumulated else self.largest)
+
+    @property
+    def budget(self) -> float:
+        """Of the plan, in trainings: a fifth of the smallest grid, three rates and three seeds of each batch."""
+        return 0.2 * 3 * len(SEEDS) * len(self.multiples)
 
     @property
     def rule(self) -> str:
@@ -55,19 +66,24 @@ class Setting:
         return [2**power for power in range(self.largest.bit_length())]
 
     def composed(self, data: Path) -> tuple[str, ...]:
-        mnist = (f"datamodule.data_dir={data}", f"trainer.limit_train_batches={self.part}")
-        return *COMMON, *self.overrides, *(mnist if "datamodule=mnist" in self.overrides else ())
+        folder = (f"datamodule.data_dir={data}",) if "datamodule=mnist" in self.overrides else ()
+        return *COMMON, *self.overrides, *folder, f"trainer.limit_train_batches={self.part}"
 
 
 COMMON = ("trainer=cpu", "model/lr_scheduler=constant")
 SGD, ADAMW = ("model/optimizer=sgd", "model.optimizer.momentum=0"), ("model/optimizer=adamw",)
+LOWEST = ("optimized_metric=val/loss", "optimized_mode=min")
 DIGITS, MNIST = ("datamodule=digits",), ("datamodule=mnist", "datamodule.val_fraction=0.03")
-SYNTHETIC = ("datamodule=synthetic_images", "datamodule.shape=[3,8,8]", "datamodule.length=4000")
+SYNTHETIC = ("datamodule=synthetic_images", "datamodule.shape=[3,32,32]", "datamodule.length=8000", "datamodule.val_length=500")
+SOURCES = ("datamodule=text", "datamodule.context=64", "trainer.limit_val_batches=16")
+SMALL_GPT = ("model=gpt", "model.net.width=48", "model.net.depth=2", "model.net.heads=4", *LOWEST)
 SETTINGS = {
     "digits mlp, SGD": Setting(("model=mlp", *DIGITS, *SGD), 8, 0.2, 8),
     "digits cnn, AdamW": Setting(("model=cnn", "model.net.width=8", *DIGITS, *ADAMW), 8, 4e-3, 6, 8),
     "MNIST mlp, SGD": Setting(("model=mlp", *MNIST, *SGD), 16, 0.1, 1, part=0.2),
-    "synthetic images cnn, SGD": Setting(("model=cnn", "model.net.width=4", *SYNTHETIC, *SGD), 8, 0.05, 1),
+    "MNIST cnn, AdamW": Setting(("model=cnn", "model.net.width=8", *MNIST, *ADAMW), 16, 4e-3, 1, 8, part=0.25),
+    "GPT on Python's sources, AdamW": Setting((*SMALL_GPT, *SOURCES, *ADAMW), 4, 4e-3, 1, 8, part=0.025, is_accumulated=True),
+    "synthetic images cnn, SGD": Setting(("model=cnn", "model.net.width=4", *SYNTHETIC, *SGD), 8, 0.1, 1),
 }
 
 
@@ -86,6 +102,7 @@ def losses(setting: Setting, data: Path, multiple: int, rate: float, seed: int) 
         ]
         given += ["trainer.check_val_every_n_epoch=null", "trainer.val_check_interval=1000000000"]
         given += ["trainer.enable_progress_bar=false"]
+        given += [f"trainer.accumulate_grad_batches={multiple}"] if setting.is_accumulated else []
         given += [f"guards.{name}=null" for name in ("checkpoint", "watchdog", "nonfinite", "preemption")]
         cfg = composed(*setting.composed(data), *given, run_dir=Path(folder))
         datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
