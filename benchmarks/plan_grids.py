@@ -14,7 +14,7 @@ counted apart, with its device-hours. The two digits trainings and MNIST's MLP a
 CNN, the GPT and the synthetic images are held out: before the method was final nothing of them was seen but a training each at
 the smallest and at the largest batch (seed 100), by which their lengths were chosen.
 
-What is there in OUT already is not computed again: losses by training, batch, rate and seed, the records of plans' jobs, and plans.
+What is there in OUT already is not computed again: losses by training, batch, rate and seed, records of jobs, and plans.
 """
 
 import argparse

@@ -43,8 +43,8 @@ class Quadratic:
         return [self._curve(branch, points) for branch in branches]
 
     def _curve(self, branch: Branch, points: int) -> list[float]:
-        """All branches of a start have the same samples in the same order."""
-        draws = numpy.random.default_rng((self.generator.bit_generator.seed_seq.entropy, branch.start))
+        """All branches of a start and a repeat have the same samples in the same order."""
+        draws = numpy.random.default_rng((self.generator.bit_generator.seed_seq.entropy, branch.start, branch.repeat))
         weights = draws.normal(size=self.size) / math.sqrt(self.size)
         if self.trained is not None:
             for _ in range(2000):

@@ -40,7 +40,7 @@ def losses(cfg: DictConfig, plan: Plan) -> dict[str, float]:
         return {}
     points = [samples for samples in at if samples > 1]
     planted = Quadratic(noise=NOISE, smallest=SMALLEST, every=points[0], seed=0)
-    (curve,) = planted.measure([Branch(0, (plan.global_batch_size or 0) // SMALLEST, plan.lr or 0.0)], len(points))
+    (curve,) = planted.measure([Branch(0, (plan.global_batch_size or 0) // SMALLEST, plan.lr or 0.0, cfg.seed)], len(points))
     return dict(zip(map(str, at), curve if at[0] == 1 else curve[1:], strict=True))
 
 

@@ -53,6 +53,29 @@ def test_more_devices_do_not_pay_beyond_the_critical_batch_however_fast_the_link
     assert large.limit == STATISTICS
 
 
+@pytest.mark.parametrize(
+    ("latency", "chosen", "rival", "doubtful"),
+    [(3e-5, (8, 4), None, []), (1e-4, (4, 4), (8, 4), []), (2e-4, (4, 4), (2, 2), [2, 4])],
+)
+def test_what_other_draws_would_choose_is_named_with_its_share(
+    latency: float, chosen: tuple[int, int], rival: tuple[int, int] | None, doubtful: list[int]
+) -> None:
+    """Devices and multiples of the batch. Another seed tells batches apart, not counts of devices with the same batch."""
+    plan = make_plan(branches(noise=64), timed(StepModel(fixed=2e-3, per_sample=2e-4, latency=latency)), COUNTS, BATCH)
+    assert plan.chosen is not None
+    assert (plan.chosen.devices, plan.chosen.multiple) == chosen
+    assert plan.doubtful == doubtful
+    said = sentence(plan, BATCH, 0.1)
+    if rival is None:
+        assert plan.rivals == ()
+        assert "other draws" not in said
+    else:
+        (share, other), *_ = plan.rivals
+        assert (other.devices, other.multiple) == rival
+        words = f"{share:.0%} of other draws of the noise it would be {rival[0]} devices, global batch {rival[1] * BATCH}."
+        assert f"By {words}" in said
+
+
 def test_a_slow_link_leaves_one_device() -> None:
     plan = make_plan(branches(noise=64), timed(SLOW_LINK), COUNTS, BATCH)
     assert plan.chosen is not None

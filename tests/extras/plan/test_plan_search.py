@@ -1,6 +1,8 @@
 """The short training and its branches, with jobs that are planted losses, and steps of a made-up link."""
 
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,9 +34,9 @@ class Killed(Exception):
 class Planted(Jobs):
     """done: the records of finished jobs, by their overrides, which are not run again; `kill_after`: so many that are run."""
 
-    def __init__(self, done: dict[tuple[str, ...], dict[str, Any]], kill_after: int = 10**9) -> None:
+    def __init__(self, done: dict[tuple[str, ...], dict[str, Any]], kill_after: int = 10**9, size: int = 400) -> None:
         super().__init__(cast("Any", None), Path("plan"), False)
-        self.done, self.kill_after = done, kill_after
+        self.done, self.kill_after, self.size = done, kill_after, size
         self.said: list[str] = []
 
     def launch(self, jobs: Sequence[list[str]]) -> list[dict[str, Any] | None]:
@@ -60,9 +62,9 @@ class Planted(Jobs):
             return {"seconds_per_step": seconds, "samples_per_epoch": EPOCH}
         at = [int(samples) for samples in given["callbacks.plan.at"].strip("[]").split(",")]
         points = [samples for samples in at if samples > 1]
-        planted = Quadratic(noise=NOISE, smallest=SMALLEST, every=points[0], seed=0)
+        planted = Quadratic(noise=NOISE, smallest=SMALLEST, every=points[0], seed=0, size=self.size)
         rate = float(given["model.optimizer.lr"]) * multiple
-        (curve,) = planted.measure([Branch(0, multiple, rate)], len(points))
+        (curve,) = planted.measure([Branch(0, multiple, rate, int(given.get("seed", 0)))], len(points))
         losses = dict(zip(map(str, at), curve if at[0] == 1 else curve[1:], strict=True))
         return {"loss_at_samples": losses, "noise_scale": NOISE, "directory": Path(f"{len(self.done)}")}
 
@@ -113,8 +115,8 @@ def test_what_is_left_of_the_budget_goes_to_timings_while_they_are_least_certain
     jobs.total = 1.0
     for throughput, statistics in ((0.2, 0.01), (0.02, 0.01), (0.2, 0.3)):
         errors = {"throughput": throughput, "statistics": statistics}
-        search._plan = lambda errors=errors: planned(**errors)
-        search._time_again()
+        while search._time_again(planned(**errors)):
+            pass
     assert len(asked) == 3
     assert jobs.said[-1].startswith("the speed-up was least certain by its throughput, 20%, of which more is measured; ")
 
@@ -126,6 +128,23 @@ def test_the_rates_of_larger_batches_follow_and_all_is_within_the_budget() -> No
     lengths = {one["batch"]: len(one["losses"]) for one in made["branches"]}
     assert lengths[32] == lengths[64] > 1.9 * lengths[16]
     assert {row["from"] for row in made["critical_batches"]} == {0}
+
+
+def test_what_is_left_of_the_budget_goes_to_other_seeds_of_the_batches_that_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With half the latency more devices are hardly worth it with one batch and just not with another."""
+    sure = Planted({}, size=12)
+    assert {one["repeat"] for one in searched(sure, budget=1.0, largest=8)["branches"]} == {0}
+    monkeypatch.setattr(sys.modules[__name__], "LINK", replace(LINK, latency=1e-4))
+    jobs = Planted({}, size=12)
+    made = searched(jobs, budget=1.0, largest=8)
+    repeated = {one["batch"] for one in made["branches"] if one["repeat"] == 1}
+    assert SMALLEST in repeated
+    assert len(repeated) == 3
+    assert sum("seed=1" in job for job in jobs.done) == 3
+    assert any(line.startswith("the choice is least certain by batch ") for line in jobs.said)
+    assert jobs.spent <= jobs.budget
+    own = {(one["batch"], one["lr"]): len(one["losses"]) for one in made["branches"] if one["repeat"] == 0}
+    assert all(len(one["losses"]) == own[one["batch"], one["lr"]] for one in made["branches"])
 
 
 def planned(**errors: float) -> Answer:

@@ -2,10 +2,11 @@
 arXiv:2008.12260)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy
+from numpy.typing import NDArray
 
 from lockstep.extras.plan.branches import Branches
 from lockstep.extras.plan.critical import Critical, criticals
@@ -14,6 +15,8 @@ from lockstep.extras.report.estimates import Estimate
 from lockstep.extras.report.step_model import Fit, StepModel, Workload
 
 _WIDEST = 2.0  # a speed-up whose interval's ends differ by a larger factor is not chosen
+AS_GOOD = 0.05  # of the time to a target: choices that differ by less are as good as one another
+DOUBT = 0.05  # of the draws, which may choose otherwise
 STATISTICS, THROUGHPUT = "statistics", "throughput"
 
 
@@ -21,7 +24,8 @@ STATISTICS, THROUGHPUT = "statistics", "throughput"
 class Candidate:
     """speedup: of the time to the same loss, over the fewest devices with the smallest batch; cost: the device-hours over those;
     seconds: for what a sample is worth in the smallest batch; limit: what keeps the speed-up from being the number of devices;
-    errors: standard ones of the speed-up's logarithm, by their cause; is_measured: whether its count of devices was timed."""
+    errors: standard ones of the speed-up's logarithm, by their cause; is_measured: whether its count of devices was timed;
+    draws: what the speed-up might have been, by other draws of the noise."""
 
     devices: int
     multiple: int
@@ -31,6 +35,7 @@ class Candidate:
     limit: str
     errors: Mapping[str, float]
     is_measured: bool
+    draws: NDArray[numpy.float64] = field(default_factory=lambda: numpy.empty(0), compare=False, repr=False)
 
     @property
     def is_sure(self) -> bool:
@@ -46,7 +51,8 @@ class Candidate:
 @dataclass(frozen=True)
 class Plan:
     """candidates: all of them; front: those that no other beats in both speed and cost; chosen: None where nothing can be said,
-    for the reason `why_not`. target: the loss to which it is so fast; critical: what is known of the critical batch there."""
+    for the reason `why_not`. target: the loss to which it is so fast; critical: what is known of the critical batch there;
+    rivals: what would be chosen by other draws of the noise and is not as good by them, with the share of the draws."""
 
     candidates: tuple[Candidate, ...] = ()
     chosen: Candidate | None = None
@@ -54,6 +60,7 @@ class Plan:
     why_not: str | None = None
     target: float | None = None
     critical: Critical | None = field(default=None, compare=False)
+    rivals: tuple[tuple[float, Candidate], ...] = field(default=(), compare=False)
 
     @property
     def front(self) -> list[Candidate]:
@@ -68,6 +75,17 @@ class Plan:
         return sorted(((max(one.errors[cause] for one in about), cause) for cause in causes), reverse=True)
 
     @property
+    def doubtful(self) -> list[int]:
+        """The batches, in multiples of the smallest, of the choice and of its first rival with another one; where there is no
+        choice, that of the least certain candidate. Empty where other draws would choose as well in nearly all cases."""
+        if self.chosen is None:
+            most = max(self.candidates, key=lambda one: one.errors[STATISTICS], default=None)
+            return [most.multiple] if most is not None and most.least_certain == STATISTICS else []
+        others = [(share, one.multiple) for share, one in self.rivals if one.multiple != self.chosen.multiple]
+        is_sure = sum(share for share, _ in others) <= DOUBT
+        return [] if is_sure else sorted([self.chosen.multiple, others[0][1]])
+
+    @property
     def next_larger(self) -> Candidate | None:
         """The best one of the next larger count of devices."""
         more = [one for one in self.candidates if self.chosen and one.devices > self.chosen.devices]
@@ -79,8 +97,15 @@ def _beats(other: Candidate, one: Candidate) -> bool:
     return better and (other.speedup.mean, other.cost.mean) != (one.speedup.mean, one.cost.mean)
 
 
-def _fastest(candidates: Sequence[Candidate]) -> Candidate:
-    return max(candidates, key=lambda one: one.speedup.mean)
+Speed = Callable[[Candidate], float]
+
+
+def _mean(one: Candidate) -> float:
+    return one.speedup.mean
+
+
+def _fastest(candidates: Sequence[Candidate], speed: Speed = _mean) -> Candidate:
+    return max(candidates, key=speed)
 
 
 def make_plan(
@@ -105,10 +130,24 @@ def make_plan(
         return Plan(candidates, why_not=words, critical=found[last])
     chosen = _choose(sure, counts)
     goal = known.lowest(last) if target is None else target
-    return Plan(candidates, chosen, known.best_rate(known.starts[0], chosen.multiple), target=goal, critical=found[last])
+    rate = known.best_rate(known.starts[0], chosen.multiple)
+    return Plan(candidates, chosen, rate, target=goal, critical=found[last], rivals=_rivals(chosen, sure, counts))
 
 
-def _candidate(fit: Fit, fewest: int, devices: int, batch: int, multiple: int, kept: numpy.ndarray, seed: int) -> Candidate:
+def _rivals(chosen: Candidate, candidates: Sequence[Candidate], counts: Sequence[int]) -> tuple[tuple[float, Candidate], ...]:
+    """The most frequent first."""
+    picks: list[Candidate] = []
+    for draw in range(len(chosen.draws)):
+        pick = _choose(candidates, counts, lambda one, draw=draw: one.draws[draw])
+        if abs(math.log(pick.draws[draw] / chosen.draws[draw])) > math.log(1 + AS_GOOD):
+            picks.append(pick)
+    shares = [(sum(one is other for other in picks) / len(chosen.draws), one) for one in candidates]
+    return tuple(sorted((pair for pair in shares if pair[0]), key=lambda pair: -pair[0]))
+
+
+def _candidate(
+    fit: Fit, fewest: int, devices: int, batch: int, multiple: int, kept: NDArray[numpy.float64], seed: int
+) -> Candidate:
     work, base = Workload(global_batch=batch * multiple), Workload(global_batch=batch)
 
     def faster(step: StepModel) -> float:
@@ -116,27 +155,33 @@ def _candidate(fit: Fit, fewest: int, devices: int, batch: int, multiple: int, k
 
     throughput = fit.predict(faster)
     errors = {THROUGHPUT: _sigma(throughput), STATISTICS: float(numpy.std(numpy.log(kept)))}
-    ratio, speedup = devices / fewest, _scattered(throughput, kept, seed)
+    draws = _draws(throughput, kept, seed)
+    ratio, speedup = devices / fewest, _estimate(throughput.mean * kept[0], draws)
     is_statistical = -math.log(kept[0]) > max(0.0, math.log(ratio / throughput.mean))
+    seconds = fit.predict(lambda step: 1 / work.throughput(step, devices))
     low, high = speedup.bounds
     return Candidate(
         devices=devices,
         multiple=multiple,
         speedup=speedup,
         cost=Estimate(ratio / speedup.mean, (ratio / high, ratio / low)),
-        seconds=_scattered(fit.predict(lambda step: 1 / work.throughput(step, devices)), 1 / kept, seed),
+        seconds=_estimate(seconds.mean / kept[0], _draws(seconds, 1 / kept, seed)),
         limit=STATISTICS if is_statistical else work.limit(fit.model, devices),
         errors=errors,
         is_measured=devices in fit.counts,
+        draws=draws,
     )
 
 
-def _scattered(estimate: Estimate, factors: numpy.ndarray, seed: int) -> Estimate:
-    """The estimate times the first factor, with what both its own error and the other factors' scatter make of it."""
+def _draws(estimate: Estimate, factors: NDArray[numpy.float64], seed: int) -> NDArray[numpy.float64]:
+    """The estimate with its own error, times each factor but the first, which is the best one."""
     noise = numpy.exp(_sigma(estimate) * numpy.random.default_rng(seed).normal(size=len(factors) - 1))
-    mean = float(estimate.mean * factors[0])
-    low, high = (float(end) for end in numpy.quantile(estimate.mean * factors[1:] * noise, [0.025, 0.975]))
-    return Estimate(mean, (min(low, mean), max(high, mean)))
+    return estimate.mean * factors[1:] * noise
+
+
+def _estimate(mean: float, draws: NDArray[numpy.float64]) -> Estimate:
+    low, high = (float(end) for end in numpy.quantile(draws, [0.025, 0.975]))
+    return Estimate(float(mean), (min(low, mean), max(high, mean)))
 
 
 def _sigma(estimate: Estimate) -> float:
@@ -144,14 +189,12 @@ def _sigma(estimate: Estimate) -> float:
     return math.log(high / low) / (2 * 1.96) if low > 0 else 1.0
 
 
-def _choose(candidates: Sequence[Candidate], counts: Sequence[int]) -> Candidate:
+def _choose(candidates: Sequence[Candidate], counts: Sequence[int], speed: Speed = _mean) -> Candidate:
     """The most devices, if each step up to them is worth its devices: as the scaling report decides, but by goodput."""
-    by_count = [
-        _fastest([one for one in candidates if one.devices == n]) for n in counts if any(one.devices == n for one in candidates)
-    ]
-    best = by_count[0]
-    for one in by_count[1:]:
-        if math.log(one.speedup.mean / best.speedup.mean) / math.log(one.devices / best.devices) < WORTH:
+    by_count = [[one for one in candidates if one.devices == n] for n in counts]
+    best, *more = [_fastest(same, speed) for same in by_count if same]
+    for one in more:
+        if math.log(speed(one) / speed(best)) / math.log(one.devices / best.devices) < WORTH:
             break
         best = one
     return best
@@ -172,7 +215,15 @@ def sentence(plan: Plan, batch: int, cost: float, monitor: str = "val/loss") -> 
     )
     if (more := plan.next_larger) is not None:
         what += f" {_devices(more.devices)} would be {_fast(more)} at {_times(more.cost)} the cost, limited by {more.limit}."
-    return f"{what}{critical} {spent}"
+    return f"{what}{_doubt(plan, batch)}{critical} {spent}"
+
+
+def _doubt(plan: Plan, batch: int) -> str:
+    if sum(share for share, _ in plan.rivals) <= DOUBT:
+        return ""
+    share, rival = plan.rivals[0]
+    other = f"{_devices(rival.devices)}, global batch {rival.multiple * batch}"
+    return f" By {share:.0%} of other draws of the noise it would be {other}."
 
 
 def _fast(one: Candidate) -> str:

@@ -7,8 +7,8 @@ the smallest rate looks best. With the rule's rate a larger batch has the same n
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy
 from numpy.typing import NDArray
@@ -23,11 +23,13 @@ LONGEST = 2.0  # the samples that a larger batch gets at most, over those of the
 
 @dataclass(frozen=True)
 class Branch:
-    """A part of a training from `start` samples on, with a batch in multiples of the smallest one, and a rate."""
+    """A part of a training from `start` samples on, with a batch in multiples of the smallest one, and a rate. repeat: 0 with the
+    training's own seed, each other number with another one."""
 
     start: int
     multiple: int
     rate: float
+    repeat: int = 0
 
 
 Measure = Callable[[Sequence[Branch], int], Sequence[Curve | None]]  # curves of so many points; None: the budget is spent
@@ -45,12 +47,17 @@ class Branches:
     def starts(self) -> list[int]:
         return sorted({one.start for one in self.curves})
 
+    def repeats(self, start: int) -> list[int]:
+        return sorted({one.repeat for one in self.curves if one.start == start})
+
     def rates(self, start: int, multiple: int) -> dict[float, float]:
-        """Of a batch's longest branches: the mean logarithm of the loss in their last third, by rate; infinite for one that has
-        diverged."""
-        own = {one.rate: curve for one, curve in self.curves.items() if (one.start, one.multiple) == (start, multiple)}
+        """Of a batch's longest branches with the training's own seed: the mean logarithm of the loss in their last third, by
+        rate; infinite for one that has diverged, with any seed."""
+        own = {one: curve for one, curve in self.curves.items() if (one.start, one.multiple) == (start, multiple)}
         longest = max(map(len, own.values()), default=0)
-        return {rate: _level(curve) for rate, curve in sorted(own.items()) if len(curve) == longest}
+        levels = {one.rate: _level(curve) for one, curve in own.items() if len(curve) == longest and not one.repeat}
+        diverged = {one.rate for one, curve in own.items() if not math.isfinite(sum(curve))}
+        return {rate: math.inf if rate in diverged else levels[rate] for rate in sorted(levels)}
 
     def best_rate(self, start: int, multiple: int) -> float:
         """One of those that were tried, and none between them or beyond; NaN where all have diverged."""
@@ -76,16 +83,22 @@ class Branches:
         tried = sorted({one.multiple for one in self.curves if one.start == start})
         return [multiple for multiple in tried if math.isfinite(self.best_rate(start, multiple))]
 
-    def best(self, start: int) -> dict[int, Array]:
+    def best(self, start: int, repeat: int = 0) -> dict[int, Array]:
         """By multiple: the logarithms of the losses at its best rate."""
-        return {
-            multiple: numpy.log(self.curves[Branch(start, multiple, self.best_rate(start, multiple))])
-            for multiple in self.multiples(start)
-        }
+        branches = [Branch(start, multiple, self.best_rate(start, multiple), repeat) for multiple in self.multiples(start)]
+        return {one.multiple: numpy.log(self.curves[one]) for one in branches if one in self.curves}
 
     def lowest(self, start: int) -> float:
-        """The loss to which the smallest batch has come at its best rate."""
-        return math.exp(self.best(start)[1][-1])
+        """The loss to which the smallest batch has come at its best rate: the geometric mean over the seeds."""
+        ends = [logs[1][-1] for repeat in self.repeats(start) if 1 in (logs := self.best(start, repeat))]
+        return math.exp(numpy.mean(ends))
+
+    def with_another_seed(self, multiples: Collection[int]) -> dict[Branch, int]:
+        """The branches of these batches at their best rates, from the first step on, with a seed that none has had; and the
+        points that they have with the training's own."""
+        repeat = max(self.repeats(0)) + 1
+        own = [Branch(0, multiple, self.best_rate(0, multiple)) for multiple in sorted({*multiples})]
+        return {replace(one, repeat=repeat): len(self.curves[one]) - 1 for one in own}
 
 
 def _level(curve: Curve) -> float:
@@ -167,3 +180,9 @@ def extend(known: Branches, measure: Measure, branches: Sequence[Branch], points
             return False
         known.curves[branch] = [*curve]
     return True
+
+
+def extend_each(known: Branches, measure: Measure, points: Mapping[Branch, int]) -> bool:
+    """Has each branch be so many points long, those of a length at once and the shortest first. False: the budget is spent."""
+    lengths = sorted({*points.values()})
+    return all(extend(known, measure, [one for one in points if points[one] == length], length) for length in lengths)

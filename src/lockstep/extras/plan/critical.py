@@ -6,7 +6,7 @@ et al. 2018, arXiv:1812.06162), where c, the critical batch of the moment, grows
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,15 +111,6 @@ class Race:
         rests = (row[1:] - self.expected(line, m, growth)[1:] for m, row in self.logs.items() if m > 1)
         return sum(float(numpy.mean(rest[int(_SKIPPED * len(rest)) :] ** 2)) for rest in rests)
 
-    def growth(self, line: Line) -> float:
-        """By least squares."""
-        unit = -0.5 * math.log(self.start + self.reach)
-        bounds = (unit + math.log(0.02), unit + math.log(64 * max(self.logs)))
-        best = minimize_scalar(
-            lambda log: self.misfit(line, math.exp(log)), bounds=bounds, method="bounded", options={"xatol": 0.01}
-        )
-        return math.exp(best.x)
-
     def part(self, multiples: Iterable[int]) -> "Race":
         return Race({multiple: self.logs[multiple] for multiple in multiples}, self.start, self.every)
 
@@ -131,6 +122,44 @@ class Race:
         row, expected = self.logs[multiple], self.expected(line, multiple, growth)
         signs = generator.choice([-1.0, 1.0], size=_BLOCKS)[numpy.arange(len(row)) * _BLOCKS // len(row)]
         return numpy.append(row[0], expected[1:] + signs[1:] * (row - expected)[1:])
+
+
+@dataclass(frozen=True)
+class Races:
+    """Of a start: a race for each seed, and the line of its smallest batch. The critical batch is that of all of them."""
+
+    all: tuple[tuple[Race, Line], ...]
+
+    @property
+    def multiples(self) -> list[int]:
+        return sorted({multiple for race, _ in self.all for multiple in race.logs})
+
+    @property
+    def end(self) -> float:
+        return self.all[0][0].start + self.all[0][0].reach
+
+    def critical(self, growth: float) -> float:
+        return self.all[0][0].critical(growth)
+
+    def growth(self) -> float:
+        """By least squares."""
+        unit = -0.5 * math.log(self.end)
+        bounds = (unit + math.log(0.02), unit + math.log(64 * max(self.multiples)))
+
+        def misfit(log: float) -> float:
+            return sum(race.misfit(line, math.exp(log)) for race, line in self.all)
+
+        return math.exp(minimize_scalar(misfit, bounds=bounds, method="bounded", options={"xatol": 0.01}).x)
+
+    def part(self, multiples: Collection[int]) -> "Races":
+        """Of these batches, in the races that have more than the smallest one of them."""
+        parts = [(race.part(set(multiples) & {*race.logs}), line) for race, line in self.all]
+        return Races(tuple(one for one in parts if len(one[0].logs) > 1))
+
+    def redrawn(self, growth: float, generator: numpy.random.Generator) -> "Races":
+        """With other noise; those whose smallest batch's loss still falls clearly."""
+        others = [race.redrawn(line, growth, generator) for race, line in self.all]
+        return Races(tuple((race, line) for race in others if (line := race.line()) is not None))
 
 
 def _saved(samples: Any, growth: float) -> Any:
@@ -152,19 +181,18 @@ def fitted_line(samples: Array, logs: Array) -> Line | None:
     return line if falls else None
 
 
-def _race(known: Branches, start: int) -> tuple[Race, Line] | None:
-    race = Race(known.best(start), start, known.every)
-    if 1 not in race.logs or len(race.logs[1]) < _LEAST_POINTS or (line := race.line()) is None:
-        return None
-    return race, line
+def _races(known: Branches, start: int) -> Races:
+    """Of the seeds of which something can be said."""
+    races = [Race(known.best(start, repeat), start, known.every) for repeat in known.repeats(start)]
+    long = [race for race in races if len(race.logs.get(1, ())) >= _LEAST_POINTS]
+    return Races(tuple((race, line) for race in long if (line := race.line()) is not None))
 
 
 def worths(known: Branches, start: int) -> dict[int, float]:
-    """By multiple: what a batch's samples are worth, by its own branch. Empty where nothing can be said."""
-    if (found := _race(known, start)) is None:
+    """By multiple: what a batch's samples are worth, by its own branches. Empty where nothing can be said."""
+    if not (races := _races(known, start)).all:
         return {}
-    race, line = found
-    values = {m: race.critical(race.part((1, m)).growth(line)) for m in race.logs if m > 1}
+    values = {m: races.critical(races.part((1, m)).growth()) for m in races.multiples if m > 1}
     return {1: 1.0} | {multiple: (value + 1) / (value + multiple) for multiple, value in values.items()}
 
 
@@ -182,15 +210,15 @@ def criticals(known: Branches, seed: int = 0) -> dict[int, Critical]:
 
 
 def _critical(known: Branches, start: int, generator: numpy.random.Generator) -> Critical | None:
-    own, found = worths(known, start), _race(known, start)
+    own = worths(known, start)
     kept = [multiple for multiple in own if multiple <= 2 or own[multiple] >= ENOUGH]
-    if found is None or len(kept) < 2:
+    if len(kept) < 2:
         return None
-    race, line = found[0].part(kept), found[1]
-    growth = race.growth(line)
-    others = [race.redrawn(line, growth, generator) for _ in range(_DRAWS)]
-    draws = [other.critical(other.growth(fitted)) for other in others if (fitted := other.line()) is not None]
-    return Critical(race.critical(growth), numpy.array(draws), tuple(kept), start + round(race.reach))
+    races = _races(known, start).part(kept)
+    growth = races.growth()
+    others = [races.redrawn(growth, generator) for _ in range(_DRAWS)]
+    draws = [other.critical(other.growth()) for other in others if other.all]
+    return Critical(races.critical(growth), numpy.array(draws), tuple(kept), round(races.end))
 
 
 def critical_batches(known: Branches, batch: int, seed: int = 0) -> list[dict[str, Any]]:

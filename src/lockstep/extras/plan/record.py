@@ -21,10 +21,11 @@ def content(
         "chosen": None if plan.chosen is None else _row(plan.chosen, batch, samples) | {"lr": plan.rate},
         "target": plan.target,
         "candidates": [_row(one, batch, samples) | {"is_on_front": one in plan.front} for one in plan.candidates],
+        "rivals": [{"share": share, "devices": one.devices, "global_batch": one.multiple * batch} for share, one in plan.rivals],
         "critical_batches": critical_batches(known, batch),
         "throughput": None if fitted is None else asdict(fitted.model) | {"noise": fitted.noise},
         "branches": [
-            {"from": one.start, "batch": one.multiple * batch, "lr": one.rate, "losses": [*curve]}
+            {"from": one.start, "batch": one.multiple * batch, "lr": one.rate, "repeat": one.repeat, "losses": [*curve]}
             for one, curve in known.curves.items()
         ],
         **facts,

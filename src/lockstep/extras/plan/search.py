@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from lockstep.config.rules import TEXT, Rule, integer, number
 from lockstep.errors import config_error
 from lockstep.extras.plan.answer import THROUGHPUT, Plan, make_plan
-from lockstep.extras.plan.branches import LONGEST, Branch, Branches, Curve, at_the_rule, explore
+from lockstep.extras.plan.branches import LONGEST, Branch, Branches, Curve, at_the_rule, explore, extend_each
 from lockstep.extras.plan.checkpoints import checkpoints_in
 from lockstep.extras.plan.critical import worth
 from lockstep.extras.plan.jobs import Jobs
@@ -25,7 +25,7 @@ _SHORT = 0.1  # of the budget that timings leave, to short branches of the small
 _RATES = 5  # that it is to be enough for
 _LEAST_STEPS = 4  # of the largest batch in a short branch
 _SURE = 0.03  # a standard error of the speed-up that needs no more measurements
-_AGAIN = 0.1  # of the budget, kept for more timings
+_KEPT = 0.25  # of the budget, for more timings and seeds
 _POWER_OF_TWO = Rule("accepted is a power of two, 2 at least", lambda v: integer(2).test(v) and v & (v - 1) == 0)
 
 
@@ -63,7 +63,7 @@ class Search:
         explore(known, self._measure, worth, training.lr, self.largest, step, self.points, self._long)
         for start in self.checkpoints:
             at_the_rule(known, self._measure, worth, start, training.lr, self.largest, step, self._long(start))
-        self._time_again()
+        self._settle()
         return known, self.throughput.fit, self._plan()
 
     @property
@@ -74,13 +74,33 @@ class Search:
     def _plan(self) -> Plan:
         return make_plan(self.known, self.throughput.fit, self.counts, self.training.batch, target=self._target())
 
-    def _time_again(self) -> None:
-        """Spends what is left of the budget on more timings, while the speed-up is less certain by them than by the branches, and
-        not sure."""
-        while (errors := self._plan().errors) and errors[0][1] == THROUGHPUT and errors[0][0] > _SURE:
-            if not self.throughput.again():
-                return
-            self.jobs.say(f"the speed-up was least certain by its {THROUGHPUT}, {errors[0][0]:.0%}, of which more is measured")
+    def _settle(self) -> None:
+        """Spends what is left of the budget where the answer is least certain."""
+        plan = self._plan()
+        while self._time_again(plan) or self._repeat(plan):
+            plan = self._plan()
+
+    def _time_again(self, plan: Plan) -> bool:
+        """More timings, if the speed-up is less certain by them than by the branches, and not sure."""
+        errors = plan.errors
+        if not errors or errors[0][1] != THROUGHPUT or errors[0][0] <= _SURE or not self.throughput.again():
+            return False
+        self.jobs.say(f"the speed-up was least certain by its {THROUGHPUT}, {errors[0][0]:.0%}, of which more is measured")
+        return True
+
+    def _repeat(self, plan: Plan) -> bool:
+        """One more seed of the batches that decide between the choice and another one, if other draws of the noise would choose
+        that one. From a checkpoint on, another seed would have the same beginning."""
+        doubtful = plan.doubtful
+        if self.checkpoints or not doubtful:
+            return False
+        branches = self.known.with_another_seed([1, *doubtful])
+        if sum(branches.values()) * self.every > self.jobs.left:
+            self.jobs.say("the rest of the budget is too small for another seed")
+            return False
+        batches = " and ".join(str(multiple * self.training.batch) for multiple in doubtful)
+        self.jobs.say(f"the choice is least certain by batch {batches}, of which another seed is trained")
+        return extend_each(self.known, self._measure, branches)
 
     def _target(self) -> float | None:
         """The loss that the run which branches begin from has come to, if it has ended."""
@@ -112,7 +132,7 @@ class Search:
         coming = [one for one in (0, *self.checkpoints) if one >= start]
         rates = 2 if start == 0 else 1
         in_all = rates * LONGEST * (len(self._multiples) - 1) + (rates + 1 if start == 0 else 1)
-        left = max(0.0, self.jobs.left - _AGAIN * self.jobs.budget) / len(coming) / in_all
+        left = max(0.0, self.jobs.left - _KEPT * self.jobs.budget) / len(coming) / in_all
         return int(min(left, (self._epochs_end - start) / LONGEST) / self.every)
 
     @property
@@ -132,10 +152,10 @@ class Search:
         records = self.jobs.launch([self._branch(one, points) for one in missing])
         for one, record in zip(missing, records, strict=True):
             self.known.curves[one] = self._curve(one, points, record)
-        for one in missing[:1]:
-            rates = ", ".join(f"{other.rate:.2g}" for other in missing)
-            batch, at = one.multiple * self.training.batch, f"from {one.start} to {one.start + samples} samples"
-            self.jobs.say(f"batch {batch} at lr {rates} was trained {at}")
+        for multiple in sorted({one.multiple for one in missing}):
+            rates = ", ".join(f"{one.rate:.2g}" for one in missing if one.multiple == multiple)
+            at = f"from {missing[0].start} to {missing[0].start + samples} samples"
+            self.jobs.say(f"batch {multiple * self.training.batch} at lr {rates} was trained {at}")
         return [self.known.curves[one] for one in branches]
 
     def _branch(self, branch: Branch, points: int) -> list[str]:
@@ -145,7 +165,11 @@ class Search:
         at += [branch.start + point * self.every for point in range(1, points + 1)]
         checkpoint = self.checkpoints[branch.start] if branch.start else None
         job = self.training.shortened(branch.multiple, branch.rate, at, self.settings.micro_batch, checkpoint)
-        return job if branch.multiple == 1 else [*job, "callbacks.noise_scale=null"]
+        seed = [f"seed={(self.training.cfg.seed + branch.repeat) % 2**32}"] if branch.repeat else []
+        return [*job, *seed, *([] if self._has_noise_scale(branch) else ["callbacks.noise_scale=null"])]
+
+    def _has_noise_scale(self, branch: Branch) -> bool:
+        return branch.multiple == 1 and branch.repeat == 0
 
     def _curve(self, branch: Branch, points: int, record: dict[str, Any] | None) -> list[float]:
         losses = [] if record is None else [*record["loss_at_samples"].values()]
@@ -153,7 +177,8 @@ class Search:
         if min(numbers, default=1.0) <= 0:
             raise config_error("plan.monitor", self.settings.monitor, f"has been {min(numbers):g}; accepted is a loss above 0")
         if branch.multiple > 1:
-            numbers.insert(0, min(curve[0] for one, curve in self.known.curves.items() if one.start == branch.start))
-        elif record is not None:
+            same = (branch.start, branch.repeat)
+            numbers.insert(0, min(curve[0] for one, curve in self.known.curves.items() if (one.start, one.repeat) == same))
+        elif record is not None and self._has_noise_scale(branch):
             self.noise_scales[branch.start + points * self.every] = record.get("noise_scale")
         return numbers + [math.inf] * (1 + points - len(numbers))
