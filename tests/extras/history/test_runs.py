@@ -97,6 +97,15 @@ def test_the_best_is_the_smallest_where_less_is_better(tmp_path: Path) -> None:
     assert best_run(find_runs(tmp_path)).name == "a/0"
 
 
+def test_the_best_has_finished(logs: Path) -> None:
+    """Metrics are recorded before everything is done that a run has to do."""
+    for number, state in enumerate(("failed", "preempted")):
+        make_run(logs, f"c/{number}", 0.95, state=state)
+    assert best_run(find_runs(logs)).name == "a/sweep/1"
+    with pytest.raises(ConfigError, match="--best=none: accepted are finished runs"):
+        best_run(where(find_runs(logs), ["state=failed"]))
+
+
 def test_what_is_unknown_is_refused(logs: Path) -> None:
     with pytest.raises(ConfigError, match="--where=model: accepted is KEY=VALUE"):
         where(find_runs(logs), ["model"])

@@ -140,13 +140,15 @@ def sort_runs(runs: list[RunRecord], key: str) -> list[RunRecord]:
 
 
 def best_run(runs: list[RunRecord]) -> RunRecord:
-    """Returns the best by the metric that all of them were chosen by. Raises ConfigError where there is none, or there are
-    several."""
-    having = [run for run in runs if isinstance(run.value("metric"), int | float)]
+    """Returns the best finished one by the metric that all of them were chosen by. Raises ConfigError where there is none, or
+    there are several."""
+    having = [run for run in runs if isinstance(run.value("metric"), int | float) and run.value("state") == "finished"]
     kinds = {(run.optimized_metric, run.is_better_if_larger) for run in having}
     if len(kinds) != 1:
         names = ", ".join(sorted(str(name) for name, _ in kinds)) or "none"
-        raise config_error("--best", names, "accepted are runs that have recorded one optimized_metric; --where chooses some")
+        raise config_error(
+            "--best", names, "accepted are finished runs that have recorded one optimized_metric; --where chooses some"
+        )
     return sort_runs(having, "metric")[0]
 
 
