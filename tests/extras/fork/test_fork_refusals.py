@@ -20,6 +20,12 @@ def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: s
     assert refused(tmp_path, override).startswith(line.format(tmp_path=tmp_path))
 
 
+@pytest.mark.parametrize("several", ["a,b", "choice(a,b@8)"])
+def test_a_sweep_over_runs_to_fork_is_refused(tmp_path: Path, several: str) -> None:
+    words = "all jobs of a sweep have the settings of one run; accepted is a sweep for each of them, with fork=RUN_DIR"
+    assert refused(tmp_path, "-m", f"fork={several}") == f"fork={several}: {words}"
+
+
 @pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_refused_by_the_ranks(tmp_path: Path) -> None:
     torch.save({"state_dict": {"net.layers.1.weight": torch.zeros(3, 3)}}, tmp_path / "other.ckpt")

@@ -2,8 +2,12 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 
 from lockstep.config.checkpoint_file import refuse_url, split_step
 from lockstep.config.overrides import override_key, quote, split_flags
@@ -26,6 +30,7 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     directory says what a directory may not.
     """
     flags, overrides = split_flags(arguments)
+    _refuse_several(flags, overrides, wanted)
     source = _read_identity(wanted)
     if source is not None:
         given = Given.from_arguments(arguments)
@@ -35,6 +40,17 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     checkpoint = find_checkpoint(wanted)
     pinned = f"{KEY}={quote(f'{checkpoint.path}@{checkpoint.step}')}"
     return [pinned if override_key(item) == KEY else item for item in arguments]
+
+
+def _refuse_several(flags: Sequence[str], overrides: Sequence[str], wanted: str) -> None:
+    """Raises ConfigError for a sweep over runs to fork: all its jobs have the settings of one."""
+    if not {"-m", "--multirun"} & {*flags} or split_step(wanted)[0].exists():
+        return
+    given = next(item for item in reversed(overrides) if override_key(item) == KEY)
+    with suppress(HydraException):  # of a path that Hydra does not read as it is
+        if OverridesParser.create().parse_override(given).is_sweep_override():
+            accepted = "all jobs of a sweep have the settings of one run; accepted is a sweep for each of them, with fork=RUN_DIR"
+            raise config_error(KEY, wanted, accepted)
 
 
 def _without_checkpoint(overrides: Sequence[str]) -> list[str]:
