@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from capabilities import requires
 from commands import ROOT, python, train
+from omegaconf import OmegaConf
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.overrides import override_key, with_values
@@ -18,6 +20,7 @@ from lockstep.extras.batch_size.events import FindBatchSize
 from lockstep.launchers.environment import Rank
 from lockstep.launchers.outcome import Outcome
 from lockstep.runs.composition import compose
+from lockstep.runs.events import command_to_begin
 from lockstep.runs.identity import Identity
 from lockstep.runs.resume import command_to_continue
 from lockstep.runs.validation import validated
@@ -123,6 +126,33 @@ def test_the_command_that_has_begun_it_continues_it_with_what_it_has_become(
     assert "trainer.limit_train_batches=7" in (changed or ())
 
 
+def test_what_hydra_has_saved_of_the_run_says_what_it_has_become(tmp_path: Path) -> None:
+    overrides, saved = [*HALVES, "trainer.limit_train_batches=5"], tmp_path / ".hydra"
+    saved.mkdir()
+    cfg = compose(*overrides)
+    OmegaConf.save(cfg, saved / "config.yaml")
+    OmegaConf.save(overrides, saved / "overrides.yaml")
+    cfg.run_dir = str(tmp_path)
+    values = FindBatchSize().remedy(cfg, Plan.from_config(cfg), FULL).values
+    assert OmegaConf.load(saved / "overrides.yaml") == with_values(overrides, values)
+    changed: Any = OmegaConf.load(saved / "config.yaml")
+    assert {key: OmegaConf.select(changed, key) for key in values} == values
+    assert changed == compose(*OmegaConf.load(saved / "overrides.yaml"))
+
+
+@requires("fork")
+def test_a_fork_of_a_run_that_was_out_of_memory_has_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = ["datamodule.batch_size=24", "events.batch_size.halved=[48]"]
+    Identity("id", [], began, 48).write(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    torch.save({"state_dict": {}, "global_step": 8}, tmp_path / "checkpoints" / "last.ckpt")
+    forked = command_to_begin([f"fork={tmp_path}"])
+    assert "datamodule.batch_size=24" in forked
+    assert not [item for item in forked if override_key(item) == "events.batch_size.halved"]
+    monkeypatch.setattr("lockstep.extras.batch_size.halving.this_rank", lambda: Rank("parent", 0, 0, 1, 1))
+    assert FindBatchSize().arguments(began, {}, None) == began  # of a run that has been
+
+
 OPTIONS = ("model=mlp", "trainer.precision=64-true", "trainer.accelerator=cpu", "datamodule.global_batch_size=96")
 OPTIONS += ("guards.checkpoint.every_n_steps=4", "trainer.max_epochs=2", "trainer.limit_train_batches=10", "logger=csv")
 OPTIONS += ("model/lr_scheduler=cosine", "datamodule.augment={crop: 1}", "++callbacks.pictures=null")
@@ -155,6 +185,9 @@ def test_the_result_is_that_of_a_run_with_enough_memory(tmp_path: Path) -> None:
             torch.testing.assert_close(weights(run)[name], expected, rtol=1e-9, atol=1e-12)
         overrides = json.loads((run / "run.json").read_text())["overrides"]
         assert {"datamodule.batch_size=24", f"trainer.accumulate_grad_batches={parts}"} <= {*overrides}
+        assert {*overrides} >= {*OmegaConf.load(run / ".hydra" / "overrides.yaml")}
+        saved: Any = OmegaConf.load(run / ".hydra" / "config.yaml")
+        assert (saved.datamodule.batch_size, saved.trainer.accumulate_grad_batches) == (24, parts)
 
 
 @pytest.mark.slow

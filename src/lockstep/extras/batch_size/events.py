@@ -29,9 +29,10 @@ class FindBatchSize(RunEvents):
         self.halved, self._kills = [*halved], 0
 
     def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None) -> list[str]:
+        from lockstep.extras.batch_size.halving import with_smaller_batches, without_halved
+
         if saved is None:
-            return arguments
-        from lockstep.extras.batch_size.halving import with_smaller_batches
+            return without_halved(arguments)
 
         return with_smaller_batches(arguments, values, saved.overrides)
 
@@ -64,10 +65,13 @@ class FindBatchSize(RunEvents):
     def remedy(self, cfg: DictConfig, plan: Plan, outcome: Outcome) -> Remedy | None:
         if not self.may_remedy(cfg):
             return None
-        from lockstep.extras.batch_size.halving import halve, kernel_kills
+        from lockstep.extras.batch_size.halving import change_saved_config, halve, kernel_kills
 
         before, self._kills = self._kills, kernel_kills()
-        return halve(cfg, plan, outcome, was_killed=self._kills > before)
+        remedy = halve(cfg, plan, outcome, was_killed=self._kills > before)
+        if remedy is not None:
+            change_saved_config(Path(cfg.run_dir), remedy.values)
+        return remedy
 
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         if self.halved:

@@ -12,8 +12,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.atomic_files import replace_text
 from lockstep.config.class_checks import check_classes
-from lockstep.config.overrides import override_key
+from lockstep.config.overrides import override_key, with_values
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
@@ -96,6 +97,23 @@ def with_smaller_batches(arguments: list[str], given: Mapping[str, str], overrid
     before = {key: str(now[key] // parts) for key in counts if key in now} | {KEY: str(now.get(KEY, 0) * parts)}
     repeated = {key for key, value in before.items() if key in own and given.get(key) == value}
     return [own[key] if (key := override_key(item)) in repeated else item for item in arguments]
+
+
+def without_halved(arguments: list[str]) -> list[str]:
+    """Returns the arguments of a new run. One that has another's settings has not been out of memory itself."""
+    is_rank = (rank := this_rank()) is not None and rank.started_by == "parent"  # of a run that may have been
+    return arguments if is_rank else [item for item in arguments if override_key(item) != HALVED]
+
+
+def change_saved_config(directory: Path, values: Mapping[str, Any]) -> None:
+    """Says in what Hydra has saved of the run, where it has, what run.json says of it."""
+    config, overrides = directory / ".hydra" / "config.yaml", directory / ".hydra" / "overrides.yaml"
+    if config.is_file() and overrides.is_file():
+        saved: Any = OmegaConf.load(config)
+        for key, value in values.items():
+            OmegaConf.update(saved, key, value)
+        replace_text(config, OmegaConf.to_yaml(saved))
+        replace_text(overrides, OmegaConf.to_yaml(with_values(OmegaConf.load(overrides), values)))
 
 
 def kernel_kills() -> int:
