@@ -18,11 +18,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
 from lockstep.errors import config_error
+from lockstep.extras.pipeline.gathering import gather_parts
+from lockstep.extras.pipeline.stages import Stage, layers_of
 from lockstep.extras.sharding.divided import DividedModel
-from lockstep.extras.sharding.gathering import gather_parts
 from lockstep.extras.sharding.parts import Keys
 from lockstep.extras.sharding.shards import local_square
-from lockstep.extras.sharding.stages import Stage, layers_of
 from lockstep.models.task import Task
 from lockstep.nets.dropout import Dropout
 from lockstep.trainer.batchnorm import is_batchnorm
@@ -91,6 +91,9 @@ class Pipeline(DividedModel):
         average of it is not computed."""
         if any(parameter.is_meta for parameter in model.parameters()):
             return
+        group = self.device_mesh["tensor_parallel"].get_group()
+        if self.schedule == "1f1b" and self.stages > 1 and dist.get_backend(group) == "gloo":
+            check_torch(torch.__version__)
         if is_trained := model is self.lightning_module:
             check_model(model, self.stages)
             self._begin_as_rank_zero(model)
@@ -100,7 +103,7 @@ class Pipeline(DividedModel):
             self._ends, _ = dist.new_subgroups_by_enumeration(pairs)
         _keep(model, held[self.stage], self.root_device)
         if is_trained:
-            group, context = self.device_mesh["tensor_parallel"].get_group(), self.precision_plugin.train_step_context
+            context = self.precision_plugin.train_step_context
             self._computed = Stage(model, group, self.root_device, context, self.schedule, self.microbatches)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -166,6 +169,14 @@ class Pipeline(DividedModel):
         if self.global_rank >= self.stages:  # a replica, whose first stage has what rank zero has
             return checkpoint
         return gather_parts(checkpoint, self.device_mesh["tensor_parallel"].get_group(), self.root_device)
+
+
+def check_torch(version: Any) -> None:
+    """Raises ConfigError where torch's 1F1B waits for one of two messages alone, unless NCCL makes them one (pytorch pull request
+    152938)."""
+    if version < (2, 8):
+        needs = f"torch {version} hangs in it over gloo; accepted is gpipe, or torch 2.8 or later"
+        raise config_error("trainer.strategy.schedule", "1f1b", needs)
 
 
 def check_model(model: Any, stages: int) -> None:
