@@ -10,7 +10,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from torch.distributed.run import parse_args
+from torch.distributed.run import get_args_parser, parse_args
 
 from lockstep.config.checks import check
 from lockstep.config.plan import Plan
@@ -38,6 +38,12 @@ def instructions(name: str) -> list[str]:
     return re.findall(rf"^{name} (.+)$", IMAGE.replace("\\\n", " "), re.MULTILINE)
 
 
+def torchrun_arguments() -> Any:
+    if "--shutdown-timeout" not in get_args_parser().format_help():
+        pytest.skip("the torchrun of the image has --shutdown-timeout, this one has not")
+    return parse_args([*CONTAINER["command"][1:], *CONTAINER["args"]])
+
+
 def copied() -> list[Path]:
     return [ROOT / source for line in instructions("COPY") for source in line.split()[:-1]]
 
@@ -62,7 +68,7 @@ def test_the_image_installs_locked_packages_and_is_not_run_as_root() -> None:
 
 def test_the_job_s_command_is_one_that_torchrun_and_train_py_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
-    arguments = parse_args([*CONTAINER["command"][1:], *CONTAINER["args"]])
+    arguments = torchrun_arguments()
     assert CONTAINER["command"][0] == "torchrun"
     assert Path(arguments.training_script) == Path(instructions("WORKDIR")[0]) / "train.py"
     overrides = [one.replace("/runs/data", str(tmp_path)) for one in arguments.training_script_args]
@@ -75,13 +81,13 @@ def test_the_job_s_command_is_one_that_torchrun_and_train_py_take(tmp_path: Path
 
 
 def test_what_is_waited_for_when_a_pod_is_taken_away_is_longer_the_further_out_it_is() -> None:
-    arguments = parse_args([*CONTAINER["command"][1:], *CONTAINER["args"]])
+    arguments = torchrun_arguments()
     deadline = compose(*(one for one in CONTAINER["args"] if one.startswith("guards."))).guards.preemption.deadline
     assert deadline < arguments.shutdown_timeout < POD["terminationGracePeriodSeconds"]
 
 
 def test_a_pod_that_is_started_again_finds_its_run() -> None:
-    assert parse_args([*CONTAINER["command"][1:], *CONTAINER["args"]]).rdzv_id == JOB["metadata"]["name"]
+    assert torchrun_arguments().rdzv_id == JOB["metadata"]["name"]
     mounted = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
     (claim,) = (volume["name"] for volume in POD["volumes"] if "persistentVolumeClaim" in volume)
     for key in ("hydra.run.dir", "datamodule.data_dir"):

@@ -49,7 +49,7 @@ class ViT(nn.Module):
             raise config_error("model.net.patch", patch, needs)
         self.patches = nn.Conv2d(channels, width, kernel_size=side, stride=side)
         self.positions = nn.Parameter(_waves(height // side, image_width // side, width))
-        self.registers = nn.Parameter(nn.init.trunc_normal_(torch.empty(registers, width), std=0.02)) if registers else None
+        self.registers = nn.Parameter(torch.empty(registers, width).normal_(std=0.02)) if registers else None
         self.layers = nn.Sequential(*(_layer(width, heads, mlp_width or 4 * width) for _ in range(depth)))
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_outputs))
 
