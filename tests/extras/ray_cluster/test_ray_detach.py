@@ -4,14 +4,15 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
-from commands import ROOT, environment, python
+from commands import ROOT, TIMEOUT, environment, python
+from ray_nodes import running_nodes
 from waiting import wait_for
 
 pytestmark = [
@@ -20,20 +21,13 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'"),
 ]
 PROGRAM, SWEEP = ROOT / "tests" / "support" / "fakes" / "program.py", ROOT / "scripts" / "sweep.py"
-NODES = Path(__file__).with_name("ray_nodes.py")
 WAITS = "seed=8"  # of program.py: it waits for ever after two steps
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    pipes: Any = {"stdin": PIPE, "stdout": PIPE, "text": True}
-    nodes: Any = Popen([sys.executable, NODES], cwd=tmp_path_factory.mktemp("nodes"), env=environment(), **pipes)
-    try:
-        yield nodes.stdout.readline().strip()
-    finally:
-        nodes.stdin.close()
-        nodes.wait(60)
-        nodes.stdout.close()
+    with running_nodes(tmp_path_factory.mktemp("nodes")) as nodes:
+        yield nodes.address
 
 
 class Left:
@@ -46,7 +40,9 @@ class Left:
         self.command = (PROGRAM, "-m", *places, "trainer=cpu", *overrides)
 
     def call(self, *more: str, **env: str) -> str:
-        done = python(*self.command, *more, cwd=self.folder, fresh=True, **self.env, **env)
+        """Runs the command to its end. The jobs that have begun by then go on: nobody asks here what it has left running."""
+        given: dict[str, Any] = {"env": environment(**self.env, **env), "timeout": TIMEOUT, "capture_output": True, "text": True}
+        done = subprocess.run([sys.executable, *map(str, self.command), *more], cwd=self.folder, **given)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 

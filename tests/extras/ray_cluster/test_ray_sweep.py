@@ -4,14 +4,13 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ROOT, environment, python, started
+from commands import ROOT, python, started
+from ray_nodes import Nodes, running_nodes, worker_of
 from waiting import wait_for
 
 pytestmark = [
@@ -20,7 +19,6 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'"),
 ]
 PROGRAM, TRAIN = ROOT / "tests" / "support" / "fakes" / "program.py", ROOT / "train.py"
-NODES = Path(__file__).with_name("ray_nodes.py")
 RAY = ("hydra/launcher=ray", "hydra.launcher.num_cpus=2", "hydra.sweep.dir=sweep")
 FIRST, SECOND = "model.optimizer.lr=0.001", "model.optimizer.lr=0.002"
 WAITS = "seed=8"  # of program.py: it waits for ever after two steps
@@ -105,31 +103,10 @@ def test_what_ray_can_never_give_is_refused_before_anything_is_written(tmp_path:
     assert (done.returncode, line in done.stderr, [*tmp_path.iterdir()]) == (2, True, []), done.stdout + done.stderr
 
 
-class Nodes:
-    """The program of ray_nodes.py."""
-
-    def __init__(self, folder: Path) -> None:
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self._process: Any = subprocess.Popen([sys.executable, NODES], cwd=folder, env=environment(), **pipes)
-        self.address = self._process.stdout.readline().strip()
-
-    def ask(self, what: str) -> None:
-        print(what, file=self._process.stdin, flush=True)
-        assert self._process.stdout.readline().strip() == what
-
-    def end(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._process.stdout.close()
-
-
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    one = Nodes(tmp_path_factory.mktemp("nodes"))
-    try:
-        yield one
-    finally:
-        one.end()
+    with running_nodes(tmp_path_factory.mktemp("nodes")) as running:
+        yield running
 
 
 def test_a_job_of_two_nodes_computes_what_two_processes_of_one_do(nodes: Nodes, tmp_path: Path) -> None:
@@ -167,14 +144,3 @@ def test_a_node_is_lost_and_its_job_goes_on_elsewhere(nodes: Nodes, tmp_path: Pa
 
 def began(folder: Path) -> list[Path]:
     return [*(folder / "journal").glob("*.began")]
-
-
-def worker_of(run: Path) -> int:
-    """The process that has started the one in whose command line a run's directory is."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if run.name.encode() in path.read_bytes():
-                return int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    raise AssertionError(f"no process runs {run}")
