@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from agents import torchrun
 from bitwise import differences, state
 from commands import TIMEOUT, started, train
@@ -140,6 +141,7 @@ def test_ranks_are_started_again_when_one_has_died(whole: dict[str, Any], tmp_pa
     assert not differences(whole, state(run))
 
 
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 connects no gloo ranks that torchrun has started again")
 def test_torchrun_starts_them_again(whole: dict[str, Any], tmp_path: Path) -> None:
     """In a directory on which both ranks agree, in both of their lives."""
     overrides = ("trainer.accelerator=cpu", *OPTIONS, fault("kill", 5))

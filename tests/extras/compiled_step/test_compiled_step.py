@@ -18,12 +18,13 @@ from torch._dynamo.utils import counters
 
 from lockstep.extras.compiled_step.cache import DEFAULT, KEY, shrink, trusted, use_cache
 from lockstep.extras.compiled_step.epoch_loop import CompiledEpochLoop
+from lockstep.extras.compiled_step.graph import why_torch_does_not
 from lockstep.runs.composition import compose
 from lockstep.runs.results import collect_facts
 from lockstep.runs.validation import validated
 from lockstep.sweeps.jobs import computed_config, identity, repetition
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_torch_does_not() is not None, reason=str(why_torch_does_not()))]
 
 CAPTURED = ("trainer.compile_step=true", "events.compiled_step.backend=aot_eager", "events.compiled_step.cache=null")
 
