@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from unwatched import unwatched
 
 from lockstep.callbacks import CounterBasedRandomness
+from lockstep.datamodules import DataModule
 from lockstep.extras.equivalence.equivalence import EquivalenceReport
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
@@ -17,10 +18,10 @@ NOTHING: tuple[str, ...] = ()
 
 
 def causes(**parts: Any) -> list[str]:
-    """Of a plain module on two processes; `parts` are attributes of the trainer, `net` the module's."""
+    """Of a plain module on two processes; `parts` are attributes of the trainer, `net` the module's, `shares` that of a batch."""
     module = LightningModule()
     module.net = parts.pop("net", nn.Identity())
-    shares = {"rank": 0, "num_replicas": 2}
+    shares = {"rank": 0, "num_replicas": parts.pop("shares", 2)}
     trainer: Any = SimpleNamespace(
         distributed_sampler_kwargs=shares,
         **{"world_size": 2, "callbacks": [], "strategy": None, "precision": "32-true", "datamodule": None} | parts,
@@ -100,6 +101,15 @@ def test_counted_dropout_without_its_counter_and_half_a_precision() -> None:
     assert any(cause.startswith("noise") for cause in causes(net=net))
     assert not any(cause.startswith("noise") for cause in causes(net=net, callbacks=[CounterBasedRandomness(0)]))
     assert any(cause.startswith("trainer.precision=bf16-mixed") for cause in causes(precision="bf16-mixed"))
+
+
+def test_processes_with_the_same_samples_have_the_batch_of_one() -> None:
+    class Sixteen(DataModule):
+        def order_facts(self) -> dict[str, int]:
+            return {"global_batch_size": 16}
+
+    assert [cause[:22] for cause in causes(datamodule=Sixteen())] == ["datamodule.batch_size="]
+    assert causes(datamodule=Sixteen(), shares=1) == []
 
 
 def test_it_never_ends_a_run() -> None:

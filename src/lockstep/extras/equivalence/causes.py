@@ -70,9 +70,10 @@ def _draws(layer: nn.Module) -> bool:
 
 
 def _batches_of_each_process(trainer: Any, datamodule: Any) -> Iterator[str]:
-    if isinstance(datamodule, DataModule) and datamodule.global_batch_size is None:
+    shares = dp_rank_and_size(trainer)[1]  # fewer than processes, where some have parts of one layer
+    if isinstance(datamodule, DataModule) and datamodule.global_batch_size is None and shares > 1:
         order = datamodule.order_facts()
         yield (
             f"datamodule.batch_size={datamodule.batch_size} is of each process: a step has {order['global_batch_size']} samples, "
-            f"on one process {order['global_batch_size'] // dp_rank_and_size(trainer)[1]}; datamodule.global_batch_size is of all"
+            f"on one process {order['global_batch_size'] // shares}; datamodule.global_batch_size is of all"
         )
