@@ -110,6 +110,32 @@ while 12 not in heard:
 """
 
 
+START = """
+import os, sys
+from pathlib import Path
+from lockstep.extras.import_server.servers import SERVERS
+Path("rank.py").write_text(LOOK)
+reader, _ = os.pipe()
+rank = SERVERS.start([sys.executable, "rank.py"], dict(os.environ), ("LIFELINE", reader), (None, None), [0])
+sys.exit(rank.wait(60))
+"""
+AT_SIGNALS = """
+import json, os, signal, sys
+ignored = [number for number in range(1, 32) if signal.getsignal(number) is signal.SIG_IGN]
+own = os.getsid(0) == os.getpid()
+print(json.dumps([IS_FORKED, own, ignored, sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))]))
+""".replace("IS_FORKED", IS_FORKED)
+
+
+@pytest.mark.parametrize("prefix", [(), ("nohup",)])
+def test_its_ranks_get_the_signals_that_a_fresh_one_s_do(prefix: tuple[str, ...], home: Home) -> None:
+    text = START.replace("LOOK", repr(AT_SIGNALS))
+    forked, fresh = (json.loads(home.call(text, *more, prefix=prefix)[1]) for more in ((), ("warm=false",)))
+    assert forked == fresh
+    assert forked[0]
+    assert forked[-1] == []
+
+
 def test_what_its_client_gets_it_gets(home: Home) -> None:
     with home.start(HEARS) as process:
         assert process.stdout is not None

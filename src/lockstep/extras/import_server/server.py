@@ -88,6 +88,7 @@ def give_server(imports: Imports) -> None:
     requests, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if (pid := os.fork()) == 0:
         set_title("lockstep import server")
+        os.setsid()  # as one that is started: what a terminal sends is for whom it serves
         _end_with_parent()
         requests.close()
         nowhere = os.open(os.devnull, os.O_RDWR)

@@ -124,8 +124,8 @@ def _run(request: dict[str, Any], given: list[int], connection: socket.socket, i
                 os.dup2(descriptor, number)
                 os.close(descriptor)
             set_environment(request["environment"] | imports.environment)
+            _handle_as(caller)  # and as such the server that it is given, and whom that forks
             give_server(imports)
-            _handle_as(caller)
             if os.getppid() != keeper:
                 os._exit(0)
 
