@@ -50,6 +50,25 @@ def test_a_branch_that_is_continued_goes_on_with_its_losses(tmp_path: Path) -> N
     assert rest.losses == whole.losses
 
 
+def test_batches_are_divided_into_parts_that_fit_where_the_size_is_searched() -> None:
+    cfg = composed("model=mlp", "trainer.accelerator=cpu", "datamodule.global_batch_size=32", run_dir=Path("run"))
+    cfg.datamodule.batch_size = 1  # as it is planned until it is known
+    plan = Plan.from_config(cfg)
+    cfg.datamodule.batch_size = "auto"
+    one = Training(cfg, plan, ("model=mlp", "datamodule.batch_size=auto"))
+    one.check()
+    assert one.is_searched
+    assert "trainer.accumulate_grad_batches" not in values(one.timed(1, 4, 2))  # it follows from the search
+    one.take_size(24)
+    first = values(one.timed(2, 4, 12))
+    assert (first["datamodule.batch_size"], first["trainer.accumulate_grad_batches"]) == ("24", "4")  # of 64 samples, 16 at once
+    branch = values(one.shortened(4, 0.1, [300], None, None))
+    assert (branch["datamodule.batch_size"], branch["trainer.accumulate_grad_batches"]) == ("24", "8")
+    cfg.datamodule.global_batch_size = None
+    with pytest.raises(ConfigError, match=r"^datamodule.batch_size=auto: is no batch to begin with; accepted beside it is"):
+        one.check()
+
+
 @pytest.mark.parametrize(
     ("overrides", "multiple", "expected"),
     [

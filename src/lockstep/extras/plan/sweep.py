@@ -59,6 +59,8 @@ class PlanSweep:
 
     def _make(self) -> None:
         training = self.training
+        if training.is_searched:
+            self.throughput.search_size(self.settings.largest)
         self.jobs.total = self.throughput.epoch() * training.cfg.trainer.max_epochs
         self.jobs.budget = self.settings.budget * self.jobs.total
         self._check_budget()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+from lockstep.config.plan import AUTO
 from lockstep.errors import config_error
 from lockstep.extras.plan.jobs import Jobs
 from lockstep.extras.plan.link import MEASURE, measured_link
@@ -14,6 +15,7 @@ from lockstep.extras.report.step_model import Fit, Timing, fit
 LEAST_TIMED = 12  # steps
 _SHARE = 0.25  # the most of the budget that timings may take before anything else is known
 _MOST = 6  # times that a point is timed
+_SEARCHED = 2  # steps after the search
 
 
 class Throughput:
@@ -24,6 +26,16 @@ class Throughput:
         self.timings: list[Timing] = []
         self.repeats = 0
         self.steps = LEAST_TIMED
+
+    def search_size(self, largest: int) -> None:
+        """Finds how many samples a device can have at once, by a first short job with the largest batch."""
+        while largest > self.training.largest_by_the_rule:
+            largest //= 2
+        (first,) = self.jobs.launch([self.training.timed(1, largest, _SEARCHED)])
+        if first is None:
+            words = f"its first job, which searches for it, has failed; see {self.jobs.directory}"
+            raise config_error("datamodule.batch_size", AUTO, words)
+        self.training.take_size(first["batch_size"])
 
     def epoch(self) -> float:
         """The samples of one, by a first short job."""

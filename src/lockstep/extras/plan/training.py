@@ -8,24 +8,38 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.overrides import quote
-from lockstep.config.plan import Plan, rate_key, visible_cores, visible_gpus
+from lockstep.config.overrides import override_key, quote
+from lockstep.config.plan import AUTO, Plan, rate_key, visible_cores, visible_gpus
 from lockstep.errors import config_error
 
-DEVICES = "trainer.devices"
+DEVICES, _SIZE = "trainer.devices", "datamodule.batch_size"
 _RULES = {"SGD": "linear", "Adam": "adam", "AdamW": "adam"}  # of other optimizers: sqrt
 
 
-@dataclass(frozen=True)
+@dataclass
 class Training:
-    """cfg, plan: of it on one device; constants: the overrides that all jobs have."""
+    """cfg, plan: of it on one device; constants: the overrides that all jobs have; most: samples that a device can have at once,
+    where datamodule.batch_size=auto has been asked for that."""
 
     cfg: DictConfig
     plan: Plan
     constants: tuple[str, ...]
+    most: int | None = None
+
+    @property
+    def is_searched(self) -> bool:
+        return OmegaConf.select(self.cfg, _SIZE) == AUTO
+
+    def take_size(self, most: int) -> None:
+        """Has the jobs that follow divide their batches into parts of at most so many samples, and search no more."""
+        self.most = most
+        self.constants = (*(one for one in self.constants if override_key(one) != _SIZE), f"{_SIZE}={most}")
 
     def check(self) -> None:
         """Raises ConfigError for a training whose batch and rate can't be chosen."""
+        if self.is_searched and OmegaConf.select(self.cfg, "datamodule.global_batch_size") is None:
+            words = "is no batch to begin with; accepted beside it is datamodule.global_batch_size, the batch on one device"
+            raise config_error(_SIZE, AUTO, words)
         if not self.batch or rate_key(self.cfg.model) is None:
             key = "model.optimizer.lr" if self.batch else "datamodule.batch_size"
             raise config_error("sweep", "plan", f"needs {key}, which it is to choose; accepted is a config that has it")
@@ -70,14 +84,15 @@ class Training:
         """A short run for the throughput."""
         length = [f"trainer.max_steps={steps}", "trainer.max_epochs=-1", "trainer.limit_val_batches=1"]
         batch = [f"{DEVICES}={devices}", f"datamodule.global_batch_size={multiple * self.batch}"]
+        if self.most is not None and multiple * self.batch % devices == 0:
+            batch.append(f"trainer.accumulate_grad_batches={_parts(multiple * self.batch // devices, self.most)}")
         return [*self.constants, *batch, *length, "trainer.log_every_n_steps=2", "callbacks.noise_scale=null"]
 
     def shortened(self, multiple: int, rate: float, at: Sequence[int], micro_batch: int | None, checkpoint: Any) -> list[str]:
         """A part of it on one device, from a checkpoint where there is one, which is validated `at` so many samples and ends with
         the last. `rate` is the one that steps are made with; gradients are accumulated over `micro_batch` samples."""
         batch = multiple * self.batch
-        most = micro_batch or self.plan.batch_size or batch
-        parts = next(parts for parts in range(1, batch + 1) if batch % parts == 0 and batch // parts <= most)
+        parts = _parts(batch, micro_batch or self.most or self.plan.batch_size or batch)
         ends = [f"callbacks.plan.at=[{','.join(map(str, at))}]", "++events.fast_loop=null"]
         fork = [] if checkpoint is None else [f"fork={quote(str(checkpoint))}"]
         sizes = [f"{DEVICES}=1", f"trainer.accumulate_grad_batches={parts}"]
@@ -92,3 +107,8 @@ class Training:
             *scaling,
             f"model.{rate_key(self.cfg.model)}={given:.6g}",
         ]
+
+
+def _parts(samples: int, most: int) -> int:
+    """Returns into how many equal parts of at most so many samples they divide."""
+    return next(parts for parts in range(1, samples + 1) if samples % parts == 0 and samples // parts <= most)
