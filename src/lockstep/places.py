@@ -14,8 +14,7 @@ CONF = HOME / "conf"
 
 def project() -> Path:
     """The folder of train.py and conf/: the program's own, or else the working directory. Where neither has them, HOME."""
-    program = Path(sys.argv[0]).parent
-    return next((folder.absolute() for folder in (program, Path()) if is_project(folder)), HOME)
+    return next((folder.absolute() for folder in (Path(sys.argv[0]).parent, Path()) if is_project(folder)), HOME)
 
 
 def is_project(folder: Path) -> bool:

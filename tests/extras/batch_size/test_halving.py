@@ -149,7 +149,7 @@ def test_a_fork_of_a_run_that_was_out_of_memory_has_not_been(tmp_path: Path, mon
     forked = command_to_begin([f"fork={tmp_path}"])
     assert "datamodule.batch_size=24" in forked
     assert not [item for item in forked if override_key(item) == "events.batch_size.halved"]
-    monkeypatch.setattr("lockstep.extras.batch_size.halving.this_rank", lambda: Rank("parent", 0, 0, 1, 1))
+    monkeypatch.setattr("lockstep.extras.batch_size.events.this_rank", lambda: Rank("parent", 0, 0, 1, 1))
     assert FindBatchSize().arguments(began, {}, None) == began  # of a run that has been
 
 

@@ -17,13 +17,14 @@ from lockstep.config.class_checks import check_classes
 from lockstep.config.overrides import override_key, with_values
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
+from lockstep.extras.batch_size.events import HALVED
 from lockstep.launchers.environment import this_rank
 from lockstep.launchers.outcome import Outcome
 from lockstep.runs.events import Remedy
 
 log = logging.getLogger(__name__)
 KEY, GLOBAL, ACCUMULATE = "datamodule.batch_size", "datamodule.global_batch_size", "trainer.accumulate_grad_batches"
-HALVES, HALVED = "halve_batch_size", "events.batch_size.halved"
+HALVES = "halve_batch_size"
 # What Lightning counts in batches, where it is a whole number.
 _IN_BATCHES = ("limit_train_batches", "limit_val_batches", "limit_test_batches", "overfit_batches", "val_check_interval")
 # Of CUDA, cuDNN, torch's CPU allocator, C++ and Python, in what a rank has said last.
@@ -97,12 +98,6 @@ def with_smaller_batches(arguments: list[str], given: Mapping[str, str], overrid
     before = {key: str(now[key] // parts) for key in counts if key in now} | {KEY: str(now.get(KEY, 0) * parts)}
     repeated = {key for key, value in before.items() if key in own and given.get(key) == value}
     return [own[key] if (key := override_key(item)) in repeated else item for item in arguments]
-
-
-def without_halved(arguments: list[str]) -> list[str]:
-    """Returns the arguments of a new run. One that has another's settings has not been out of memory itself."""
-    is_rank = (rank := this_rank()) is not None and rank.started_by == "parent"  # of a run that may have been
-    return arguments if is_rank else [item for item in arguments if override_key(item) != HALVED]
 
 
 def change_saved_config(directory: Path, values: Mapping[str, Any]) -> None:
