@@ -3,11 +3,12 @@
 Losses by batch, rate and seed are kept in a file, and what stands there is not computed again.
 """
 
+import copy
 import json
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from lockstep.extras.report.choice import WORTH
 from lockstep.extras.report.step_model import StepModel
 
 SEEDS, POINTS = (0, 1, 2), 44  # validations of a training
+OTHER_SEEDS = (10, 11, 12)  # neither a grid's nor a plan's
 TARGET = 0.4  # of a training
 MOST_RATES = 8  # of a batch
 Pair = tuple[int, float]  # a batch, in multiples of the smallest, and a rate
@@ -48,11 +50,6 @@ class Setting:
     def micro_batch(self) -> int:
         """The most samples at once."""
         return self.batch * (1 if self.is_accumulated else self.largest)
-
-    @property
-    def budget(self) -> float:
-        """Of the plan, in trainings: a fifth of the smallest grid, three rates and three seeds of each batch."""
-        return 0.2 * 3 * len(SEEDS) * len(self.multiples)
 
     @property
     def rule(self) -> str:
@@ -133,6 +130,7 @@ class Grid:
     parts: dict[Pair, float] = field(default_factory=dict)  # of a training to the target; infinite: not reached
     trainings: int = 0  # of the grid itself
     target: float = math.nan
+    seeds: tuple[int, ...] = SEEDS
 
     def __post_init__(self) -> None:
         if self.file.is_file():
@@ -153,6 +151,14 @@ class Grid:
         if multiple in self.setting.multiples:
             self.parts[multiple, rate] = self._samples_to_target(multiple, rate)
 
+    def on_other_seeds(self, pairs: Collection[Pair]) -> dict[Pair, float]:
+        """Parts of a training to the target, by seeds that no rate and no batch was chosen by; the target is theirs too, of the
+        smallest batch at the rate that is best by the grid's own seeds."""
+        other = copy.copy(self)
+        other.seeds = OTHER_SEEDS
+        other.target = math.exp(other._smooth(1, self.best_rate(1))[0](TARGET))
+        return {pair: other._samples_to_target(*pair) for pair in pairs}
+
     def _rank(self, multiple: int, rate: float) -> tuple[float, float]:
         """Smaller is better: where the target is known, by what of a training it takes; before, by the loss there."""
         curve, _, means = self._smooth(multiple, rate)
@@ -163,7 +169,7 @@ class Grid:
     def _smooth(self, multiple: int, rate: float) -> tuple[Any, NDArray[numpy.float64], NDArray[numpy.float64]]:
         """The mean of the seeds' logarithms, as the falling curve that is nearest to it: as a function of the part of a training,
         and its points."""
-        runs = [self._run(multiple, rate, seed) for seed in SEEDS]
+        runs = [self._run(multiple, rate, seed) for seed in self.seeds]
         at = numpy.array([point[0] for point in runs[0]])
         means = numpy.mean([[math.log(math.inf if loss is None else loss) for _, loss in run] for run in runs], axis=0)
         if numpy.isfinite(means).all():

@@ -7,7 +7,7 @@ import numpy
 import pytest
 from planted_answers import DOUBLE, Quadratic
 
-from lockstep.extras.plan.branches import SIDE, Branch, Branches, at_the_rule, explore, extend_each
+from lockstep.extras.plan.branches import SIDE, Branch, Branches, at_the_rule, explore, extend_each, running_median
 from lockstep.extras.plan.critical import criticals, worth, worths
 
 EVERY, POINTS = 1024, 8
@@ -109,6 +109,37 @@ def test_the_rate_between_those_that_were_tried_is_the_lowest_point_of_the_parab
         other = Branches(1.0, {**known.curves, Branch(0, 1, gone): [2.0, *[math.inf] * 4]})
         assert other.interpolated_rate(0, 1) == 0.1
     assert Branches(1.0, {Branch(0, 1, 0.1): falls[0.1]}).interpolated_rate(0, 1) == 0.1
+
+
+def test_a_loss_that_stands_out_for_a_point_does_not_rank_a_rate() -> None:
+    """As of a net with BatchNorm, whose running statistics lag behind."""
+    falls, slower = [2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 9.0, 0.8, 0.7], [2.0, 1.9, 1.8, 1.7, 1.6, 1.5, 1.4, 1.3, 1.2]
+    known = Branches(1.0, {Branch(0, 1, 0.1): slower, Branch(0, 1, 0.2): falls})
+    assert known.best_rate(0, 1) == 0.2
+    smooth = numpy.exp(known.best(0)[1])
+    assert smooth.max() == 2.0
+    assert smooth[[0, -1]] == pytest.approx([2.0, 0.7])
+    assert running_median(numpy.log(slower)).tolist() == numpy.log(slower).tolist()
+
+
+def test_the_smallest_batchs_rate_is_searched_for_in_long_branches_on_both_sides_and_lies_between_them() -> None:
+    planted = Quadratic(noise=512, smallest=32, every=EVERY, seed=0)
+    for off in (0.5, 1.3):
+        known = explored(planted, off * planted.best_rate, 1)
+        rates = [*known.rates(0, 1)]
+        at = rates.index(known.best_rate(0, 1))
+        assert 0 < at < len(rates) - 1
+        assert rates[at - 1] < planted.best_rate < rates[at + 1]
+        assert 0.75 < known.best_rate(0, 1) / planted.best_rate < 1.3
+
+
+@pytest.mark.parametrize(("power", "factors"), [(2.0, [0.5, 1]), (0.25, [0.5, 1, 2])])
+def test_larger_batches_get_half_the_rules_rate_and_twice_of_it_where_half_is_worse(power: float, factors: list[float]) -> None:
+    """Here the best rate of twice the batch is just below twice."""
+    planted, known = Quadratic(noise=32, smallest=32, every=EVERY, seed=0), Branches(EVERY)
+    explore(known, planted.measure, worth, planted.best_rate, 2, lambda m: m**power, POINTS, lambda: 2 * POINTS)
+    rule = known.best_rate(0, 1) * 2**power
+    assert [*known.rates(0, 2)] == pytest.approx([factor * rule for factor in factors])
 
 
 def test_branches_that_diverge_are_left_out() -> None:

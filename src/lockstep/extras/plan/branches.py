@@ -17,6 +17,9 @@ Curve = Sequence[float]  # losses at the branch's beginning and at equal distanc
 Array = NDArray[numpy.float64]
 SIDE = 2.0  # the factor from a rate to the one beside it
 _MOST_RATES = 6  # of the smallest batch
+_SAME_RATE = 0.1  # of the logarithm: rates that are closer are the same
+_LEAST_LEVEL = 3  # points whose median ranks a rate
+_SPIKE = 2  # points on either side
 ENOUGH = 0.4  # of the worth of the smallest batch's samples; a batch that keeps less is the last one that is tried
 LONGEST = 2.0  # the samples that a larger batch gets at most, over those of the smallest one
 
@@ -51,7 +54,7 @@ class Branches:
         return sorted({one.repeat for one in self.curves if one.start == start})
 
     def rates(self, start: int, multiple: int) -> dict[float, float]:
-        """Of a batch's longest branches with the training's own seed: the mean logarithm of the loss in their last third, by
+        """Of a batch's longest branches with the training's own seed: the median logarithm of the loss in their last third, by
         rate; infinite for one that has diverged, with any seed."""
         own = {one: curve for one, curve in self.curves.items() if (one.start, one.multiple) == (start, multiple)}
         longest = max(map(len, own.values()), default=0)
@@ -84,9 +87,9 @@ class Branches:
         return [multiple for multiple in tried if math.isfinite(self.best_rate(start, multiple))]
 
     def best(self, start: int, repeat: int = 0) -> dict[int, Array]:
-        """By multiple: the logarithms of the losses at its best rate."""
+        """By multiple: the logarithms of the losses at its best rate, without what stands out for a point or two."""
         branches = [Branch(start, multiple, self.best_rate(start, multiple), repeat) for multiple in self.multiples(start)]
-        return {one.multiple: numpy.log(self.curves[one]) for one in branches if one in self.curves}
+        return {one.multiple: running_median(numpy.log(self.curves[one])) for one in branches if one in self.curves}
 
     def lowest(self, start: int) -> float:
         """The loss to which the smallest batch has come at its best rate: the geometric mean over the seeds."""
@@ -102,8 +105,15 @@ class Branches:
 
 
 def _level(curve: Curve) -> float:
-    last = numpy.array(curve[-max(2, len(curve) // 3) :], dtype=float)
-    return float(numpy.log(last).mean()) if math.isfinite(sum(curve)) else math.inf
+    last = numpy.array(curve[-max(_LEAST_LEVEL, len(curve) // 3) :], dtype=float)
+    return float(numpy.median(numpy.log(last))) if math.isfinite(sum(curve)) else math.inf
+
+
+def running_median(logs: Array) -> Array:
+    """Of five points, towards the ends of three and one; what rises or falls all the time stays as it is. A net with BatchNorm
+    sometimes has a loss of many times the one before, for as long as its running statistics lag behind."""
+    sides = [min(_SPIKE, i, len(logs) - 1 - i) for i in range(len(logs))]
+    return numpy.array([numpy.median(logs[i - side : i + side + 1]) for i, side in enumerate(sides)])
 
 
 def explore(
@@ -118,24 +128,31 @@ def explore(
 ) -> None:
     """Tries batches of 1, 2, 4, ... up to `largest` times the smallest from the first step on, until the samples of one are worth
     little or the budget is spent. Rates of the smallest are tried in branches of `short` points until the best one is not the
-    outermost. It goes on for `long()` points, and so do smaller ones, for the longer a training is, the smaller is its best rate.
-    A larger batch goes on for twice as many, to come to the same loss, with the rate that follows from the best one of the batch
-    before by the optimizer's rule, whose factor is `step(multiple)`, and with half of it: beyond the rule none is the best."""
+    outermost; then from there on in branches of `long()` points, for the longer a training is, the smaller is its best rate; and
+    last the lowest point of the parabola through these. A larger batch goes on for twice as many points, to come to the same
+    loss, with the rate that follows from the best one of the batch before by the optimizer's rule, whose factor is
+    `step(multiple)`, with half of it, and where that is worse with twice of it."""
     if not _try_rates(known, measure, rate, short) or math.isnan(best := known.interpolated_rate(0, 1)):
         return
-    points, wanted = max(short, long()), [best, best / SIDE]
-    while wanted:
-        if not extend(known, measure, [Branch(0, 1, rate) for rate in wanted], points):
-            return
-        lowest = min(known.rates(0, 1))
-        wanted = [lowest / SIDE] if known.best_rate(0, 1) == lowest and lowest > best / SIDE**2 else []
+    points = max(short, long())
+    if not _try_rates(known, measure, best, points) or math.isnan(between := known.interpolated_rate(0, 1)):
+        return
+    is_new = abs(math.log(between / known.best_rate(0, 1))) > _SAME_RATE
+    if is_new and not extend(known, measure, [Branch(0, 1, between)], points):
+        return
     multiple = 2
     while multiple <= largest and not math.isnan(before := known.best_rate(0, multiple // 2)):
         rate = before * step(multiple) / step(multiple // 2)
-        rates = [Branch(0, multiple, rate), Branch(0, multiple, rate / SIDE)]
-        if not extend(known, measure, rates, int(LONGEST * points)) or not worth(known, multiple) >= ENOUGH:
+        if not _try_beside(known, measure, multiple, rate, int(LONGEST * points)) or not worth(known, multiple) >= ENOUGH:
             return
         multiple *= 2
+
+
+def _try_beside(known: Branches, measure: Measure, multiple: int, rate: float, points: int) -> bool:
+    if not extend(known, measure, [Branch(0, multiple, rate), Branch(0, multiple, rate / SIDE)], points):
+        return False
+    is_outermost = known.best_rate(0, multiple) == rate
+    return not is_outermost or extend(known, measure, [Branch(0, multiple, rate * SIDE)], points)
 
 
 def _try_rates(known: Branches, measure: Measure, centre: float, points: int) -> bool:

@@ -128,10 +128,10 @@ class Search:
 
     def _long(self, start: int = 0) -> int:
         """The points of the smallest batch's longest branch, by the rest of the training and by this start's share of the budget.
-        From the first step on there are up to three rates of it, and two of larger batches."""
+        From the first step on there are four rates of it, and two of larger batches, but three of two of them."""
         coming = [one for one in (0, *self.checkpoints) if one >= start]
         rates = 2 if start == 0 else 1
-        in_all = rates * LONGEST * (len(self._multiples) - 1) + (rates + 1 if start == 0 else 1)
+        in_all = rates * LONGEST * (len(self._multiples) - 1) + (4 + 2 * LONGEST if start == 0 else 1)
         left = max(0.0, self.jobs.left - _KEPT * self.jobs.budget) / len(coming) / in_all
         return int(min(left, (self._epochs_end - start) / LONGEST) / self.every)
 
