@@ -144,7 +144,7 @@ def _writing(directory: Path, key: str) -> Iterator[None]:
         raise config_error(key, directory, words) from error
 
 
-def take_run_directory(config: DictConfig, command: CommandLine, global_batch_size: int | None) -> bool:
+def take_run_directory(config: DictConfig, command: CommandLine, global_batch_size: int | None, subscribers: Subscribers) -> bool:
     """Takes the directory of a run that is composed and checked, in the process that holds it: a rank whose parent has it takes
     none. Writes what the run is, and returns whether it goes on with what an earlier start has left there. This is where that is
     decided, in every rank alike.
@@ -152,7 +152,7 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     Raises ConfigError for a directory that is another run's, unless that is to be set aside.
     """
     directory, is_named = read_folder(config, "hydra.run.dir"), config.resume is not None
-    subscribers, rank = Subscribers.compose(config), this_rank()
+    rank = this_rank()
     if rank is not None and rank.started_by == "parent":
         return is_named or restarts() > 0
     takes_global = "global_batch_size" in (config.get("datamodule") or {})

@@ -52,14 +52,15 @@ class Run:
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.plan, self.command = prepared.plan, prepared.command
         self.rank, self.launcher = this_rank(), launcher()
-        is_started_again = cfg.max_restarts > 0 or Subscribers.compose(cfg).may_remedy(cfg)
+        self._subscribers = Subscribers.compose(cfg)
+        is_started_again = cfg.max_restarts > 0 or self._subscribers.may_remedy(cfg)
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or is_started_again)
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
         self.is_resumed = prepared.is_resumed
         self.checkpoint: Path | None = None
         self.result: float | None = None
         self._code: int | None = None  # the exit code, once it is known
-        self._subscribers = Subscribers.compose(cfg) if self.is_owner else Subscribers({})
+        self._told = self._subscribers if self.is_owner else Subscribers({})  # where the directory is held
         self._started = time.monotonic()
 
     @property
@@ -128,12 +129,12 @@ class Run:
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
-            self._subscribers.begin(self.cfg, self.directory)
+            self._told.begin(self.cfg, self.directory)
             log.info(str(self.plan))
             OWN_DIRECTORY.has_begun = True
         if not self.is_parent:
             self.checkpoint = self._own_checkpoint() if self.is_resumed else None
-            if self.checkpoint is None and (origin := Subscribers.compose(self.cfg).origin(self.cfg)) is not None:
+            if self.checkpoint is None and (origin := self._subscribers.origin(self.cfg)) is not None:
                 self.checkpoint = origin.path
             if self.checkpoint is not None:
                 self.cfg.init_from = None
@@ -171,7 +172,7 @@ class Run:
             allowed += outcome.starts_again
             if outcome.code != ExitCode.FAILED or outcome.is_final:
                 break
-            if (remedy := self._subscribers.remedy(self.cfg, self.plan, outcome)) is not None:
+            if (remedy := self._told.remedy(self.cfg, self.plan, outcome)) is not None:
                 command, allowed = self._changed(remedy), allowed + 1
             if attempt >= allowed:
                 break
@@ -210,7 +211,7 @@ class Run:
             **record.environment(),
         }
         if trainer.is_global_zero:
-            for subscriber in Subscribers.compose(self.cfg):
+            for subscriber in self._subscribers:
                 subscriber.finished(self.cfg, self.command, trainer, facts, metrics)
             write_json(self._metrics, result)
         leave_process_group(together=True)
@@ -239,7 +240,7 @@ class Run:
             HEARTBEAT.stop()
             end_workers()
             if OWN_DIRECTORY.has_begun and self._code != ExitCode.REFUSED:
-                self._subscribers.end(1 if self._code is None else self._code)
+                self._told.end(1 if self._code is None else self._code)
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
             OWN_DIRECTORY.leave()
 
@@ -270,7 +271,7 @@ class Run:
             if self.launcher.speaks(self.directory, self._global_rank):
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
-                self._subscribers.preempted(outcome.reason or "")
+                self._told.preempted(outcome.reason or "")
                 console.show_preempted(self.directory, outcome.reason or "")
                 line = queue().requeue_when_warned(outcome.signal, self._resumes_when_requeued())  # which may end this process
                 if line is not None:

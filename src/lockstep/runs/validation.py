@@ -45,8 +45,9 @@ class Prepared:
 
             plan = read_inherited_plan(sys.argv)
         if plan is None:
-            _, plan = validated(config)
-        cls._by_hydra = cls(plan, command, take_run_directory(config, command, plan.global_batch_size))
+            _, plan = validated(config, subscribers)
+        is_resumed = take_run_directory(config, command, plan.global_batch_size, subscribers)
+        cls._by_hydra = cls(plan, command, is_resumed)
 
     @classmethod
     def by_hydra(cls) -> Self:
@@ -55,15 +56,18 @@ class Prepared:
         return cls._by_hydra
 
 
-def validated(config: DictConfig, unfilled: bool = False, node_gpus: int | None = None) -> tuple[DictConfig, Plan]:
+def validated(
+    config: DictConfig, subscribers: Subscribers | None = None, unfilled: bool = False, node_gpus: int | None = None
+) -> tuple[DictConfig, Plan]:
     """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
 
+    `subscribers`: of this config, if they are composed already.
     `unfilled`: there may be values that a subscriber replaces when the run begins; the plan is made with others until then.
     `node_gpus`: of each node that it is to run on, and will be started on, if that is not here.
     """
     if "hydra" in config and not OmegaConf.is_interpolation(config, "run_dir"):
         raise config_error("run_dir", config.run_dir, f"is for scripts; accepted is hydra.run.dir={config.run_dir}")
-    subscribers = Subscribers.compose(config)
+    subscribers = subscribers or Subscribers.compose(config)
     subscribers.derive(config)
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     later = subscribers.unfilled(cfg) if unfilled else {}

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import flat
 from lockstep.config.plan import Plan
-from lockstep.runs.events import Subscribers
 
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
 _LONGEST_NAME = 200  # bytes; file systems take 255
@@ -50,10 +49,11 @@ class Job:
     inherited_config: str = field(default="", compare=False)
 
 
-def computed_config(cfg: DictConfig) -> dict[str, Any]:
-    """Returns the composed config less what does not change a result: paths, what is trusted, how processes are started."""
+def computed_config(cfg: DictConfig, settings: Sequence[str]) -> dict[str, Any]:
+    """Returns the composed config less what does not change a result: paths, what is trusted, how processes are started, and the
+    `settings` of its subscribers."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
-    for key in ("run_dir", "events", "fresh_processes", "allow", *Subscribers.compose(cfg).settings):
+    for key in ("run_dir", "events", "fresh_processes", "allow", *settings):
         content.pop(key, None)
     (content["datamodule"] or {}).pop("data_dir", None)
     return json.loads(json.dumps(content, default=str))

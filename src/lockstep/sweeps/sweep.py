@@ -138,11 +138,11 @@ class Sweep:
         try:
             if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:
                 raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; accepted is a sweep for each folder")
-            full, cfg, plan = self._composed(overrides)
+            full, cfg, plan, settings = self._composed(overrides)
             resources = self.executor.resources(full, plan)
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
-        config = computed_config(cfg)
+        config = computed_config(cfg, settings)
         key = _key(config, taken)
         known = self.manifest.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / (directory_name(swept or overrides, key) if known is None else known["directory"])
@@ -167,19 +167,21 @@ class Sweep:
             resources=resources,
         )
 
-    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:
-        """The job's config as its own process will compose it, with Hydra's part and without, checked as that would."""
+    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan, list[str]]:
+        """The job's config as its own process will compose it, with Hydra's part and without, checked as that would, and its
+        subscribers' settings."""
         full: Any = self.configs.compose(overrides)
         HydraConfig.instance().set_config(full)
         try:
-            cfg, plan = validated(full, unfilled=True, node_gpus=self.executor.node_gpus(full))
+            subscribers = Subscribers.compose(full)
+            cfg, plan = validated(full, subscribers, unfilled=True, node_gpus=self.executor.node_gpus(full))
         finally:
             HydraConfig.instance().set_config(self.config)
-        if (origin := Subscribers.compose(cfg).origin(cfg)) is not None:
+        if (origin := subscribers.origin(cfg)) is not None:
             check_length(cfg, origin.epoch, origin.path)
         if plan.device_ids is not None:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
-        return full, cfg, plan
+        return full, cfg, plan, subscribers.settings
 
     def _open(self) -> tuple[Manifest, Runner]:
         """Takes the directory, and what an earlier sweep has left in it."""

@@ -198,7 +198,8 @@ def test_without_a_folder_of_its_own_it_is_kept_where_torch_keeps_it(
 
 def test_in_a_sweep_it_is_another_job_and_no_repetition_of_the_one_without() -> None:
     default, *given = (
-        computed_config(validated(compose(*one))[0]) for one in ((), *([f"trainer.compile_step={v}"] for v in ("false", "true")))
+        computed_config(validated(compose(*one))[0], ())
+        for one in ((), *([f"trainer.compile_step={v}"] for v in ("false", "true")))
     )
     assert given[0] == default
     assert identity(given[1]) != identity(default)

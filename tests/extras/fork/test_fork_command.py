@@ -137,4 +137,4 @@ def test_it_is_no_part_of_what_a_run_is(run: Path) -> None:
     """Its key is in no run.json, and what follows from it in no identity of a job."""
     command = CommandLine(overrides=("seed=3", f"fork={run}"))
     assert Identity.new(command, None, Fork().start_keys).overrides == ["seed=3"]
-    assert "begin_from" not in computed_config(compose())
+    assert "begin_from" not in computed_config(compose(), Fork().settings)

@@ -14,5 +14,6 @@ def test_it_is_no_part_of_what_a_run_is(compose: Callable[..., DictConfig]) -> N
     """Its key is in no run.json, so that a run that is resumed leaves no server by itself, and in no identity of a job."""
     config = compose("warm=true")
     command = CommandLine(overrides=("seed=3", "warm=true"))
-    assert Identity.new(command, None, Subscribers.compose(config).start_keys).overrides == ["seed=3"]
-    assert computed_config(config) == computed_config(compose())
+    subscribers = Subscribers.compose(config)
+    assert Identity.new(command, None, subscribers.start_keys).overrides == ["seed=3"]
+    assert computed_config(config, subscribers.settings) == computed_config(compose(), subscribers.settings)

@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.directory import OWN_DIRECTORY, take_run_directory
+from lockstep.runs.events import Subscribers
 
 
 def config(directory: Any, *overrides: str, given: bool = True, **root: Any) -> DictConfig:
@@ -23,7 +24,7 @@ def config(directory: Any, *overrides: str, given: bool = True, **root: Any) -> 
 
 
 def begin(config: DictConfig, global_batch_size: int) -> bool:
-    return take_run_directory(config, CommandLine.of(config), global_batch_size)
+    return take_run_directory(config, CommandLine.of(config), global_batch_size, Subscribers.compose(config))
 
 
 def run_in(directory: Path, *overrides: str) -> Path:
