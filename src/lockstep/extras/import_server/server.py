@@ -15,15 +15,20 @@ import signal
 import socket
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from lockstep.atomic_files import read_stamp
+from omegaconf import OmegaConf
+
+from lockstep.atomic_files import Stamp, read_stamp
+from lockstep.config.targets import targets_in
 from lockstep.extras.import_server.servers import PR_SET_PDEATHSIG, SERVERS, Forked, Request, Server, prctl
 from lockstep.imports import importing_much
 from lockstep.launchers.environment import SWEEP_PIPE, this_rank
+from lockstep.launchers.inherited_config import read_inherited_config
 from lockstep.launchers.main_script import run_as_main, show_uncaught
 from lockstep.launchers.process_title import set_title
 from lockstep.places import read_settings
@@ -44,22 +49,43 @@ PRELOADED = (
     "torch.utils.tensorboard",
 )
 LONGEST = 2**20  # bytes of a request
+_PACKAGE = __name__.partition(".")[0]
 
 
 class Imports:
     """What a server has imported: the state of the files then, and what the imports have set in the environment."""
 
     def __init__(self) -> None:
+        self.environment: dict[str, str] = {}
+        self._files: dict[Path, Stamp | None] = {}
+        self._has_read = False
+        self._import(PRELOADED)
+
+    def read(self, arguments: Sequence[str]) -> None:
+        """Imports what the config of `python ARGUMENTS` names in this package, the first time: the processes of a run or of a
+        sweep are made of much the same. What importing a user's own modules does is left to the process that needs them."""
+        if not self._has_read and (config := read_inherited_config(arguments)) is not None:
+            self._has_read = True
+            modules = {str(target).rpartition(".")[0] for _, target in targets_in(OmegaConf.to_container(config))}
+            self._import(sorted(name for name in modules if name.startswith(f"{_PACKAGE}.")))
+
+    def _import(self, names: Sequence[str]) -> None:
         before = dict(os.environ)
         handler = logging.NullHandler()
         logging.root.addHandler(handler)  # in a run Hydra has set up the logs by now; Lightning looks, and would print by itself
         with contextlib.suppress(Exception), importing_much():  # torch's own
-            for name in PRELOADED:
+            for name in names:
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
         logging.root.removeHandler(handler)
-        self.environment = {name: value for name, value in os.environ.items() if before.get(name) != value}
-        self._files = {file: read_stamp(file) for file in map(_editable_source, list(sys.modules.values())) if file is not None}
+        self.environment |= {name: value for name, value in os.environ.items() if before.get(name) != value}
+        for file in map(_editable_source, list(sys.modules.values())):
+            if file is not None and file not in self._files:
+                self._files[file] = read_stamp(file)
+        for finalizer in weakref.finalize._registry:  # pyright: ignore[reportAttributeAccessIssue]
+            finalizer.atexit = False  # torch's take its operators apart, one by one: that is not for each process that is forked
+        gc.collect()
+        gc.freeze()  # shared from here on: no collection in what is forked goes through it
 
     def are_current(self) -> bool:
         """Returns whether a fresh interpreter would import the same files."""
@@ -77,10 +103,7 @@ def begin(requests: int) -> NoReturn:
     """Runs in a fresh interpreter: imports, and serves."""
     set_title("lockstep import server")
     _end_with_parent()
-    imports = Imports()
-    gc.collect()
-    gc.freeze()  # shared from here on: no collection in what is forked goes through it
-    serve(socket.socket(fileno=requests), imports)
+    serve(socket.socket(fileno=requests), Imports())
 
 
 def give_server(imports: Imports) -> None:
@@ -109,6 +132,8 @@ def serve(requests: socket.socket, imports: Imports) -> NoReturn:
         content, descriptors, _, _ = socket.recv_fds(requests, LONGEST, 4)
         if not content or not imports.are_current():
             os._exit(0)
+        request = Request(**json.loads(content))
+        imports.read(request.arguments)
         *given, answers = descriptors
         with socket.socket(fileno=answers) as channel, contextlib.suppress(OSError):  # who has asked for it has gone
             try:
@@ -118,7 +143,7 @@ def serve(requests: socket.socket, imports: Imports) -> NoReturn:
             else:
                 if pid == 0:
                     requests.close()
-                    _become(Request(**json.loads(content)), imports, given, channel)
+                    _become(request, imports, given, channel)
                 channel.send(b"%d" % pid)
         for descriptor in given:
             os.close(descriptor)
