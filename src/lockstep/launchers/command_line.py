@@ -24,7 +24,7 @@ class CommandLine:
     hydra_overrides: of Hydra's own config, those that are meant for each run too.
     choices: the option of each group.
     gives_run_dir: or was it made up by conf/hydra/default.yaml.
-    composed: that config in plain containers, Hydra's own part with it; nothing where they are not all of it.
+    config: that config, Hydra's own part with it.
     """
 
     flags: tuple[str, ...] = ()
@@ -32,11 +32,11 @@ class CommandLine:
     hydra_overrides: tuple[str, ...] = ()
     choices: Mapping[str, Any] = field(default_factory=dict)
     gives_run_dir: bool = False
-    composed: Mapping[str, Any] = field(default_factory=dict)
+    config: DictConfig | None = None
 
     @classmethod
     def of(cls, config: DictConfig) -> Self:
-        """Reads it from a config with Hydra's own part, in which nothing is resolved yet."""
+        """Reads it from a config with Hydra's own part."""
         hydra = config.hydra
         return cls(
             flags=tuple(config_flags(hydra)),
@@ -44,7 +44,7 @@ class CommandLine:
             hydra_overrides=tuple(filter(is_for_each_run, hydra.overrides.hydra)),
             choices=hydra.runtime.choices,
             gives_run_dir=any(override.startswith("hydra.run.dir=") for override in hydra.overrides.hydra),
-            composed=_plain(config),
+            config=config,
         )
 
     def in_directory(self, directory: Path) -> list[str]:
@@ -55,31 +55,32 @@ class CommandLine:
     def inherited_config(self, directory: Path, plan: Plan | None = None) -> str:
         """The config of the process that `in_directory` is for, as it reads it from a file, and the plan if that is made already;
         empty if it has to compose one."""
-        if not self.composed:
+        if not (composed := _plain(self.config)):
             return ""
-        hydra = self.composed["hydra"] | {"mode": RunMode.RUN.name}
+        hydra = composed["hydra"] | {"mode": RunMode.RUN.name}
         hydra["run"] = hydra["run"] | {"dir": str(directory)}
         hydra["overrides"] = hydra["overrides"] | {"hydra": self._hydra_overrides_in(directory)}
-        content = {"arguments": self.in_directory(directory)[1:], "config": {**self.composed, "hydra": hydra}}
+        content = {"arguments": self.in_directory(directory)[1:], "config": {**composed, "hydra": hydra}}
         return json.dumps(content | {"plan": None if plan is None else asdict(plan)})
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """Returns the command line of the same run with these values of keys."""
         overrides = with_values(self.overrides, values)
-        if not self.composed:
-            return replace(self, overrides=tuple(overrides))
-        config = OmegaConf.create(dict(self.composed))
+        if not (composed := _plain(self.config)):
+            return replace(self, overrides=tuple(overrides), config=None)
+        config = OmegaConf.create(composed)
         for key, value in {**values, "hydra.overrides.task": overrides}.items():
             OmegaConf.update(config, key, value)
-        composed: Any = OmegaConf.to_container(config)
-        return replace(self, overrides=tuple(overrides), composed=composed)
+        return replace(self, overrides=tuple(overrides), config=config)
 
     def _hydra_overrides_in(self, directory: Path) -> list[str]:
         return [*self.hydra_overrides, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]
 
 
-def _plain(config: DictConfig) -> dict[str, Any]:
+def _plain(config: DictConfig | None) -> dict[str, Any]:
     """Returns the config in plain containers; an empty one if its own part has structured configs, or values that JSON lacks."""
+    if config is None:
+        return {}
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
         content: Any = OmegaConf.to_container(own, resolve=False, structured_config_mode=SCMode.DICT_CONFIG)
