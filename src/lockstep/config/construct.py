@@ -61,7 +61,8 @@ class Factory:
         return self(**accepted)
 
     def _refusal(self, error: Exception) -> ConfigError | None:
-        if isinstance(error, TypeError) and (match := _MISSING.search(str(error))) and match[1] in _base_names(self.callee):
+        bases = {base.__name__ for base in getattr(self.callee, "__mro__", ())}
+        if isinstance(error, TypeError) and (match := _MISSING.search(str(error))) and match[1] in bases:
             return config_error(f"{self.key}.{match[2]}", "???", f"a value is required by {self.name}")
         if isinstance(error, TypeError):
             match = _UNEXPECTED.search(str(error))
@@ -126,10 +127,6 @@ def refused_by_lightning(error: BaseException, trainer: Mapping[str, Any]) -> Co
 
 def _is_misconfiguration(error: Exception) -> bool:
     return type(error).__name__ == "MisconfigurationException"  # Lightning's: not imported here
-
-
-def _base_names(callee: Any) -> set[str]:
-    return {base.__name__ for base in getattr(callee, "__mro__", ())}
 
 
 def _in_one_line(error: Exception) -> str:

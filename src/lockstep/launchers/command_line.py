@@ -57,21 +57,17 @@ class CommandLine:
         empty if it has to compose one."""
         if not (composed := _plain(self.config)):
             return ""
-        hydra = composed["hydra"] | {"mode": RunMode.RUN.name}
-        hydra["run"] = hydra["run"] | {"dir": str(directory)}
-        hydra["overrides"] = hydra["overrides"] | {"hydra": self._hydra_overrides_in(directory)}
-        content = {"arguments": self.in_directory(directory)[1:], "config": {**composed, "hydra": hydra}}
+        composed["hydra"]["mode"], composed["hydra"]["run"]["dir"] = RunMode.RUN.name, str(directory)
+        composed["hydra"]["overrides"]["hydra"] = self._hydra_overrides_in(directory)
+        content = {"arguments": self.in_directory(directory)[1:], "config": composed}
         return json.dumps(content | {"plan": None if plan is None else asdict(plan)})
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """Returns the command line of the same run with these values of keys."""
-        overrides = with_values(self.overrides, values)
-        if not (composed := _plain(self.config)):
-            return replace(self, overrides=tuple(overrides), config=None)
-        config = OmegaConf.create(composed)
-        for key, value in {**values, "hydra.overrides.task": overrides}.items():
+        config, overrides = OmegaConf.create(_plain(self.config)), with_values(self.overrides, values)
+        for key, value in {**values, "hydra.overrides.task": overrides}.items() if config else ():
             OmegaConf.update(config, key, value)
-        return replace(self, overrides=tuple(overrides), config=config)
+        return replace(self, overrides=tuple(overrides), config=config or None)
 
     def _hydra_overrides_in(self, directory: Path) -> list[str]:
         return [*self.hydra_overrides, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]

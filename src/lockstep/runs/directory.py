@@ -151,8 +151,7 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
 
     Raises ConfigError for a directory that is another run's, unless that is to be set aside.
     """
-    directory, is_named = read_folder(config, "hydra.run.dir"), config.resume is not None
-    rank = this_rank()
+    directory, is_named, rank = read_folder(config, "hydra.run.dir"), config.resume is not None, this_rank()
     if rank is not None and rank.started_by == "parent":
         return is_named or restarts() > 0
     takes_global = "global_batch_size" in (config.get("datamodule") or {})

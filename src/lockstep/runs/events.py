@@ -132,17 +132,16 @@ class Subscribers:
 
     @classmethod
     def compose(cls, cfg: DictConfig) -> Self:
-        nodes = OmegaConf.select(cfg, "events") or {}
+        nodes = {name: node for name, node in (OmegaConf.select(cfg, "events") or {}).items() if node is not None}
         for name, node in nodes.items():
-            if not isinstance(node, DictConfig | None):
+            if not isinstance(node, DictConfig):
                 raise config_error(f"events.{name}", node, "accepted is a group with a _target_, or null")
         trust: Trust | None = None
         if OmegaConf.select(cfg, ALLOW) is not None:  # it was read from a directory
             from lockstep.config.trust import get_trust
 
             trust = get_trust(cfg)
-        plain: dict[str, Any] = {name: OmegaConf.to_container(nodes[name]) for name in nodes if nodes[name] is not None}
-        return cls({name: construct(f"events.{name}", node, trust=trust) for name, node in plain.items()})
+        return cls({name: construct(f"events.{name}", OmegaConf.to_container(nodes[name]), trust=trust) for name in nodes})
 
     @classmethod
     def before_composition(cls) -> Self:

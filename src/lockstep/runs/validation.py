@@ -46,8 +46,7 @@ class Prepared:
             plan = read_inherited_plan(sys.argv)
         if plan is None:
             _, plan = validated(config, subscribers)
-        is_resumed = take_run_directory(config, command, plan.global_batch_size, subscribers)
-        cls._by_hydra = cls(plan, command, is_resumed)
+        cls._by_hydra = cls(plan, command, take_run_directory(config, command, plan.global_batch_size, subscribers))
 
     @classmethod
     def by_hydra(cls) -> Self:

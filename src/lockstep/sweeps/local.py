@@ -151,8 +151,7 @@ def kill_marked(mark: str) -> None:
 
 def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:
     drop = {*RANK_VARIABLES, PARENT_PIPE}
-    environment = {key: value for key, value in os.environ.items() if key not in drop}
-    environment |= {SWEPT_KEYS: " ".join(job.swept)}
+    environment = {key: value for key, value in os.environ.items() if key not in drop} | {SWEPT_KEYS: " ".join(job.swept)}
     if job.pool == "gpu":
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count // job.world_size)))

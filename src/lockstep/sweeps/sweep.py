@@ -168,8 +168,7 @@ class Sweep:
         )
 
     def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan, list[str]]:
-        """The job's config as its own process will compose it, with Hydra's part and without, checked as that would, and its
-        subscribers' settings."""
+        """The job's config as its own process composes and checks it, with Hydra's part and without; its plan, its settings."""
         full: Any = self.configs.compose(overrides)
         HydraConfig.instance().set_config(full)
         try:

@@ -14,6 +14,7 @@ from forks import Start, pids, wait_for_end
 from waiting import wait_for
 
 from lockstep.extras.import_server.servers import Forked, ImportServers
+from lockstep.launchers.inherited_config import FILE
 
 pytestmark = pytest.mark.usefixtures("folder", "servers")
 
@@ -122,6 +123,23 @@ def test_code_that_has_changed_is_imported_anew(start: Start, folder: Path) -> N
     for value in ("first", "second"):
         write_dynamo(folder, f"VALUE = {value!r}")
         assert wait_for_end(start(text, **{MARK: "one"})) == (0, f"True\n{value}\n")
+
+
+def test_what_the_first_config_names_in_this_package_is_imported_before_it_forks(start: Start, folder: Path) -> None:
+    """Modules of the user's own may do more than be imported: the process that needs one imports it."""
+    (folder / "own.py").touch()
+    targets = {"sweep": {"_target_": "lockstep.sweeps.hydra_callback.EndSweep"}, "own": {"_target_": "own.Class"}}
+    where = f"hydra.run.dir={folder}"
+    content = {"arguments": ["script.py", where], "config": {"callbacks": targets, "hydra": {}}}
+    (folder / FILE).write_text(json.dumps(content))
+    text = "import sys; print([name in sys.modules for name in ('lockstep.sweeps.hydra_callback', 'own')])"
+    assert wait_for_end(start(text, where, **{MARK: "one"})) == (0, "[True, False]\n")
+
+
+def test_what_its_imports_take_apart_at_the_end_stays_for_the_next(start: Start, folder: Path) -> None:
+    write_dynamo(folder, "import weakref\nclass Shared: pass\nSHARED = Shared()\nweakref.finalize(SHARED, print, 'shared')")
+    text = "import weakref\nclass Own: pass\nown = Own()\nweakref.finalize(own, print, 'own')"
+    assert wait_for_end(start(text, **{MARK: "one"})) == (0, "own\n")
 
 
 CALLED = "import os; print(open('/proc/self/cmdline').read().rstrip(chr(0)))"
