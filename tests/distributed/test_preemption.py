@@ -90,7 +90,7 @@ RANKS = {"training": ((0,), (1,), (0, 1)), **dict.fromkeys(("validation", "savin
 
 def stop_at_each_moment(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
-    options = (f"trainer.devices={world_size}", "trainer.max_epochs=2", "guards.preemption.every_n_steps=4")
+    options = (f"trainer.devices={world_size}", "trainer.max_epochs=2", "guards.preemption.every_n_steps=3")
     run = folder / "run"
     whole, _ = trained(folder / "whole", *OPTIONS, *options)
     nowhere = {"callbacks": None}  # which say where the best checkpoint is
@@ -108,7 +108,8 @@ def stop_at_each_moment(rank: int, world_size: int, folder: Path) -> dict[str, A
 
 
 def test_any_rank_at_any_moment_stops_all_at_one_step(tmp_path: Path) -> None:
-    """They ask each other before every fourth step and after each validation, which come after each fifth."""
+    """They begin to ask each other before every third step, which they read before the next, and ask after each validation, which
+    comes after each fifth."""
     result = in_ranks(2, partial(stop_at_each_moment, folder=tmp_path), tmp_path)
     assert result[0] == result[1]
     steps = {name: step for name, (_, step, _) in result[0].items()}
@@ -150,7 +151,7 @@ def begin(rank: int, world_size: int, run: Path) -> dict[tuple[int, int], list[i
         "guards.preemption.every_n_steps=1",
         extra=[Asked((world_size - 1,), "training"), seen],
     )
-    assert (number, step) == (signal.SIGTERM, 7)
+    assert (number, step) == (signal.SIGTERM, 8)
     return seen.ids
 
 
@@ -163,7 +164,7 @@ def go_on(rank: int, world_size: int, run: Path) -> dict[tuple[int, int], list[i
 
 
 def test_a_run_of_four_goes_on_with_two_or_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Within the epoch it was broken off in, after two of its five steps: every global batch is trained on once."""
+    """Within the epoch it was broken off in, after three of its five steps: every global batch is trained on once."""
     (tmp_path / "4").mkdir()
     began = in_ranks(4, partial(begin, run=tmp_path / "run"), tmp_path / "4")
     shutil.copytree(tmp_path / "run", tmp_path / "two")

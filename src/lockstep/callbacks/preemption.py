@@ -1,5 +1,6 @@
 """Stopping when asked to, with nothing lost."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ class Preemption(Callback):
     """A process of the run that receives a signal records it; every `every_n_steps` steps, and after each validation, the ranks
     ask each other, save last.ckpt together, and leave by Preempted.
 
-    One all-reduce in so many steps: Lightning broadcasts before every batch, and inside its signal handler.
+    One all-reduce in so many steps, read a step later: Lightning broadcasts before every batch, and inside its signal handler.
 
     `deadline` is kept by the run itself and its parent (lockstep.runs.run): the seconds from a request to the end, saving
     included, after which a run that is stuck leaves the stacks of its threads in its logs, and ends with what was saved last.
@@ -23,6 +24,7 @@ class Preemption(Callback):
     def __init__(self, every_n_steps: int = 10, deadline: float | None = 300) -> None:
         self.every_n_steps, self.deadline = every_n_steps, deadline
         self._is_overdue = True  # it has been longer than a step since the ranks last asked
+        self._asked: Callable[[], int] = int  # waits for the answer to what they have asked: nothing yet, which is 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         STOP_SIGNALS.deferred = self._is_overdue = True
@@ -33,9 +35,11 @@ class Preemption(Callback):
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if not begins_step(trainer, batch_idx):
             return
-        is_due = trainer.world_size == 1 or self._is_overdue or trainer.global_step % self.every_n_steps == 0
-        self._is_overdue = False
-        if is_due and (number := _agree(trainer)):
+        waits = trainer.world_size == 1 or self._is_overdue
+        number = self._asked() or (_ask(trainer)() if waits else 0)
+        is_due = not waits and trainer.global_step % self.every_n_steps == 0
+        self._asked, self._is_overdue = _ask(trainer) if is_due and not number else int, False
+        if number:
             saver = find_last_checkpoint(trainer)
             if saver is not None and trainer.global_step:
                 saver.save(trainer, wait=True)
@@ -45,7 +49,7 @@ class Preemption(Callback):
         """Training is over and saved; the test is left for later."""
         if STOP_SIGNALS.deferred:
             STOP_SIGNALS.deferred = False
-            if number := _agree(trainer):
+            if number := self._asked() or _ask(trainer)():
                 raise Preempted(number)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -53,10 +57,10 @@ class Preemption(Callback):
         STOP_SIGNALS.leave()
 
 
-def _agree(trainer: Trainer) -> int:
-    """The signal that any rank has received, 0 if none has; the same answer on every rank."""
+def _ask(trainer: Trainer) -> Callable[[], int]:
+    """Returns what waits for the answer: the signal that any rank has received, 0 if none has; the same on every rank."""
     if trainer.world_size == 1:
-        return leading(STOP_SIGNALS.received)
+        return lambda: leading(STOP_SIGNALS.received)
     received = torch.tensor(leading(STOP_SIGNALS.received), device=trainer.strategy.root_device)
-    torch.distributed.all_reduce(received, torch.distributed.ReduceOp.MAX)
-    return int(received)
+    work: Any = torch.distributed.all_reduce(received, torch.distributed.ReduceOp.MAX, async_op=True)
+    return lambda: int(received) if work.wait() else 0
