@@ -90,3 +90,9 @@ class AsksToStop(Callback):
 def test_why_training_has_ended(overrides: list[str], why: str, tmp_path: Path) -> None:
     _, trainer = trained(tmp_path, *overrides, extra=[] if overrides else [AsksToStop()])
     assert ended_by(trainer).startswith(why)
+
+
+def test_an_evaluation_has_trained_nothing(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path)
+    trainer.test(model, datamodule, verbose=False)
+    assert ended_by(trainer) == "nothing was trained"
