@@ -92,7 +92,7 @@ class CheckpointError(NamedFailure):
     """A checkpoint could not be written."""
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
     """The error, the one behind it, and so on."""
     while error is not None:
         yield error
@@ -116,7 +116,7 @@ def _snapshot(content: Any, before: Any = None) -> Any:
 
 def _death_of_a_worker(error: Exception) -> BaseException | None:
     """What torch's handler of SIGCHLD raises when a data worker has died, in whatever the main thread is doing then."""
-    for cause in _chain(error):
+    for cause in chain_of(error):
         modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(cause.__traceback__)]
         if "torch.utils.data._utils.signal_handling" in modules:
             return cause
@@ -125,5 +125,5 @@ def _death_of_a_worker(error: Exception) -> BaseException | None:
 
 def _reason(error: Exception) -> str:
     """What the operating system said, if it is behind the error."""
-    said = (cause.strerror for cause in _chain(error) if isinstance(cause, OSError) and cause.strerror)
+    said = (cause.strerror for cause in chain_of(error) if isinstance(cause, OSError) and cause.strerror)
     return next(said, " ".join(str(error).split()))

@@ -123,6 +123,25 @@ def test_a_net_that_breaks_the_graph_is_named_and_trained_all_the_same(tmp_path:
     assert "\n" not in said
 
 
+def test_a_net_that_counts_its_steps_is_named_and_trained_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ends = []
+    for options in ((), CAPTURED):
+        calls: list[int] = []
+
+        def counting(_: Any, __: Any, output: torch.Tensor, calls: list[int] = calls) -> torch.Tensor:
+            calls.append(1)
+            return output * (1 + 0.01 * len(calls))
+
+        datamodule, model, trainer = prepared(tmp_path / f"run{len(ends)}", *options)
+        model.net.register_forward_hook(counting)
+        trainer.fit(model, datamodule)
+        ends.append({"state_dict": model.state_dict()})
+    assert furthest(*ends) < 1e-6
+    (said,) = [record.message for record in caplog.records if "not compiled" in record.message]
+    assert "they would be compiled anew each time" in said
+    assert collect_facts(trainer)["not_compiled"] in said
+
+
 def test_a_run_that_is_continued_within_an_epoch_makes_the_same_steps(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()

@@ -2,8 +2,10 @@
 
 import gc
 import logging
+import resource
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -242,3 +244,35 @@ def test_parts_are_kept_while_a_checkpoint_names_them(run: Path) -> None:
     (folder / "previous.ckpt").unlink()
     write_parts.remove_unused_parts(folder)  # it can't be known whose they are
     assert all(part.is_file() for parts in kept.values() for part in parts)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_beside_a_checkpoint_that_was_put_aside_and_cannot_be_read_the_parts_of_later_saves_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "parts" / "0").mkdir(parents=True)
+    (tmp_path / "last.ckpt").write_bytes(b"cut short")
+    time.sleep(0.02)  # a file system's clock is coarse
+    (tmp_path / "last.ckpt").rename(tmp_path / "last.ckpt.damaged")
+    for _ in range(4):
+        time.sleep(0.02)
+        save_parts(tmp_path / "last.ckpt")
+    last, before = parts_of(tmp_path / "last.ckpt"), parts_of(tmp_path / "previous.ckpt")
+    assert {path.name for path in (tmp_path / "parts").iterdir()} == {"0", last[0].parent.name, before[0].parent.name}
+
+
+def save_parts(path: Path) -> None:
+    """Of one process, without others."""
+    parts = {"weight": torch.ones(2**12)}
+    write_parts.write_parts({"rest": {}, "pieces": parts}, parts, path, "previous.ckpt", None)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_of_a_full_disk_each_process_hears_what_the_system_says(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**13, limit[1]))  # as a full disk does, it stops torch's writer within a file
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save_parts(tmp_path / "last.ckpt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)

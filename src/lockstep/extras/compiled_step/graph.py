@@ -18,6 +18,7 @@ from lockstep.models.sample_mean import Sums
 from lockstep.models.task import Task
 
 log = logging.getLogger(__name__)
+_ANEW_TOO_OFTEN: type[Exception] = getattr(torch._dynamo.exc, "FailOnRecompileLimitHit", TorchDynamoException)
 _MOST = 4  # shapes of batches, each of which is a graph of its own
 
 # Of a batch: the loss (), what is counted of it, and the gradients: one for each parameter, None for one that has none.
@@ -74,7 +75,7 @@ class StepGraph:
             return self._function(batch)
         try:
             return self._compiled(batch)
-        except TorchDynamoException as error:  # before anything is computed: it is to be compiled again, and can't
+        except (TorchDynamoException, _ANEW_TOO_OFTEN) as error:  # before anything is computed
             self.why_no_more = _in_one_line(error)
             log.warning(f"trainer.compile_step: the steps that follow are not compiled: {self.why_no_more}")
             self._compiled = self._function
@@ -128,5 +129,7 @@ def _shape(batch: Batch) -> Any:
 
 def _in_one_line(error: Exception) -> str:
     """The first lines of what torch says: what, and mostly why."""
+    if type(error) is _ANEW_TOO_OFTEN:
+        return "they would be compiled anew each time, for the model counts or collects in Python"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:2])}"

@@ -5,6 +5,8 @@ import itertools
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch.futures import Future
 
 from lockstep.atomic_files import read_stamp, sync_folder
 from lockstep.checkpointing import write_checkpoint
+from lockstep.checkpointing.io import chain_of
 from lockstep.extras.sharding.parts import KNOWN_SUMS, file_sum, piece_name
 
 _FOLDER = "parts"
@@ -81,7 +84,8 @@ class _Writer(StorageWriter):
             is_view = piece.untyped_storage().nbytes() > piece.nbytes  # it would be saved with all of its storage
             pieces[piece_name(item.index.fqn, item.index.offset or ())] = piece.clone() if is_view else piece
         path, written = self.folder / file, Future[list[WriteResult]]()
-        write_checkpoint({"save": number, "tensors": pieces}, path)
+        with _as_the_system_says():
+            write_checkpoint({"save": number, "tensors": pieces}, path)
         size, about = path.stat().st_size, (file, file_sum(path))
         written.set_result([WriteResult(item.index, size, about) for item in plan.items])
         return written
@@ -100,7 +104,8 @@ class _Writer(StorageWriter):
         files = dict(where.values())
         KNOWN_SUMS.update({(self.folder / file, read_stamp(self.folder / file)): known for file, known in files.items()})
         listed = {"save": self.save, "files": files, "tensors": tensors}
-        write_checkpoint(self.rest | {"tensor_files": listed}, self.path, self.keep_as)
+        with _as_the_system_says():
+            write_checkpoint(self.rest | {"tensor_files": listed}, self.path, self.keep_as)
         remove_unused_parts(self.folder)
 
 
@@ -113,11 +118,30 @@ def remove_unused_parts(folder: Path) -> None:
 
 
 def _used(folder: Path) -> set[str] | None:
-    """The folders of parts that checkpoints name, those that were put aside too. None where one of these can't be read."""
+    """The folders of parts that checkpoints name, those that were put aside too: one of these that can't be read may name all that
+    are older than it has lain there. None where another can't be read."""
+    used: set[str] = set()
+    for path in sorted(folder.glob("[!.]*.ckpt*")):
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            used |= {os.path.dirname(file) for file in content.get("tensor_files", {"files": ()})["files"]}  # noqa: PTH120
+        except Exception:  # torch's reader raises what it meets
+            if path.suffix == ".ckpt":
+                return None
+            used |= _older(folder, path)
+    return used
+
+
+def _older(folder: Path, path: Path) -> set[str]:
+    """The folders of parts that are older than a file has its name; none that is of a later save."""
+    named = path.stat().st_ctime_ns
+    return {f"{_FOLDER}/{part.name}" for part in (folder / _FOLDER).glob("*") if part.stat().st_mtime_ns <= named}
+
+
+@contextmanager
+def _as_the_system_says() -> Iterator[None]:
+    """Raises in the place of an error of torch's the OSError that it comes from: another process is sent an error alone."""
     try:
-        contents = [
-            torch.load(path, map_location="cpu", weights_only=True, mmap=True) for path in sorted(folder.glob("[!.]*.ckpt*"))
-        ]
-        return {os.path.dirname(file) for content in contents for file in content.get("tensor_files", {"files": ()})["files"]}  # noqa: PTH120
-    except Exception:  # torch's reader raises what it meets
-        return None
+        yield
+    except RuntimeError as error:
+        raise next((one for one in chain_of(error) if isinstance(one, OSError)), error) from None
