@@ -91,14 +91,12 @@ def _has_test(model: Any, datamodule: Any) -> bool:
 def ended_by(trainer: Any) -> str:
     """Returns why training has ended: the key that set the end, or what has asked for it before. A callback says so by an
     attribute `ended_by`."""
-    if not trainer.global_step and not trainer.should_stop:
-        return "nothing was trained"  # an evaluation
     if 0 < trainer.max_steps <= trainer.global_step:
         return f"trainer.max_steps={trainer.max_steps}"
     if 0 < (trainer.max_epochs or -1) <= trainer.current_epoch:
         return f"trainer.max_epochs={trainer.max_epochs}"
     reasons = (why for callback in trainer.callbacks if (why := _stopping_reason(callback)) is not None)
-    return next(reasons, "trainer.should_stop, which the model or a callback has set")
+    return next(reasons, "trainer.should_stop, which the model or a callback has set" if trainer.should_stop else "no training")
 
 
 def _stopping_reason(callback: Any) -> str | None:

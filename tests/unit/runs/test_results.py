@@ -95,4 +95,4 @@ def test_why_training_has_ended(overrides: list[str], why: str, tmp_path: Path) 
 def test_an_evaluation_has_trained_nothing(tmp_path: Path) -> None:
     datamodule, model, trainer = prepared(tmp_path)
     trainer.test(model, datamodule, verbose=False)
-    assert ended_by(trainer) == "nothing was trained"
+    assert ended_by(trainer) == "no training"
