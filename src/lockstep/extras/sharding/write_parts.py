@@ -118,8 +118,8 @@ def remove_unused_parts(folder: Path) -> None:
 
 
 def _used(folder: Path) -> set[str] | None:
-    """The folders of parts that checkpoints name, those that were put aside too: one of these that can't be read may name all that
-    are older than it has lain there. None where another can't be read."""
+    """The folders of parts that checkpoints name, those that were put aside too: one of these that can't be read may name all
+    that are older than it has lain there. None where another can't be read."""
     used: set[str] = set()
     for path in sorted(folder.glob("[!.]*.ckpt*")):
         try:
