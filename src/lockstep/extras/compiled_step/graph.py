@@ -11,6 +11,7 @@ import torch._dynamo
 import torch._inductor
 from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
+from torch._dynamo import exc
 from torch._dynamo.exc import TorchDynamoException
 
 from lockstep.datamodules.batches import Batch
@@ -18,7 +19,7 @@ from lockstep.models.sample_mean import Sums
 from lockstep.models.task import Task
 
 log = logging.getLogger(__name__)
-_ANEW_TOO_OFTEN: type[Exception] = getattr(torch._dynamo.exc, "FailOnRecompileLimitHit", TorchDynamoException)
+_ANEW_TOO_OFTEN: type[Exception] = getattr(exc, "FailOnRecompileLimitHit", TorchDynamoException)
 _MOST = 4  # shapes of batches, each of which is a graph of its own
 
 # Of a batch: the loss (), what is counted of it, and the gradients: one for each parameter, None for one that has none.
