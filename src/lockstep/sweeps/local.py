@@ -82,7 +82,7 @@ class LocalAttempt(Attempt):
         return Exit(code)
 
     def ask_to_end(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+        self._process.send_signal(signal.SIGTERM if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else signal.SIGINT)
 
     def kill(self) -> None:
         """The job's own process; its ranks see that this is gone, and follow."""

@@ -132,7 +132,7 @@ def test_a_net_that_counts_its_steps_is_named_and_trained_all_the_same(tmp_path:
             calls.append(1)
             return output * (1 + 0.01 * len(calls))
 
-        datamodule, model, trainer = prepared(tmp_path / f"run{len(ends)}", *options)
+        datamodule, model, trainer = prepared(tmp_path / f"run{len(ends)}", "trainer.max_epochs=4", *options)
         model.net.register_forward_hook(counting)
         trainer.fit(model, datamodule)
         ends.append({"state_dict": model.state_dict()})

@@ -1,5 +1,6 @@
 """Jobs, slots and the manifest, without starting anything but small stand-in processes."""
 
+import contextlib
 import json
 import os
 import random
@@ -25,7 +26,7 @@ from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
 from lockstep.sweeps.job_directory import state_from_record
 from lockstep.sweeps.jobs import Job, computed_config, directory_name, identity, varying
-from lockstep.sweeps.local import LocalExecutor, Pool
+from lockstep.sweeps.local import LocalAttempt, LocalExecutor, Pool
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import write_results
 from lockstep.sweeps.runner import Runner
@@ -252,3 +253,14 @@ def test_a_job_that_diverged_after_its_best_epoch_has_failed(tmp_path: Path) -> 
     assert state_from_record(tmp_path, record) == (FINISHED, None, 0.9)
     (tmp_path / "progress.json").write_text(json.dumps({"metrics": {"train/loss": None, "val/acc": 0.1}}))
     assert state_from_record(tmp_path, record) == ("failed", "train/loss not finite", None)
+
+
+def test_a_job_that_ignores_interrupts_as_in_the_background_of_a_script_is_asked_otherwise() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        LocalAttempt(process, Pool(("0",)), (), "", contextlib.ExitStack()).ask_to_end()
+        assert process.wait(20) == -signal.SIGTERM
+    finally:
+        process.kill()
+        signal.signal(signal.SIGINT, before)

@@ -50,7 +50,8 @@ class StepGraph:
         """Of the model as it is trained: on its device, what is not trained frozen."""
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._function = _function(model, precision, self._parameters)
-        self._compiled = _compile(self._function, self.backend, model.device)
+        is_over = self.why_no_more is not None  # since an earlier epoch
+        self._compiled = self._function if is_over else _compile(self._function, self.backend, model.device)
 
     def give_up(self, why: str) -> None:
         if self.why_not is None:
