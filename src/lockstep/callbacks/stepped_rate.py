@@ -55,15 +55,12 @@ class SteppedRate(AfterEachStep):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raises ConfigError where a checkpoint has brought a schedule with other constants than the configured one's."""
-        for schedule, configured, loaded in zip(
-            trainer.lr_scheduler_configs, self._configured, _constants(trainer), strict=False
-        ):
+        schedules = trainer.lr_scheduler_configs
+        for schedule, configured, loaded in zip(schedules, self._configured, _constants(trainer), strict=False):
             for name in (name for name in configured if configured[name] != loaded[name]):
                 kind = type(schedule.scheduler).__name__
-                words = (
-                    f"its {kind} goes on with {name}={loaded[name]}, here it would have {configured[name]}; accepted is the same"
-                )
-                raise config_error("checkpoint", trainer.ckpt_path, f"{words}, or a new run, by fork=")
+                words = f"its {kind} goes on with {name}={loaded[name]}, here it would have {configured[name]}"
+                raise config_error("checkpoint", trainer.ckpt_path, f"{words}; accepted is the same, or a new run, by fork=")
         super().on_train_start(trainer, pl_module)
 
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
@@ -86,8 +83,11 @@ class SteppedRate(AfterEachStep):
         checkpoint["samples_trained"] = self.samples_before + samples_trained(trainer)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if trainer.state.fn == "fit":  # the best checkpoint is loaded for the test, too
+        if trainer.state.fn == "fit":
             self.samples_before = checkpoint.get("samples_trained", 0)
+        else:  # the best one, for the test: what these callbacks say of the run is of its end
+            ours = {one.state_key for one in trainer.callbacks if type(one).__module__.startswith(("lockstep.", "lightning."))}
+            checkpoint["callbacks"] = {key: state for key, state in checkpoint["callbacks"].items() if key not in ours}
 
     def state_dict(self) -> dict[str, Any]:
         return self.facts() | {"trained_with": self.trained_with}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from in_process import trained
+from in_process import KeepAll, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
@@ -26,3 +26,34 @@ def test_the_highest_and_the_last_rate_of_a_warm_up_are_recorded(tmp_path: Path)
     facts = collect_facts(trainer)
     assert len(set(rates.seen)) > 3
     assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
+
+
+class Own(Callback):
+    """Of a user's, with a state that a test may need."""
+
+    state = 0
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.state = trainer.current_epoch + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"state": self.state}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.state = state_dict["state"]
+
+
+def test_a_test_of_an_earlier_checkpoint_leaves_what_is_recorded_of_the_run(tmp_path: Path) -> None:
+    rates, own, kept = Rates(), Own(), tmp_path / "kept"
+    kept.mkdir()
+    datamodule, model, trainer = prepared(
+        tmp_path, "trainer.max_epochs=3", "model/lr_scheduler=linear", extra=[rates, own, KeepAll(kept)]
+    )
+    trainer.fit(model, datamodule)
+    assert own.state == 3
+    first = min(kept.glob("*.ckpt"), key=lambda path: int(path.stem))
+    trainer.test(model, datamodule, ckpt_path=first, verbose=False)
+    facts = collect_facts(trainer)
+    assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
+    assert rates.seen[-1] < rates.seen[0]
+    assert own.state < 3  # as Lightning has it
