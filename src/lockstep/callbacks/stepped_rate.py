@@ -82,7 +82,7 @@ class SteppedRate(AfterEachStep):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["samples_trained"] = self.samples_before + samples_trained(trainer)
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
             self.samples_before = checkpoint.get("samples_trained", 0)
         else:  # the best one, for the test: what these callbacks say of the run is of its end
