@@ -50,7 +50,8 @@ class JobWorker:
                 while (code := process.poll()) is None:
                     if self._requests > answered:
                         answered = self._requests
-                        process.send_signal(signal.SIGINT)
+                        is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as where a script's `&` has started Ray
+                        process.send_signal(signal.SIGTERM if is_ignored else signal.SIGINT)
                     time.sleep(POLL)
             finally:
                 kill_group(process.pid)
