@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
 
+_UNUSED = "trainer.strategy.find_unused_parameters=false: the loss did not depend on all parameters; accepted is true"
 _BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # of DDP; torch 2.15 has renamed it
 
 
@@ -29,13 +30,9 @@ class PlannedWorldSize(ParallelStrategy):
         super().setup_environment()
         del store  # Lightning's own is the same by now
         launched: Any = self
-        sizes = {
-            "the config": self.planned_world_size,
-            "the trainer": launched.num_nodes * launched.num_processes,
-            "the process group": torch.distributed.get_world_size(),
-        }
-        if len(set(sizes.values())) > 1:
-            words = ", ".join(f"{name} says {size}" for name, size in sizes.items())
+        sizes = self.planned_world_size, launched.num_nodes * launched.num_processes, torch.distributed.get_world_size()
+        if len(set(sizes)) > 1:
+            words = "the config says {}, the trainer says {}, the process group says {}".format(*sizes)
             raise ConfigError(f"the world size is not one number: {words}")
 
 
@@ -54,14 +51,16 @@ class DDP(PlannedWorldSize, DDPStrategy):
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
         self.planned_world_size, self._may_send_less = world_size, not _BROADCAST & ddp.keys()
 
+    def on_exception(self, exception: BaseException) -> None:
+        """Names the key where Lightning would name an argument of its own."""
+        if "finished reduction in the prior iteration" in str(exception):
+            exception.args = (f"{_UNUSED}. {exception}",)
+
     def configure_ddp(self) -> None:
-        """Once DDP has made them equal, buffers that stay so by themselves are not sent before each forward pass, unless the
-        config says that they are."""
-        model: Any = self.model
-        stay_equal = have_equal_buffers(model)
+        """Buffers that stay equal by themselves are not sent before each forward pass, unless the config says that they are."""
         super().configure_ddp()
-        if stay_equal and self._may_send_less:
-            wrapped: Any = self.model
+        wrapped: Any = self.model
+        if self._may_send_less and have_equal_buffers(wrapped.module):
             wrapped.broadcast_buffers = False
 
 
