@@ -135,7 +135,7 @@ def test_a_checkpoint_is_there_when_all_have_written(two: list[dict[str, Any]], 
 
 
 def test_a_preempted_run_waits_for_it_and_goes_on_to_the_bit(two: list[dict[str, Any]], folder: Path) -> None:
-    assert [(rank["number"], rank["left"], rank["threads"]) for rank in two] == [(signal.SIGTERM, 7, [])] * 2
+    assert [(rank["number"], rank["left"], rank["threads"]) for rank in two] == [(signal.SIGTERM, 8, [])] * 2
     assert differences(last(folder / "stopped") | NOWHERE, last(folder / "foreground") | NOWHERE) == []
 
 

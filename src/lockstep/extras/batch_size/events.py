@@ -16,7 +16,7 @@ from lockstep.launchers.outcome import Outcome
 from lockstep.runs.events import Remedy, RunEvents
 from lockstep.runs.identity import Identity
 
-HALVED = "events.batch_size.halved"
+_HALVED = "events.batch_size.halved"  # written by halving.py
 
 
 @buildable
@@ -35,7 +35,7 @@ class FindBatchSize(RunEvents):
     def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None) -> list[str]:
         if saved is None:  # a rank's, or those of a new run, which has not been out of memory, be its settings another's
             is_rank = (rank := this_rank()) is not None and rank.started_by == "parent"
-            return arguments if is_rank else [item for item in arguments if override_key(item) != HALVED]
+            return arguments if is_rank else [item for item in arguments if override_key(item) != _HALVED]
         from lockstep.extras.batch_size.halving import with_smaller_batches
 
         return with_smaller_batches(arguments, values, saved.overrides)
