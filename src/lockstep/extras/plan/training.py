@@ -41,7 +41,7 @@ class Training:
             words = "is no batch to begin with; accepted beside it is datamodule.global_batch_size, the batch on one device"
             raise config_error(_SIZE, AUTO, words)
         if not self.batch or rate_key(self.cfg.model) is None:
-            key = "model.optimizer.lr" if self.batch else "datamodule.batch_size"
+            key = "model.optimizer.lr" if self.batch else _SIZE
             raise config_error("sweep", "plan", f"needs {key}, which it is to choose; accepted is a config that has it")
         if (self.cfg.trainer.max_epochs or -1) < 1 or self.cfg.trainer.max_steps > 0:
             words = "a batch of another size has other steps; accepted is -1, and an end by trainer.max_epochs"
