@@ -53,6 +53,8 @@ def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path
     with started(*command, cwd=tmp_path / "slurm", **env) as process:
         wait_for(cluster.tasks, 60)  # the first of two arrays
         process.kill()
+    # it has failed before the next command looks, which therefore tries it again
+    wait_for(lambda: [*(tmp_path / "slurm" / "sweep").glob("devices=1_seed=1_*/exit_code")])
     cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=planted")
     with started(*command, cwd=tmp_path / "slurm", **env) as process:
         wait_for(lambda: len(jobs(tmp_path / "slurm")["1 1"]["attempts"]) == 2)  # by this command, which knows all that is queued
