@@ -7,8 +7,8 @@ from torch.distributed.tensor import DTensor
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Returns the full tensor, on its own device: one collective where it is sharded, along each dimension of its mesh."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    """Returns the full tensor, contiguous on its own device, by one collective for each dimension of the mesh that divides it."""
+    return tensor.full_tensor().contiguous() if isinstance(tensor, DTensor) else tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
