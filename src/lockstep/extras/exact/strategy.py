@@ -15,24 +15,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning import Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lockstep.callbacks import CounterBasedRandomness
-from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import Batch, samples_in
 from lockstep.errors import config_error
 from lockstep.extras.exact.compilation import compiled_by_shape
 from lockstep.extras.exact.generators import OwnGenerators
 from lockstep.extras.exact.loaders import Share, in_order, shares_of_workers
 from lockstep.extras.exact.metrics import WorkerMetrics
+from lockstep.extras.exact.objections import objections
 from lockstep.extras.exact.overlap import Exchange, Overlap
 from lockstep.extras.exact.step import Step
 from lockstep.extras.exact.tree import Vectors, sums_beside_first
-from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.models.task import Task
 from lockstep.trainer.lightning_internals import log_batch_as
 from lockstep.trainer.strategies import PlannedWorldSize
@@ -86,7 +83,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
     def setup(self, trainer: Trainer) -> None:
         """Raises ConfigError for a model or data that can't be divided among virtual workers."""
         callbacks: list[Any] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-        for why in self._objections(trainer, callbacks):
+        for why in objections(trainer, self.lightning_module, callbacks):
             raise config_error("trainer.exact", self.workers, why)
         self._randomness = next(one for one in callbacks if isinstance(one, CounterBasedRandomness))
         self._metrics = next(one for one in callbacks if isinstance(one, WorkerMetrics))
@@ -99,22 +96,6 @@ class Exact(PlannedWorldSize, DDPStrategy):
         if hasattr(self, "_compilation"):
             self._compilation.close()
         super().teardown()
-
-    def _objections(self, trainer: Any, callbacks: list[Any]) -> Iterator[str]:
-        model: Any = self.lightning_module
-        name = type(model).__name__
-        if not model.automatic_optimization:
-            yield (
-                f"{name} has automatic_optimization=False, and steps its optimizers before the gradients of the other virtual "
-                "workers are there; accepted is a model with automatic optimization, or null"
-            )
-        if is_param_in_hook_signature(model.training_step, "dataloader_iter"):
-            yield f"{name}.training_step takes a dataloader_iter, which can't be divided; accepted is a batch, or null"
-        if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
-            yield "GradientAccumulationScheduler accumulates batches; accepted is a larger batch, or null"
-        is_plain = any(isinstance(callback, PlainLightning) for callback in callbacks)
-        if not is_plain and not (isinstance(model, Task) and isinstance(trainer.datamodule, DataModule)):
-            yield f"{name} or its data are plain Lightning, and guards.plain_lightning is null; accepted is the guard, or null"
 
     @torch.no_grad()
     def configure_ddp(self) -> None:
