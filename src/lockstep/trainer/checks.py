@@ -54,7 +54,7 @@ RULES = {
         "max_steps": UNENDING,
         "max_time": Rule("accepted is a time as DD:HH:MM:SS", _is_duration).or_null(),
         "gradient_clip_val": number(0).or_null(),
-        "gradient_clip_algorithm": one_of("norm", "value"),
+        "gradient_clip_algorithm": one_of("norm", "value").or_null(),
         "limit_train_batches": AMOUNT,
         "limit_val_batches": LIMIT,
         "limit_test_batches": LIMIT,

@@ -26,6 +26,7 @@ from lockstep.extras.plain_lightning.loaders import SharedSampler
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.identity import Identity
 from lockstep.runs.results import collect_facts
+from lockstep.runs.validation import validated
 
 GOES_ON = "ignore:You're resuming from a checkpoint that ended before the epoch ended"  # as Lightning says of all plain loaders
 MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
@@ -197,6 +198,22 @@ def test_two_optimizers_by_hand_with_the_time_of_a_step_measured(tmp_path: Path)
     shares = collect_facts(trainer)["step_time"]
     assert sum(shares.values()) == pytest.approx(1.0)
     assert shares["backward"] > 0
+
+
+class ClipsByValue(LitClassifier):
+    """Says by itself how gradients are clipped, as Lightning's guide to manual optimization does."""
+
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        self.clip_gradients(optimizer, gradient_clip_val=1e-3, gradient_clip_algorithm="value")
+        self.largest = max(float(parameter.grad.abs().max()) for parameter in self.parameters() if parameter.grad is not None)
+
+
+def test_a_module_clips_in_a_way_of_its_own(tmp_path: Path) -> None:
+    trainer = fitted(tmp_path, "model._target_=test_plain_lightning.ClipsByValue", "trainer.max_epochs=1")
+    assert trainer.lightning_module.largest == pytest.approx(1e-3)
+    cfg = composed(*QUIET, *MINE, "trainer.gradient_clip_algorithm=agc", run_dir=tmp_path)
+    with pytest.raises(ConfigError, match=r"^trainer.gradient_clip_algorithm=agc: accepted is norm, value, or null$"):
+        validated(cfg)
 
 
 def test_the_rate_that_a_module_takes_is_scaled_and_a_test_it_lacks_is_refused(tmp_path: Path) -> None:
