@@ -11,6 +11,7 @@ import pytest
 import torch
 from bitwise import differences
 from capabilities import requires
+from faults import Poison
 from in_process import KeepAll, composed, prepared, trained
 from refusals import refusal
 from torch import Tensor, nn
@@ -165,6 +166,25 @@ def test_training_is_the_same_to_the_bit_and_goes_on_with_its_estimate(options: 
     assert collect_facts(trainer)["noise_scale"] > 0
     again, _ = trained(tmp_path, *measured, ckpt_path=kept / "5.ckpt")
     assert not differences(watched, again)
+
+
+SIGN = ("model=mlp", "model/optimizer=sgd", "model.optimizer.momentum=0", *EVERY, "callbacks.noise_scale.geometry=sign")
+
+
+def test_a_run_goes_on_with_the_gradients_that_its_optimizer_does_not_keep(tmp_path: Path) -> None:
+    options = (*SIGN, "trainer.max_epochs=2")
+    (kept := tmp_path / "kept").mkdir()
+    whole, trainer = trained(tmp_path, *options, extra=[KeepAll(kept)])
+    assert collect_facts(trainer)["noise_scale_estimates"] == trainer.global_step - 1
+    again, _ = trained(tmp_path, *options, ckpt_path=kept / "5.ckpt")
+    assert not differences(whole, again)
+
+
+def test_a_step_before_which_no_gradient_is_known_is_not_counted(tmp_path: Path) -> None:
+    """The step after one that was left out."""
+    options = (*SIGN, "guards.nonfinite.action=skip", "trainer.max_epochs=1")
+    _, trainer = trained(tmp_path, *options, extra=[Poison(batches=(2,))])
+    assert collect_facts(trainer)["noise_scale_estimates"] == trainer.global_step - 3
 
 
 def test_estimates_of_another_geometry_are_left_behind(tmp_path: Path) -> None:

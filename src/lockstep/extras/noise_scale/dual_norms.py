@@ -108,20 +108,32 @@ class DualNorms:
             block.second = whole.view_as(one)
 
     def estimate(self, parts: float, samples: float, before: Mapping[Tensor, Tensor]) -> tuple[float, float]:
-        """M and N. Only how the steps' lengths compare counts: a schedule of the rate changes neither."""
+        """M and N, NaN where no earlier gradient is known. Only how the steps' lengths compare counts: a schedule of the rate
+        changes neither."""
         largest = max(block.step_length() for block in self.blocks.values()) or 1.0
         signal = noise = 0.0
+        is_known = False
         for block in self.blocks.values():
             gradient, earlier = block.parameter.grad, block.earlier(before)
             if gradient is not None and earlier is not None:
+                is_known = True
                 signal += float(block.signal(gradient, earlier)) * block.step_length() / largest
                 noise += float(block.noise(gradient, parts, samples)) * block.step_length() / largest
-        return signal, noise
+        return (signal, noise) if is_known else (math.nan, math.nan)
 
     def kept_by_nobody(self) -> dict[Tensor, Tensor]:
         """Copies of the gradients of parameters of which the optimizer keeps no mean."""
-        blocks = [block for block in self.blocks.values() if block.earlier({}) is None]
-        return {one.parameter: one.parameter.grad.clone() for one in blocks if one.parameter.grad is not None}
+        lacking = [one for one, block in self.blocks.items() if block.earlier({}) is None]
+        return {one: one.grad.clone() for one in lacking if one.grad is not None}
+
+    def by_number(self, gradients: Mapping[Tensor, Tensor]) -> dict[int, Tensor]:
+        """Returns them by the parameters' numbers, as a checkpoint has them."""
+        return {number: gradients[one] for number, one in enumerate(self.blocks) if one in gradients}
+
+    def by_parameter(self, gradients: Mapping[int, Tensor]) -> dict[Tensor, Tensor]:
+        """Returns those of a checkpoint that are of parameters here."""
+        pairs = [(one, gradients[number]) for number, one in enumerate(self.blocks) if number in gradients]
+        return {one: gradient.to(one) for one, gradient in pairs if gradient.shape == one.shape}
 
 
 def _kind(parameter: Tensor, optimizer: Optimizer, group: Mapping[str, Any], geometry: str) -> str | None:

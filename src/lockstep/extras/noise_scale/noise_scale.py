@@ -51,6 +51,7 @@ class NoiseScale(Monitor, Callback):
         self._metric: dict[Tensor, Tensor] = {}  # of a parameter: what its gradient is multiplied by before its norm
         self._dual = DualNorms([], "euclidean")
         self._before: dict[Tensor, Tensor] = {}  # gradients of the step before, of which nobody else keeps a mean
+        self._loaded: dict[int, Tensor] = {}  # the same, of a checkpoint
         self.smoothed = Smoothed()
         self._every = 0  # steps; 0: none is sampled
         self._has_halves = False
@@ -75,10 +76,12 @@ class NoiseScale(Monitor, Callback):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return asdict(self.smoothed)
+        """Also the gradients by which the next step is measured: a run that goes on from here has the same estimates."""
+        return asdict(self.smoothed) | {"before": self._dual.by_number(self._before)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         content = dict(state_dict)
+        self._loaded = content.pop("before", {})
         if "told" in content:  # as earlier checkpoints name it
             content["ratios"] = content.pop("told")
         self.smoothed = Smoothed(**content)
@@ -91,6 +94,7 @@ class NoiseScale(Monitor, Callback):
         shares = getattr(trainer.strategy, "workers", trainer.world_size)
         self._has_halves = shares * trainer.accumulate_grad_batches == 1
         self._dual = DualNorms(trainer.optimizers, self.geometry)
+        self._before = self._dual.by_parameter(self._loaded)
         power = 2 if self._dual.blocks else 1
         if self.smoothed.power != power:  # a checkpoint of another geometry
             self.smoothed = Smoothed(power=power)
