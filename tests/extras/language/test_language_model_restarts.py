@@ -10,6 +10,7 @@ from commands import train
 from in_process import become_rank, prepared
 from language_models import TINY, texts
 from ranks import in_ranks
+from torch_versions import DIVIDES_MODELS, HAS_1F1B
 
 pytestmark = pytest.mark.slow
 FAULT = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,batch:4,once:true}"
@@ -21,7 +22,8 @@ def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...])
     trainer.fit(model, datamodule)
 
 
-SHARDING = [pytest.param(strategy, marks=requires("sharding")) for strategy in ("fsdp", "pipeline")]
+SHARDING = [pytest.param("fsdp", marks=[requires("sharding"), DIVIDES_MODELS])]
+SHARDING += [pytest.param("pipeline", marks=[requires("pipeline"), HAS_1F1B])]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", *SHARDING])

@@ -7,6 +7,7 @@ from capabilities import requires
 from in_process import composed_at_once, plain
 from odd import BARE, EQUAL_BUT, UNEQUAL, odd
 from omegaconf import DictConfig, open_dict
+from torch_versions import DIVIDES_MODELS, REDUCES_COMPLEX
 
 from lockstep.errors import ConfigError
 from lockstep.extras.parity.comparison import TooFewSteps
@@ -63,6 +64,8 @@ EQUAL = {
     "BatchNorm": (*CNN, "datamodule.drop_last=false"),
     "BatchNorm, accumulated": (*CNN, "trainer.accumulate_grad_batches=2"),
     "plain DDP": ("parity.against=ddp",),
+}
+DIVIDED = {
     "sharded": (*CNN, "trainer/strategy=fsdp", "trainer.gradient_clip_val=0.1", "trainer.accumulate_grad_batches=2"),
     "sharded, float32, a tail that leaves a process without a sample": (
         *("trainer/strategy=fsdp", "model/optimizer=sgd", "parity.precision=run", *TAIL),
@@ -71,9 +74,9 @@ EQUAL = {
 }
 
 
-@pytest.mark.parametrize("what", EQUAL)
+@pytest.mark.parametrize("what", [*EQUAL, *(pytest.param(what, marks=DIVIDES_MODELS) for what in DIVIDED)])
 def test_equal(compared: Compared, what: str) -> None:
-    equal, said = compared(*TINY, *EQUAL[what])
+    equal, said = compared(*TINY, *(EQUAL | DIVIDED)[what])
     assert equal, said
     assert said.splitlines()[-1].startswith("Equal up to step 3, in epoch ")
     assert "NOT EQUAL" not in said
@@ -184,7 +187,7 @@ def test_what_was_not_compared_is_said_beside_equal(compared: Compared, what: st
 
 
 @requires("parity_causes")
-@pytest.mark.parametrize("what", UNEQUAL)
+@pytest.mark.parametrize("what", [pytest.param(what, marks=REDUCES_COMPLEX if what == "imaginary" else ()) for what in UNEQUAL])
 def test_a_difference_that_hides_is_found_and_its_cause_named_or_not_known(compared: Compared, what: str) -> None:
     overrides, first, cause = UNEQUAL[what]
     equal, said = compared(*TINY, *overrides)

@@ -7,6 +7,7 @@ from capabilities import requires
 from in_process import composed_at_once, plain
 from odd import BARE
 from omegaconf import DictConfig
+from torch_versions import DIVIDES_MODELS
 
 from lockstep.extras.parity.comparison import compare
 from lockstep.extras.parity.processes import Processes
@@ -32,10 +33,10 @@ MODELS = {
     "vit, tensor_parallel": (*VIT, "trainer/strategy=tensor_parallel", "trainer/plan=vit"),
 }
 ON = [("gpt", 3), ("vit", 2), ("gpt, LoRA", 2), ("gpt, AdamW", 2)]
-ON += [("gpt, fsdp", 4), ("gpt, tensor_parallel", 4), ("vit, tensor_parallel", 2)]
+DIVIDED = [("gpt, fsdp", 4), ("gpt, tensor_parallel", 4), ("vit, tensor_parallel", 2)]
 
 
-@pytest.mark.parametrize(("model", "devices"), ON)
+@pytest.mark.parametrize(("model", "devices"), [*ON, *(pytest.param(*one, marks=DIVIDES_MODELS) for one in DIVIDED)])
 def test_gradients_and_weights_are_those_of_one_process(model: str, devices: int, processes: Processes, tmp_path: Path) -> None:
     data = () if "vit" in model else texts(tmp_path)
     options = plain(*STEPS, *data, *MODELS[model], f"trainer.devices={devices}")

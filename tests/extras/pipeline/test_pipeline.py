@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 from bitwise import differences
 from capabilities import requires
@@ -16,12 +15,12 @@ from in_parts import furthest
 from in_process import become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
+from torch_versions import HAS_1F1B
 
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, requires("language", "vit", "synthetic")]
-pytestmark += [pytest.mark.skipif(torch.__version__ < "2.8", reason="1F1B over gloo hangs before torch 2.8")]
+pytestmark = [pytest.mark.slow, HAS_1F1B, requires("language", "vit", "synthetic")]
 language_models = pytest.importorskip("language_models")
 
 PIPELINE = ("trainer/strategy=pipeline",)

@@ -16,11 +16,11 @@ from ranks import in_ranks
 from safetensors.torch import load_file
 from test_pipeline import GPT, PIPELINE, STOPPED_AT, Spoilt, assert_equal, stopped
 from test_sharded_checkpoints import LAST, NOWHERE, SHARDED
+from torch_versions import HAS_1F1B
 
 from lockstep.checkpointing import read_checkpoint
 
-pytestmark = [pytest.mark.slow, requires("language")]
-pytestmark += [pytest.mark.skipif(torch.__version__ < "2.8", reason="1F1B over gloo hangs before torch 2.8")]
+pytestmark = [pytest.mark.slow, HAS_1F1B, requires("language")]
 language_models = pytest.importorskip("language_models")
 BEHIND = "trainer.checkpoint_io.async=true"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 from bitwise import differences
 from faults import Poison
@@ -17,12 +16,13 @@ from in_process import become_rank, last, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 from test_sharded_checkpoints import FSDP, LAST, NOWHERE, SHARDED
+from torch_versions import DIVIDES_MODELS
 from waiting import wait_for
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.extras.sharding import write_parts
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 divides no model on CPUs")]
+pytestmark = [pytest.mark.slow, DIVIDES_MODELS]
 TWO = (*FSDP, SHARDED, "trainer.devices=2")
 BEHIND = (*TWO, "trainer.checkpoint_io.async=true")
 

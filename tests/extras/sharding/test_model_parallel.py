@@ -16,10 +16,11 @@ from faults import Poison
 from in_parts import Watched, furthest, stopped
 from in_process import become_rank, last, trained
 from ranks import in_ranks
+from torch_versions import DIVIDES_MODELS
 
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 divides no model on CPUs")]
+pytestmark = [pytest.mark.slow, DIVIDES_MODELS]
 # two epochs of five steps at a global batch of 240, with BatchNorm; one step is left out
 OPTIONS = (
     "datamodule.global_batch_size=240",

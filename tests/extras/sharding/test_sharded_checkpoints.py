@@ -21,6 +21,7 @@ from in_parts import furthest, stopped
 from in_process import become_rank, last, trained
 from ranks import in_ranks
 from torch import Tensor
+from torch_versions import DIVIDES_MODELS
 
 from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint
 from lockstep.errors import ConfigError
@@ -28,7 +29,7 @@ from lockstep.extras.sharding import write_parts
 from lockstep.extras.sharding.model_parallel import ModelParallel
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 divides no model on CPUs")]
+pytestmark = [pytest.mark.slow, DIVIDES_MODELS]
 # two epochs of five steps at a global batch of 240; layers that four processes do not divide evenly; one step is left out
 OPTIONS = (
     "datamodule.global_batch_size=240",

@@ -25,7 +25,8 @@ def in_ranks(world_size: int, function: Callable[[int, int], Any], folder: Path)
             process.join(TIMEOUT)
         failures = [(folder / f"{rank}.txt").read_text() for rank in range(world_size) if (folder / f"{rank}.txt").exists()]
         assert not failures, "\n".join(failures)
-        assert [process.exitcode for process in processes] == [0] * world_size
+        codes = [process.exitcode for process in processes]
+        assert codes == [0] * world_size, f"exit codes {codes}"
     finally:
         for process in processes:
             if process.is_alive():
