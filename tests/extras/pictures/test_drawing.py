@@ -1,46 +1,81 @@
-"""The figures of pictures, looked at through matplotlib."""
-
-from typing import Any
+"""Pictures by Pillow, looked at pixel by pixel."""
 
 import numpy
+import pytest
 import torch
 
-from lockstep.extras.pictures.drawing import LABELED, NUMBERED, confusion, gallery
+from lockstep.extras.pictures.drawing import CELL, GAP, NUMBERED, PADDING, SIDE, WIDEST, confusion, gallery
+
+WIDTH = SIDE + GAP
 
 
-def test_each_image_of_the_gallery_is_under_its_class_and_a_mistaken_one_is_in_red() -> None:
+def test_each_image_of_the_gallery_is_in_its_place() -> None:
     images = torch.full((10, 1, 4, 4), 7, dtype=torch.uint8)
     images[9] = 200
-    targets, predictions = torch.zeros(10, dtype=torch.int64), torch.zeros(10, dtype=torch.int64)
-    predictions[9] = 1
-    ax: Any = gallery(images, targets, predictions, ["cat", "dog"]).axes[0]
-    assert [text.get_text() for text in ax.texts] == ["cat"] * 9 + ["cat as dog"]
-    assert [text.get_color() for text in ax.texts] == ["black"] * 9 + ["red"]
-    sheet = numpy.asarray(ax.images[0].get_array())
-    assert sheet.shape == (12, 48, 3)  # two rows of eight, with two pixels above and around each
-    assert (sheet[8:12, 7:11] == 200).all()  # the second one of the second row
-    assert (sheet[2:6, 1:5] == 7).all()
-    assert (sheet[8:12, 12:] == 255).all()
+    sheet = numpy.asarray(gallery(images, torch.zeros(10, dtype=torch.int64), torch.zeros(10, dtype=torch.int64), ["a"]))
+    assert sheet.shape == (2 * WIDTH, 8 * WIDTH, 3)
+    top, left = WIDTH + GAP, WIDTH + GAP // 2  # of the tenth, the second one of the second row
+    assert (sheet[top : top + SIDE, left : left + SIDE] == 200).all()
+    assert (sheet[GAP:WIDTH, GAP // 2 : GAP // 2 + SIDE] == 7).all()
+    assert (sheet[WIDTH:, 2 * WIDTH :] == 255).all()
+
+
+def test_only_what_is_mistaken_is_titled_in_red() -> None:
+    images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
+    sheet = numpy.asarray(gallery(images, torch.tensor([0, 1]), torch.tensor([0, 0]), ["cat", "dog"])).astype(int)
+    right, wrong = sheet[:GAP, :WIDTH], sheet[:GAP, WIDTH:]
+    assert right.min() < 128
+    assert (right[..., 0] == right[..., 1]).all()  # greys
+    assert (wrong[..., 0] - wrong[..., 1]).max() == 255
+    assert numpy.ptp(numpy.argwhere(wrong[..., 1] < 128)[:, 1]) > numpy.ptp(
+        numpy.argwhere(right[..., 1] < 128)[:, 1]
+    )  # "dog as cat"
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3, 9), (1, 2, 1, 1), (1, 5, 300, 200)])
+def test_images_of_any_shape_are_drawn(shape: tuple[int, ...]) -> None:
+    sheet = gallery(torch.zeros(shape), torch.tensor([0]), torch.tensor([0]), ["a"])
+    assert sheet.size == (WIDTH, SIDE * shape[2] // shape[3] + GAP)
 
 
 def test_images_from_zero_to_one_keep_their_colors() -> None:
     image = torch.tensor([1.0, 0.0, 0.5]).view(1, 3, 1, 1).expand(1, 3, 8, 8)
-    ax: Any = gallery(image, torch.tensor([0]), torch.tensor([0]), ["a"]).axes[0]
-    assert ax.images[0].get_array()[5, 5].tolist() == [1, 0, 0.5]
+    assert gallery(image, torch.tensor([0]), torch.tensor([0]), ["a"]).getpixel((WIDTH // 2, GAP + SIDE // 2)) == (255, 0, 128)
 
 
-def test_the_cells_of_a_confusion_matrix_are_its_counts() -> None:
+def cells(sheet: numpy.ndarray, size: int) -> numpy.ndarray:
+    """The pixels near the corner of each cell (size, size, 3), where no number is."""
+    cell = min(CELL, WIDEST // size)
+    margin = sheet.shape[1] - size * cell - PADDING
+    places = numpy.arange(size) * cell + 1
+    return sheet[PADDING + places[:, None], margin + places[None, :]]
+
+
+def test_the_darker_a_cell_the_more_was_counted() -> None:
     counts = torch.zeros(NUMBERED, NUMBERED, dtype=torch.int64)
     counts[2, 5], counts[3, 3] = 10, 4
-    ax: Any = confusion(counts, [f"class {i}" for i in range(NUMBERED)]).axes[0]
-    assert (numpy.asarray(ax.images[0].get_array()) == counts.numpy()).all()
-    numbers = {text.get_position(): (text.get_text(), text.get_color()) for text in ax.texts}
-    assert numbers == {(5, 2): ("10", "white"), (3, 3): ("4", "black")}  # (column, row)
-    assert [label.get_text() for label in ax.get_yticklabels()][2] == "class 2"
+    picture = confusion(counts, [f"class {i}" for i in range(NUMBERED)])
+    light = cells(numpy.asarray(picture), NUMBERED).sum(axis=2)
+    assert light[2, 5] < light[3, 3] < light[0, 0]
+    assert (light == light[0, 0]).sum() == NUMBERED**2 - 2
+    assert confusion(counts.flip(0), [f"class {i}" for i in range(NUMBERED)]) != picture
 
 
-def test_a_thousand_classes_have_neither_numbers_nor_names() -> None:
-    figure: Any = confusion(torch.ones(1000, 1000, dtype=torch.int64), [f"class {i}" for i in range(1000)])
-    assert len(figure.axes[0].get_xticks()) <= LABELED
-    assert not figure.axes[0].texts
-    assert max(figure.get_size_inches()) <= 12
+def test_cells_of_few_classes_show_their_numbers() -> None:
+    names = [str(i) for i in range(NUMBERED)]
+    ones = torch.eye(NUMBERED, dtype=torch.int64)
+    few, same = (numpy.asarray(confusion(ones * count, names)).astype(int) for count in (1, 7))
+    assert (cells(few, NUMBERED) == cells(same, NUMBERED)).all()
+    assert (few != same).any()  # by their numbers alone
+    names += ["one more"]
+    many = torch.eye(len(names), dtype=torch.int64)
+    assert confusion(many, names) == confusion(many * 7, names)
+
+
+def test_each_class_is_named_where_there_is_room() -> None:
+    counts, names = torch.zeros(60, 60, dtype=torch.int64), ["cat"] * 60
+    assert all(confusion(counts, [*names[:i], "dog", *names[i + 1 :]]) != confusion(counts, names) for i in (0, 31, 59))
+
+
+def test_a_thousand_classes_fit_into_a_picture() -> None:
+    assert max(confusion(torch.ones(1000, 1000, dtype=torch.int64), [f"class {i}" for i in range(1000)]).size) < 1200

@@ -1,59 +1,77 @@
-"""The figures, by matplotlib without its pyplot: nothing is left open."""
+"""The pictures, drawn by Pillow in matplotlib's font and colours: matplotlib takes ten times as long to lay out so much text."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-import torch
-from matplotlib.figure import Figure
+import matplotlib
+import numpy
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
-from torch.nn import functional
 
 COLUMNS = 8
+SIDE, GAP = 84, 28  # pixels: the width of an image of the gallery, and what is around it, its class above it
 NUMBERED = 20  # classes up to which the cells of a confusion matrix show their numbers
-LABELED = 60  # classes up to which its rows and columns have names
+CELL, WIDEST = 32, 1000  # pixels: a cell, and at most a row of them
+LINE, PADDING = 14, 6  # pixels: a line of text, and what is beside it
 
 
-def gallery(images: Tensor, targets: Tensor, predictions: Tensor, names: Sequence[str]) -> Figure:
-    """Draws images (n, channels, height, width), bytes or from 0 to 1, each under its class; a mistaken one in red.
-
-    All are on one axis: one for each image would take ten times as long.
-    """
-    height, width, columns = images.shape[2], images.shape[3], min(COLUMNS, len(images))
-    gap = max(2, height // 4)  # pixels above an image, for its title
-    sheet = _tiled(images.cpu(), gap, columns)
-    figure = Figure(figsize=(1.4 * columns, 1.4 * columns * sheet.shape[0] / sheet.shape[1]))
-    ax = figure.add_axes((0, 0, 1, 1))
-    ax.set_axis_off()
-    ax.imshow(sheet.numpy(), interpolation="nearest")
-    for number, (target, prediction) in enumerate(zip(targets.tolist(), predictions.tolist(), strict=True)):
-        row, column = divmod(number, columns)
-        title = str(names[target]) if target == prediction else f"{names[target]} as {names[prediction]}"
-        place = (column + 0.5) * (width + gap), row * (height + gap) + 0.7 * gap
-        ax.text(*place, title, color="black" if target == prediction else "red", ha="center", fontsize="small")
-    return figure
+@functools.cache
+def _font() -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), 12)
 
 
-def _tiled(images: Tensor, gap: int, columns: int) -> Tensor:
-    """Returns (height, width, 3) of all images on white; of those without three channels the first in grey."""
-    shown = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
-    shown, white = (shown.float().clamp(0, 1), 1.0) if shown.is_floating_point() else (shown, 255)
-    tiles = functional.pad(shown, (gap // 2, gap - gap // 2, gap, 0), value=white)
-    blank = tiles.new_full((-len(tiles) % columns, *tiles.shape[1:]), white)
-    rows = torch.cat([tiles, blank]).unflatten(0, (-1, columns))
-    return rows.permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)
+def gallery(images: Tensor, targets: Tensor, predictions: Tensor, names: Sequence[str]) -> Image.Image:
+    """Draws images (n, channels, height, width), bytes or from 0 to 1, each under its class; a mistaken one in red."""
+    size = SIDE, max(1, SIDE * images.shape[2] // images.shape[3])
+    width, height = size[0] + GAP, size[1] + GAP
+    columns = min(COLUMNS, len(images))
+    picture = Image.new("RGB", (columns * width, -(-len(images) // columns) * height), "white")
+    draw = ImageDraw.Draw(picture)
+    for number, (image, target, prediction) in enumerate(
+        zip(_shown(images), targets.tolist(), predictions.tolist(), strict=True)
+    ):
+        left, top = number % columns * width, number // columns * height
+        picture.paste(image.resize(size, Image.Resampling.BOX), (left + GAP // 2, top + GAP))
+        is_right = target == prediction
+        title = str(names[target]) if is_right else f"{names[target]} as {names[prediction]}"
+        draw.text((left + width / 2, top + GAP / 2), title, "black" if is_right else "red", _font(), anchor="mm")
+    return picture
 
 
-def confusion(counts: Tensor, names: Sequence[str]) -> Figure:
-    """Draws counts (classes, classes), rows the true classes, as a table of ever darker cells."""
+def _shown(images: Tensor) -> Iterator[Image.Image]:
+    """Yields each image; of one without three channels the first in grey."""
+    channels = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
+    pixels = channels.float().clamp(0, 1).mul(255).round().byte() if channels.is_floating_point() else channels
+    yield from map(Image.fromarray, pixels.permute(0, 2, 3, 1).contiguous().cpu().numpy())
+
+
+def confusion(counts: Tensor, names: Sequence[str]) -> Image.Image:
+    """Draws counts (classes, classes), rows the true classes, as a table of ever darker cells. Of many classes some are named."""
     size = len(names)
-    side = min(12.0, 2 + 0.4 * size)
-    figure = Figure(figsize=(side, side), layout="constrained")
-    ax = figure.add_subplot(xlabel="predicted", ylabel="true")
-    ax.imshow(counts.cpu().numpy(), cmap="Blues")
-    if size <= LABELED:
-        ax.set_xticks(range(size), names, rotation="vertical")
-        ax.set_yticks(range(size), names)
-    if size <= NUMBERED:
-        for (row, column), count in zip(counts.nonzero().tolist(), counts[counts > 0].tolist(), strict=True):
-            color = "white" if count > counts.max() / 2 else "black"
-            ax.text(column, row, str(count), color=color, ha="center", va="center", fontsize="small")
-    return figure
+    cell = max(1, min(CELL, WIDEST // size))
+    side, margin = cell * size, LINE + 3 * PADDING + round(max(map(_font().getlength, names)))
+    shares = (counts / counts.max().clamp(min=1)).cpu().numpy()
+    colors = Image.fromarray(matplotlib.colormaps["Blues"](shares, bytes=True)).convert("RGB")
+    picture = Image.new("RGB", (margin + side + PADDING, PADDING + side + margin), "white")
+    picture.paste(colors.resize((side, side), Image.Resampling.NEAREST), (margin, PADDING))
+    draw = ImageDraw.Draw(picture)
+    draw.rectangle((margin - 1, PADDING - 1, margin + side, PADDING + side), outline="black")
+    for number in range(0, size, -(-LINE // cell)):
+        middle = (number + 0.5) * cell
+        draw.text((margin - PADDING, PADDING + middle), names[number], "black", _font(), anchor="rm")
+        _write_upward(picture, names[number], margin + middle, 2 * PADDING + side)
+    draw.text((margin + side / 2, picture.height - PADDING), "predicted", "black", _font(), anchor="mb")
+    _write_upward(picture, "true", PADDING + LINE / 2, PADDING + (side - _font().getlength("true")) / 2)
+    for row, column in numpy.argwhere(shares).tolist() if size <= NUMBERED else ():
+        place = margin + (column + 0.5) * cell, PADDING + (row + 0.5) * cell
+        color = "white" if shares[row, column] > 0.5 else "black"
+        draw.text(place, str(int(counts[row, column])), color, _font(), anchor="mm")
+    return picture
+
+
+def _write_upward(picture: Image.Image, text: str, middle: float, top: float) -> None:
+    """Writes a line that is read from below and ends at `top`; its middle is `middle` pixels from the left."""
+    line = Image.new("RGB", (max(1, round(_font().getlength(text))), LINE), "white")
+    ImageDraw.Draw(line).text((0, LINE / 2), text, "black", _font(), anchor="lm")
+    picture.paste(line.transpose(Image.Transpose.ROTATE_90), (round(middle - LINE / 2), round(top)))

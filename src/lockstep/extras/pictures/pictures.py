@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
+from PIL.Image import Image
 from torch import Tensor
 from torchmetrics.classification import MulticlassConfusionMatrix
 
@@ -35,7 +37,7 @@ class Pictures(Monitor, Callback):
         writer = _writer(trainer)
         if trainer.is_global_zero and writer is not None and self._kept is not None and isinstance(pl_module, Classifier):
             names = _class_names(pl_module)
-            writer.add_figure("val/samples", gallery(*self._kept, names), trainer.global_step - 1)
+            _add(writer, "val/samples", gallery(*self._kept, names), trainer.global_step - 1)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._confusion = None
@@ -58,12 +60,16 @@ class Pictures(Monitor, Callback):
             return
         counts: Any = trainer.strategy.reduce(own, reduce_op="sum")
         if trainer.is_global_zero and (writer := _writer(trainer)) is not None and counts.any():
-            writer.add_figure("test/confusion", confusion(counts, _class_names(pl_module)), trainer.global_step)
+            _add(writer, "test/confusion", confusion(counts, _class_names(pl_module)), trainer.global_step)
 
 
 def _writer(trainer: Trainer) -> Any:
     """TensorBoard's SummaryWriter, if the run has one."""
     return next((logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)), None)
+
+
+def _add(writer: Any, tag: str, picture: Image, step: int) -> None:
+    writer.add_image(tag, numpy.asarray(picture), step, dataformats="HWC")
 
 
 def _has_images(model: LightningModule, batch: Any) -> bool:
@@ -75,4 +81,5 @@ def _confusion_matrix(model: Classifier) -> Any:
 
 
 def _class_names(model: Classifier) -> Sequence[str]:
-    return model.spec.class_names or [str(i) for i in range(model.spec.num_outputs)]
+    """Each in one line."""
+    return [" ".join(str(name).split()) for name in model.spec.class_names or range(model.spec.num_outputs)]
