@@ -127,15 +127,11 @@ class ValidateConfig(Callback):
     """Hydra calls it before it makes the run's directory or writes into it: a run that it refuses has changed nothing."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        HydraConfig.instance().set_config(config)  # which ${hydra:...} asks
+        HydraConfig.instance().cfg = config  # pyright: ignore[reportAttributeAccessIssue]  which ${hydra:...} asks
         with refusing():
-            if config.get("resume") is None and not _is_started_by_sweep():
+            rank = this_rank()
+            is_validated = SWEPT_KEYS in os.environ or (rank is not None and rank.started_by == "parent")  # the command line is
+            if config.get("resume") is None and not is_validated:
                 overrides = [*config.hydra.overrides.task, *config.hydra.overrides.hydra]
                 check_single(overrides, config.hydra.sweeper.get("params") or ())
             Prepared.prepare(config)
-
-
-def _is_started_by_sweep() -> bool:
-    """Returns whether this is a sweep's job, or a rank, whose parent has validated the command line."""
-    rank = this_rank()
-    return SWEPT_KEYS in os.environ or (rank is not None and rank.started_by == "parent")

@@ -23,6 +23,7 @@ from lockstep.config.overrides import override_key, unquote
 from lockstep.config.plan import Plan
 
 FILE = ".inherited_config.json"
+MADE: dict[tuple[str, ...], DictConfig] = {}  # of a command, by who has forked the process that runs it
 
 
 @contextlib.contextmanager
@@ -43,26 +44,25 @@ def inherited_config(directory: Path, content: str) -> Iterator[None]:
 def read_inherited_config(arguments: Sequence[str]) -> DictConfig | None:
     """Returns the config in the directory that `python ARGUMENTS` names last; None if there is none, or it is for another
     command."""
-    content = _read(arguments).get("config")
-    return _config(content) if isinstance(content, dict) else None
+    content, made = read_content(arguments).get("config"), MADE.pop(tuple(arguments), None)
+    return make_config(content) if made is None and isinstance(content, dict) else made
 
 
 def read_inherited_plan(arguments: Sequence[str]) -> Plan | None:
     """Returns the plan that the parent of this rank has made; None where it has left none."""
-    content = _read(arguments).get("plan")
-    if not isinstance(content, dict):
-        return None
+    content = read_content(arguments).get("plan") or {}
     plan: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
-    return Plan(**plan)
+    return Plan(**plan) if plan else None
 
 
-def _read(arguments: Sequence[str]) -> dict[str, Any]:
+def read_content(arguments: Sequence[str]) -> dict[str, Any]:
+    """Returns what is in the file; nothing if there is none, or it is for another command."""
     key, _, directory = arguments[-1].partition("=")
     content = read_json(Path(unquote(directory)) / FILE) if override_key(key) == "hydra.run.dir" else None
     return content if content is not None and content.get("arguments") == list(arguments) else {}
 
 
-def _config(content: dict[str, Any]) -> DictConfig:
+def make_config(content: dict[str, Any]) -> DictConfig:
     """Hydra requires its own part to be of its own type."""
     config = OmegaConf.create({**content, "hydra": OmegaConf.structured(HydraConf)})
     with flag_override(config.hydra, "struct", False):  # option groups add keys to it

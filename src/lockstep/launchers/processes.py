@@ -30,15 +30,17 @@ def start_process(
     errors: IO[bytes] | None = None,
     cores_kept: Sequence[int] | None = None,
     fresh: bool = False,
+    starts_ranks: bool = False,
 ) -> Process:
     """Starts a process in a session of its own, so that Ctrl-C reaches us alone, and it and its data workers end as a group.
 
     `lifeline` is a variable and the descriptor that it names, with whose end the process ends; `output` and `errors` are this
-    process's if none are given. Unless it is to be `fresh`, it is the starter of conf/launchers.yaml that starts it, if it can.
+    process's if none are given. Unless it is `fresh`, the starter of conf/launchers.yaml starts it, and its ranks if it
+    `starts_ranks`, where it can.
     """
     kept = sorted(cores()) if cores_kept is None else [*cores_kept]
     if not fresh and (name := read_settings().get("starter")) is not None:
-        other: Process | None = get_object(name).start(command, environment, lifeline, (output, errors), kept)
+        other: Process | None = get_object(name).start(command, environment, lifeline, (output, errors), kept, starts_ranks)
         if other is not None:
             return other
     process = subprocess.Popen(

@@ -198,8 +198,9 @@ class Subscribers:
             folder = directory / "checkpoints"
             threading.Thread(target=self._watch, args=(folder, _stamps(folder)), name="events", daemon=True).start()
 
-    def may_remedy(self, cfg: DictConfig) -> bool:
-        return any(one.may_remedy(cfg) for one in self)
+    def may_start_again(self, cfg: DictConfig) -> bool:
+        """Returns whether ranks that have failed may be started again, also of a run of one process, which has a parent then."""
+        return cfg.max_restarts > 0 or any(one.may_remedy(cfg) for one in self)
 
     def remedy(self, cfg: DictConfig, plan: Plan, outcome: Outcome) -> Remedy | None:
         return _first(one.remedy(cfg, plan, outcome) for one in self)

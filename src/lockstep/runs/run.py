@@ -53,8 +53,7 @@ class Run:
         self.plan, self.command = prepared.plan, prepared.command
         self.rank, self.launcher = this_rank(), launcher()
         self._subscribers = Subscribers.compose(cfg)
-        is_started_again = cfg.max_restarts > 0 or self._subscribers.may_remedy(cfg)
-        self.is_parent = self.rank is None and (self.plan.world_size > 1 or is_started_again)
+        self.is_parent = self.rank is None and (self.plan.world_size > 1 or self._subscribers.may_start_again(cfg))
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
         self.is_resumed = prepared.is_resumed
         self.checkpoint: Path | None = None

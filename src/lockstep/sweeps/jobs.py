@@ -26,6 +26,7 @@ class Job:
     config: the composed config, from which `key` is made.
     swept: the keys of the overrides that are not the same for all jobs.
     fresh: in interpreters of its own, not forked from one that has imported torch.
+    starts_ranks: its process starts others.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
     resources: what it takes, in the words of the one who runs it.
     inherited_config: what a process that runs `command` need not compose.
@@ -43,6 +44,7 @@ class Job:
     config: dict[str, Any] = field(default_factory=dict, compare=False)
     swept: tuple[str, ...] = ()
     fresh: bool = False
+    starts_ranks: bool = True
     stop_deadline: float = 0.0
     resources: tuple[str, ...] = ()
     resumption: tuple[str, ...] = ()

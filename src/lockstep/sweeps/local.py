@@ -128,7 +128,7 @@ class LocalExecutor(Executor):
         lifeline.enter_context(inherited_config(job.directory, job.inherited_config))
         follows = (SWEEP_PIPE, lifeline.enter_context(pipe())[0])
         with (job.directory / OUTPUT).open("ab") as output:
-            process = start_process(command, environment, follows, output, output, cores_kept=kept, fresh=job.fresh)
+            process = start_process(command, environment, follows, output, output, kept, job.fresh, job.starts_ranks)
         return LocalAttempt(process, pool, slots, mark, lifeline)
 
 

@@ -138,11 +138,11 @@ class Sweep:
         try:
             if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:
                 raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; accepted is a sweep for each folder")
-            full, cfg, plan, settings = self._composed(overrides)
+            full, cfg, plan, subscribers = self._composed(overrides)
             resources = self.executor.resources(full, plan)
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
-        config = computed_config(cfg, settings)
+        config = computed_config(cfg, subscribers.settings)
         key = _key(config, taken)
         known = self.manifest.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / (directory_name(swept or overrides, key) if known is None else known["directory"])
@@ -163,24 +163,25 @@ class Sweep:
             config=config,
             swept=tuple(map(override_key, swept or overrides)),
             fresh=cfg.fresh_processes,
+            starts_ranks=plan.world_size > 1 or subscribers.may_start_again(cfg) or bool(subscribers.unfilled(cfg)),
             stop_deadline=_stop_deadline(cfg),
             resources=resources,
         )
 
-    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan, list[str]]:
-        """The job's config as its own process composes and checks it, with Hydra's part and without; its plan, its settings."""
+    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan, Subscribers]:
+        """The job's config as its own process composes and checks it, with Hydra's part and without; plan and subscribers."""
         full: Any = self.configs.compose(overrides)
-        HydraConfig.instance().set_config(full)
+        HydraConfig.instance().cfg = full
         try:
             subscribers = Subscribers.compose(full)
             cfg, plan = validated(full, subscribers, unfilled=True, node_gpus=self.executor.node_gpus(full))
         finally:
-            HydraConfig.instance().set_config(self.config)
+            HydraConfig.instance().cfg = self.config  # pyright: ignore[reportAttributeAccessIssue]
         if (origin := subscribers.origin(cfg)) is not None:
             check_length(cfg, origin.epoch, origin.path)
         if plan.device_ids is not None:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
-        return full, cfg, plan, subscribers.settings
+        return full, cfg, plan, subscribers
 
     def _open(self) -> tuple[Manifest, Runner]:
         """Takes the directory, and what an earlier sweep has left in it."""

@@ -50,7 +50,7 @@ def start(folder: Path) -> Iterator[Start]:
         (folder / "script.py").write_text(text)
         command = [sys.executable, "script.py", *arguments]
         with (folder / "output").open("wb") as file:
-            return start_process(command, environment(**env), (SWEEP_PIPE, reader), file, file, fresh=fresh)
+            return start_process(command, environment(**env), (SWEEP_PIPE, reader), file, file, fresh=fresh, starts_ranks=True)
 
     yield start
     for descriptor in (reader, writer):

@@ -61,19 +61,20 @@ reader, _ = os.pipe()
 Path("script.py").write_text(
     "import time; from lockstep.launchers import rank; rank.attach_to_parent(); print('up', flush=True); time.sleep(60)"
 )
-start_process([sys.executable, "script.py"], dict(os.environ), (SWEEP_PIPE, reader))
+start_process([sys.executable, "script.py"], dict(os.environ), (SWEEP_PIPE, reader), starts_ranks="ranks" in sys.argv)
 time.sleep(float(sys.argv[1]))
 """
 
 
-def test_all_end_with_a_parent_that_is_killed(temporary: Path) -> None:
+@pytest.mark.parametrize(("more", "count"), [((), 3), (("ranks",), 4)])  # one that starts ranks has a server of its own
+def test_all_end_with_a_parent_that_is_killed(more: tuple[str, ...], count: int, temporary: Path) -> None:
     mark = uuid.uuid4().hex
-    command = [sys.executable, "-c", CLIENT, "60"]
+    command = [sys.executable, "-c", CLIENT, "60", *more]
     env = environment(**{MARK: mark, "TMPDIR": str(temporary)})
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "up\n"
-        assert len(processes_marked(mark)) == 4  # the job has a server of its own
+        assert len(processes_marked(mark)) == count
         client.kill()
         wait_for(lambda: not processes_marked(mark))
     assert not list(temporary.iterdir())

@@ -24,11 +24,14 @@ from typing import NoReturn
 from omegaconf import OmegaConf
 
 from lockstep.atomic_files import Stamp, read_stamp
+from lockstep.config.class_checks import rules_in
+from lockstep.config.construct import Factory
 from lockstep.config.targets import targets_in
+from lockstep.extras.import_server.like_config import LikeConfig
 from lockstep.extras.import_server.servers import PR_SET_PDEATHSIG, SERVERS, Forked, Request, Server, prctl
 from lockstep.imports import importing_much
-from lockstep.launchers.environment import SWEEP_PIPE, this_rank
-from lockstep.launchers.inherited_config import read_inherited_config
+from lockstep.launchers.environment import this_rank
+from lockstep.launchers.inherited_config import read_content
 from lockstep.launchers.main_script import run_as_main, show_uncaught
 from lockstep.launchers.process_title import set_title
 from lockstep.places import read_settings
@@ -58,16 +61,24 @@ class Imports:
     def __init__(self) -> None:
         self.environment: dict[str, str] = {}
         self._files: dict[Path, Stamp | None] = {}
-        self._has_read = False
+        self.config = LikeConfig({})
         self._import(PRELOADED)
 
     def read(self, arguments: Sequence[str]) -> None:
-        """Imports what the config of `python ARGUMENTS` names in this package, the first time: the processes of a run or of a
-        sweep are made of much the same. What importing a user's own modules does is left to the process that needs them."""
-        if not self._has_read and (config := read_inherited_config(arguments)) is not None:
-            self._has_read = True
-            modules = {str(target).rpartition(".")[0] for _, target in targets_in(OmegaConf.to_container(config))}
-            self._import(sorted(name for name in modules if name.startswith(f"{_PACKAGE}.")))
+        """Imports and looks up what the config of `python ARGUMENTS` names in this package, the first time: the processes of a
+        run or of a sweep are made of much the same. What importing a user's own modules does is left to the process that needs
+        them."""
+        if self.config.content or not (content := read_content(arguments).get("config")):
+            return
+        self.config = LikeConfig(content)
+        targets = {str(target) for _, target in targets_in(content)}
+        own = sorted(name for name in targets if name.startswith(f"{_PACKAGE}."))
+        self._import([name.rpartition(".")[0] for name in own])
+        with contextlib.suppress(Exception):
+            nodes = {str(number): {"_target_": name} for number, name in enumerate(own)}
+            list(rules_in(OmegaConf.create(nodes)))
+            for name, node in nodes.items():
+                Factory(name, node)
 
     def _import(self, names: Sequence[str]) -> None:
         before = dict(os.environ)
@@ -182,8 +193,9 @@ def _become(request: Request, imports: Imports, given: list[int], channel: socke
             os.close(descriptor)
         os.set_inheritable(lifeline, False)
         set_environment(request.environment | imports.environment | {request.lifeline: str(lifeline)})
-        if request.lifeline == SWEEP_PIPE:  # a job may start ranks
+        if request.gets_server:
             give_server(imports)
+        imports.config.make(request.arguments)
         os.sched_setaffinity(0, request.cores)
 
     become(request.arguments, request.cwd, prepare)

@@ -49,13 +49,15 @@ _OWN_VARIABLES |= {"CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "CUBLAS_WORKSPA
 
 @dataclass(frozen=True)
 class Request:
-    """A process to start: what it runs, where, and the variable that names the descriptor whose end it ends with."""
+    """A process to start: what it runs, where, the variable that names the descriptor whose end it ends with, and whether it gets
+    a server of its own."""
 
     arguments: list[str]  # from the script on
     cwd: str
     environment: dict[str, str]
     lifeline: str
     cores: list[int]
+    gets_server: bool
 
 
 class Forked:
@@ -183,12 +185,13 @@ class ImportServers:
         lifeline: tuple[str, int],
         streams: tuple[IO[bytes] | None, IO[bytes] | None],
         cores: list[int],
+        starts_ranks: bool,
     ) -> Forked | None:
         """Has a script of this interpreter's forked; None where that can't be done, or this process is asked to stop."""
         is_script = command[0] == sys.executable and not command[1].startswith("-")
         if not is_script or sys.platform != "linux" or self._has_failed or environment.keys() & {*_BINDING}:
             return None
-        request = Request([*command[1:]], str(Path.cwd()), environment, lifeline[0], cores)
+        request = Request([*command[1:]], str(Path.cwd()), environment, lifeline[0], cores, starts_ranks)
         output, errors = (number if stream is None else stream.fileno() for number, stream in enumerate(streams, 1))
         try:
             return self._fork(request, [output, errors, lifeline[1]])

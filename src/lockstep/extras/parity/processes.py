@@ -98,7 +98,7 @@ class _Side:
         reader, _ = self._lifeline.enter_context(pipe())
         command = [sys.executable, str(Path(ranks.__file__)), str(self._folder), str(size), *([FRESH] if fresh else [])]
         with (self._folder / "output.log").open("wb") as log:
-            self.process = start_process(command, environment, (SWEEP_PIPE, reader), log, log, fresh=fresh)
+            self.process = start_process(command, environment, (SWEEP_PIPE, reader), log, log, fresh=fresh, starts_ranks=True)
 
     def begin(self, training: Training, patience: float) -> None:
         self._number += 1
