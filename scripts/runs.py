@@ -22,11 +22,9 @@ from rich.table import Table
 from lockstep.cli import start
 from lockstep.console import format_duration, show_table, wide_console
 from lockstep.errors import config_error
-from lockstep.extras.history.diff import differences, first_difference
+from lockstep.extras.history.diff import common_losses, differences, first_difference
 from lockstep.extras.history.runs import COLUMNS, RunRecord, best_run, find_runs, sort_runs, where
 from lockstep.runs.identity import FILE
-
-LOSSES = ("train/loss_step", "train/loss", "val/loss")  # the first that both runs have logged
 
 
 def main() -> None:
@@ -103,7 +101,7 @@ def print_differences(arguments: list[str]) -> None:
 
 
 def _parting(paths: Sequence[Path]) -> str:
-    for name in LOSSES:
+    for name in common_losses(*paths):
         try:
             first = first_difference(paths[0], paths[1], name)
         except LookupError:

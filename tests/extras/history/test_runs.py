@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT, python, train
+from torch.utils.tensorboard import SummaryWriter
 
 from lockstep.errors import ConfigError
-from lockstep.extras.history.diff import differences, first_difference
+from lockstep.extras.history.diff import common_losses, differences, first_difference
 from lockstep.extras.history.runs import RunRecord, best_run, find_runs, select, sort_runs, where
 
 RUNS = ROOT / "scripts" / "runs.py"
@@ -146,6 +147,19 @@ def test_what_two_runs_have_not_in_common(logs: Path) -> None:
         "machine": {},
         "metrics": {"val/acc": (0.5, 0.9)},
     }
+
+
+def test_losses_have_any_name(tmp_path: Path) -> None:
+    """A LightningModule logs them under names of its own."""
+    names = {"one": ["val_loss", "g_loss_step", "train_loss_epoch", "train_loss_step", "best/val_loss", "acc"], "other": []}
+    names["other"] = [*names["one"][:-2], "train_loss_here", "best/val_loss"]
+    for run, logged in names.items():
+        with SummaryWriter(str(tmp_path / run / "tensorboard")) as board:
+            for name in logged:
+                board.add_scalar(name, 1.0, 4)
+    losses = common_losses(tmp_path / "one", tmp_path / "other")
+    assert losses == ["train_loss_step", "train_loss_epoch", "g_loss_step", "val_loss"]
+    assert common_losses(tmp_path / "one", tmp_path / "nowhere") == []
 
 
 @pytest.mark.slow

@@ -40,8 +40,18 @@ def first_difference(one: Path, other: Path, name: str) -> tuple[int, float, flo
     return next(((step, curves[0][step], curves[1][step]) for step in common if curves[0][step] != curves[1][step]), None)
 
 
+def common_losses(one: Path, other: Path) -> list[str]:
+    """The names of curves of losses that both runs have, whoever has logged them: of training, and of single steps, first."""
+    names = [name for name in _scalars(one).keys() & _scalars(other).keys() if "loss" in name and not name.startswith("best/")]
+    return sorted(names, key=lambda name: ("train" not in name, "step" not in name, name))
+
+
 def read_curve(run_dir: Path, name: str) -> dict[int, float]:
     """The last value at each step, as TensorBoard's files have it in float32. Empty where they have no such curve."""
+    return _scalars(run_dir).get(name, {})
+
+
+def _scalars(run_dir: Path) -> dict[str, dict[int, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = run_dir / "tensorboard"
@@ -49,7 +59,7 @@ def read_curve(run_dir: Path, name: str) -> dict[int, float]:
         return {}
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
-    return {event.step: event.value for event in events.Scalars(name)} if name in events.Tags()["scalars"] else {}
+    return {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
 
 
 def _kept_code(run_dir: Path) -> dict[str, str]:
