@@ -18,8 +18,14 @@ from lockstep.errors import StartAgain
 from lockstep.extras.spikes.spikes import Spikes, TooManySpikes
 from lockstep.runs.composition import compose
 
-OPTIONS = ("guards=[default,spikes]", "guards.spikes.window=4", "datamodule.batch_size=100", "trainer.max_epochs=1", "model=cnn")
+OPTIONS = ("guards=spikes", "guards.spikes.window=4", "datamodule.batch_size=100", "trainer.max_epochs=1", "model=cnn")
 OPTIONS += ("model.net.width=4",)  # with BatchNorm
+
+
+@pytest.mark.parametrize("choice", ["guards=spikes", "guards=[default,spikes]"])
+def test_the_other_guards_stay(choice: str) -> None:
+    """As the other callbacks do beside callbacks=ema: without them there would be no checkpoint to go on from."""
+    assert [*compose(choice).guards] == [*compose().guards, "spikes"]
 
 
 def guard(trainer: Any) -> Spikes:
