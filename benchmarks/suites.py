@@ -12,6 +12,7 @@ LOADS = ("samples/s", "times the floor", "µs of processor a sample", "times the
 IMAGES = ("samples/s", "µs a step", "µs of processor", "of the floor", "peak MiB", "GPU GiB")
 SAVES = ("ms a save", "ms of processor a save")
 STARTS = ("s in all", "s of processor in all")
+THIRD = ("s to the third step", "s of processor to it")
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,23 @@ def _compiled_start(overrides: list[str]) -> list[Competitor]:
     return [
         Competitor("`python train.py`, to the end of its third step", third_step()),
         Competitor("the same with `trainer.compile_step=true`", third_step("trainer.compile_step=true")),
+    ]
+
+
+def _compiled_job(overrides: list[str]) -> list[Competitor]:
+    """The first job of each sweep fills the cache, as far as it is not full."""
+
+    def second_job(name: str, *options: str) -> Competitor:
+        def command(record: Path) -> list[str]:
+            end = f"+callbacks.end={{_target_: first_step.Note, steps: 3, record: {record}}}"
+            fixed = ("trainer=cpu", "model=mlp", "datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "test=false", end)
+            return [str(ROOT / "train.py"), "-m", *fixed, "trainer.max_steps=3", "seed=0,1", *options, *overrides]
+
+        return Competitor(name, command)
+
+    return [
+        second_job("a sweep's second job"),
+        second_job("the same with `trainer.compile_step=true`", "trainer.compile_step=true"),
     ]
 
 
@@ -254,6 +272,12 @@ SUITES = {
     ),
     "compiled_start": Suite(
         "From the command to the end of the third step; the second is compiled, or taken from the cache.", STARTS, _compiled_start
+    ),
+    "compiled_job": Suite(
+        "A sweep's second job, from when it is forked to the end of its third step; the second is taken from the cache.\n"
+        "Processor time is of the processes that it starts, too.",
+        THIRD,
+        _compiled_job,
     ),
     "startup": Suite(
         "From the command to the first step, and to the end: a step of training, of validation and of test, and pictures.",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import python
 from in_process import KeepAll, become_rank, last, prepared
 from lightning import Callback
 from omegaconf import OmegaConf
@@ -171,6 +172,28 @@ def test_a_second_run_compiles_nothing(tmp_path: Path) -> None:
     assert misses == [1, 0]
     assert hits[0] == 0 < hits[1]
     assert files[0] == files[1] != []
+
+
+IMPORTS = """
+import os, sys, torch
+asked = []
+for name in ("_cuda_getDeviceCount", "_cuda_init"):
+    setattr(torch._C, name, lambda name=name: asked.append(name) or 0)
+import lockstep.extras.compiled_step.record
+print("torch._inductor.compile_fx" in sys.modules, asked, torch.cuda.is_initialized(), len(os.listdir("/proc/self/task")))
+from torch._inductor import codecache
+def hashed(*_): raise AssertionError("is hashed anew")
+codecache.build_code_hash = hashed
+print(len(codecache.torch_key()))
+"""
+
+
+def test_the_compiler_is_imported_where_jobs_are_forked_from_and_starts_nothing_there(tmp_path: Path) -> None:
+    """By the module of what the config names. The key of torch's version is made then, too, and no GPU is touched."""
+    cfg = compose("trainer.compile_step=true")
+    assert cfg.guards.compiled_step._target_ == "lockstep.extras.compiled_step.record.GraphRecord"
+    done = python("-c", IMPORTS, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["True [] False 1", "32"], done.stderr
 
 
 def of_two(rank: int, world_size: int, folder: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ events.py      gives it to the trainer
 epoch_loop.py  the step around the graph: all-reduce, hooks, clipping, optimizer
 graph.py       the graph, and why there is none
 record.py      what metrics.json says of it
+compiler.py    what torch imports and computes once a process
 cache.py       where torch keeps what it has compiled
 """
 

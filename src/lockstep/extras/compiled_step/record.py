@@ -4,6 +4,8 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
+import lockstep.extras.compiled_step.compiler  # noqa: F401  an import server imports what a run's config names, this module say
+
 
 class GraphRecord(Callback):
     """Adds whether steps were compiled, `compiled_step`, and why not, or not to the end, `not_compiled`. Being one of the guards,
