@@ -69,6 +69,8 @@ class NonFinite(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):  # else the batch was left out by the model, or it optimizes by itself
+            if self.action == "stop" and pl_module.device.type == "cpu" and math.isfinite(loss):
+                return  # as most are: nothing to keep
             ids = batch.ids if isinstance(batch, Batch) else None
             self._losses.append((trainer.global_step - ends_step(trainer, batch_idx), loss.detach(), ids))
         if self.action == "stop":
@@ -86,10 +88,7 @@ class NonFinite(Callback):
             self._look(trainer)
 
     def _look(self, trainer: Trainer) -> None:
-        if not self._losses:
-            return
-        values = [loss for _, loss, _ in self._losses]
-        if not (math.isfinite(values[0]) if len(values) == 1 else torch.isfinite(torch.stack(values)).all()):
+        if self._losses and not torch.isfinite(torch.stack([loss for _, loss, _ in self._losses])).all():
             log.error(self._where())
             raise NonFiniteLoss(self._where(most=4))
         self._losses.clear()

@@ -32,8 +32,7 @@ class Batch(NamedTuple):
         """Lightning moves what has this method by it, and walks through all else."""
         if self.inputs.device == device:
             return self
-        inputs, targets, ids = (tensor.to(device, non_blocking=True) for tensor in self[:3])
-        return Batch(inputs, targets, ids, self.loss_weight)
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self[:3]), loss_weight=self.loss_weight)
 
 
 def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
@@ -58,7 +57,7 @@ def _parts(batch: Any) -> Iterator[tuple[Any, Any]]:
 def samples_in(batch: Any) -> int | None:
     """How many samples a batch of any shape has, by the length of its first tensor; None where it has none."""
     if isinstance(batch, Batch):
-        return len(batch.ids)
+        return batch.ids.shape[0]
     return next((len(tensor) for _, tensor in leaves(batch) if tensor.ndim), None)
 
 

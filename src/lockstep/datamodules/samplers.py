@@ -31,12 +31,11 @@ class _BatchSampler(DistributedSampler[BatchIndices]):
     def __init__(self, length: int, samples_per_batch: int, rank: int, world_size: int, shuffle: bool, seed: int) -> None:
         samples = cast("Dataset[BatchIndices]", range(length))  # the parent class only asks its length
         super().__init__(samples, num_replicas=world_size, rank=rank, shuffle=shuffle, seed=seed)
-        self.length = length
-        self.samples_per_batch = samples_per_batch
+        self.length, self.samples_per_batch = length, samples_per_batch
 
     def _indices(self, order: Tensor, batch: int, loss_weight: float) -> BatchIndices:
-        size = self.samples_per_batch
-        return BatchIndices(order[batch * size : (batch + 1) * size][self.rank :: self.num_replicas], self.epoch, loss_weight)
+        begin, end = batch * self.samples_per_batch, (batch + 1) * self.samples_per_batch
+        return BatchIndices(order[begin + self.rank : end : self.num_replicas], self.epoch, loss_weight)
 
 
 class TrainSampler(_BatchSampler):
@@ -94,8 +93,7 @@ class TrainSampler(_BatchSampler):
             order = reorder(order, self.epoch)
         # Lightning divides by `accumulate`, DDP by the world size: both are multiplied back.
         multiplier = self.num_replicas * self.accumulate
-        epoch, consumed = self.start
-        first = consumed // self.samples_per_batch if self.epoch == epoch else 0
+        first = self.start[1] // self.samples_per_batch if self.epoch == self.start[0] else 0
         for batch in range(first, len(self)):
             step_samples = self.global_batch_size if batch < self.full_batches else self.tail
             yield self._indices(order, batch, loss_weight=multiplier / step_samples)
@@ -115,8 +113,7 @@ class EvalSampler(_BatchSampler):
 
     def __iter__(self) -> Iterator[BatchIndices]:
         order = shuffled(self.length, derive_seed(self.length))
-        for batch in range(len(self)):
-            yield self._indices(order, batch, loss_weight=1.0)
+        yield from (self._indices(order, batch, loss_weight=1.0) for batch in range(len(self)))
 
 
 def shuffled(length: int, seed: int) -> Tensor:

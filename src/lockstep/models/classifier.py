@@ -40,17 +40,22 @@ class Classifier(Task):
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """From logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""
+        return {"loss": self.losses(outputs, targets), **self.hits(outputs.detach(), targets)}
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if targets.ndim != 1 or targets.is_floating_point():
             raise wrong_targets(targets, "a classifier are class numbers, integers of shape (n,)")
-        loss = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
-        values = {"loss": loss}
-        with torch.no_grad():
-            for name in self.metric_names:
-                if name == "acc":
-                    values[name] = outputs.argmax(dim=1) == targets
-                elif name.startswith("top"):
-                    best = outputs.topk(min(int(name[3:]), outputs.shape[1]), dim=1).indices
-                    values[name] = (best == targets[:, None]).any(dim=1)
+        return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
+
+    def hits(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """What `measure` returns beside the loss."""
+        values: dict[str, Tensor] = {}
+        for name in self.metric_names:
+            if name == "acc":
+                values[name] = outputs.argmax(dim=1) == targets
+            elif name.startswith("top"):
+                best = outputs.topk(min(int(name[3:]), outputs.shape[1]), dim=1).indices
+                values[name] = (best == targets.unsqueeze(1)).any(dim=1)
         return values
 
     def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,5 +30,5 @@ class Preprocess(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, *input_shape), uint8 or float, to the same shape in the buffers' type."""
-        scaled = x.to(self.mean.dtype) / 255 if x.dtype == torch.uint8 else x.to(self.mean.dtype)
-        return (scaled - self.mean) / self.scale
+        scaled = x.to(self.mean.dtype, copy=True)  # which the rest is computed in
+        return (scaled.div_(255) if x.dtype == torch.uint8 else scaled).sub_(self.mean).div_(self.scale)

@@ -18,7 +18,6 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import ConfigError, config_error
-from lockstep.models.epoch_metrics import EpochMetrics
 from lockstep.models.preprocess import Preprocess
 from lockstep.models.sample_mean import SampleMean, Sums
 from lockstep.models.schedules import TrainingLength
@@ -72,7 +71,11 @@ class Task(LightningModule):
         self.param_groups = param_groups or {}
         self.metric_names = tuple(metrics)
         self.train_means, self.val_means, self.test_means = (self.means(metrics) for _ in range(3))
-        self.val_metrics, self.test_metrics = (EpochMetrics(torchmetrics or {}) for _ in range(2))
+        self.val_metrics = self.test_metrics = None
+        if torchmetrics:
+            from lockstep.models.epoch_metrics import EpochMetrics
+
+            self.val_metrics, self.test_metrics = (EpochMetrics(torchmetrics) for _ in range(2))
         self.model_config = model_config or {}
         self.results: dict[str, float] = {}  # the latest value of each metric, which self.log would round to float32
         self.samples_trained = 0  # by this process, since it started
@@ -93,9 +96,8 @@ class Task(LightningModule):
         return outputs, targets
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The net's outputs (n, num_outputs) of inputs (n, *input_shape). Where a tail has left none for this process, the
-        net is run on dummy inputs: it may not bear nothing, and the other processes wait for its gradients (of zero) and
-        for its BatchNorm layers."""
+        """The net's outputs (n, num_outputs) of inputs (n, *input_shape). Where a tail has left none for this process, the net is
+        run on dummy inputs: other processes wait for its gradients (of zero) and for its BatchNorm layers."""
         samples = self.preprocess(inputs)
         if samples.shape[0]:
             return self.net(samples.contiguous(memory_format=self.memory_format))
@@ -144,11 +146,11 @@ class Task(LightningModule):
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self._evaluate(batch, self.test_means, self.test_metrics)
 
-    def _evaluate(self, batch: Batch, means: SampleMean, metrics: EpochMetrics) -> Tensor:
+    def _evaluate(self, batch: Batch, means: SampleMean, metrics: Any) -> Tensor:
         self._check_batch(batch)
         outputs = self(batch.inputs)
         means.update(self._measured(outputs, batch.targets))
-        if metrics and is_first_of_share(self.trainer):
+        if metrics is not None and is_first_of_share(self.trainer):
             metrics.update(*self.for_torchmetrics(outputs, batch.targets))
         return outputs
 
@@ -180,7 +182,8 @@ class Task(LightningModule):
     def on_test_epoch_end(self) -> None:
         self._end_epoch("test", self.test_means, self.test_metrics)
 
-    def _end_epoch(self, stage: str, *measured: SampleMean | EpochMetrics) -> None:
+    def _end_epoch(self, stage: str, means: SampleMean, metrics: Any = None) -> None:
+        measured = [means] if metrics is None else [means, metrics]
         values = {f"{stage}/{name}": value for metrics in measured for name, value in metrics.compute().items()}
         self.log_dict(values, batch_size=1)
         self.results |= {name: float(value) for name, value in values.items()}
@@ -190,9 +193,8 @@ class Task(LightningModule):
     def on_train_start(self) -> None:
         self._started = time.perf_counter(), time.process_time()
         # a plateau may monitor what was logged before the checkpoint
-        self.trainer.callback_metrics.update(
-            {name: torch.tensor(value, dtype=torch.float64) for name, value in self.results.items()}
-        )
+        restored = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.results.items()}
+        self.trainer.callback_metrics.update(restored)
 
     def on_train_end(self) -> None:
         self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
@@ -256,8 +258,7 @@ class Task(LightningModule):
         rank, number = dp_rank_and_size(self.trainer)
         is_same_world = len(rows["count"]) == number
         for name, state in (("sums", self.train_means.sums), ("count", self.train_means.count)):
-            total = rows[name][rank] if is_same_world else rows[name].sum(dim=0) * int(rank == 0)
-            state.copy_(total)
+            state.copy_(rows[name][rank] if is_same_world else rows[name].sum(dim=0) * int(rank == 0))
 
     def _rows(self, tensor: Tensor) -> Tensor:
         """This tensor of every share of a batch, (shares, ...), on the CPU; a collective."""

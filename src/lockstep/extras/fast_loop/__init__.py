@@ -3,6 +3,7 @@
 events.py      gives it to the trainer
 epoch_loop.py  the loop
 plain.py       which steps are plain
+counts.py      metrics of training, counted for several batches at once
 """
 
 FILES = [

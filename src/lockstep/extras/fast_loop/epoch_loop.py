@@ -24,11 +24,13 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lockstep.extras.fast_loop.counts import LaterCounts
 from lockstep.extras.fast_loop.plain import is_replaced, why_not_plain
 
+_END = "on_train_batch_end"
 _AROUND_A_STEP = (
     *("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
-    *("on_before_optimizer_step", "on_train_batch_end"),
+    *("on_before_optimizer_step", _END),
 )
 _FETCHING = f"[{_TrainingEpochLoop.__name__}].train_dataloader_next"  # as a profiler's table has it
 # Lightning's words.
@@ -69,6 +71,9 @@ class EpochLoop(_TrainingEpochLoop):
       which Lightning calls before the forward pass, steps in Lightning's way.
     - Gradients are set to None here where `zero_grad` is torch's own, which takes 9 microseconds longer: a trace of torch's
       profiler then has no range for it. `zero_grad` of a class or an object that has its own is called.
+    - A callback that says by an attribute, `is_resting`, that it looks at no part of the step that begins is called at the
+      step's end alone.
+    - What a Classifier measures beside the loss is counted for several batches at once (counts.py).
     - No debug line is logged for each hook, and no block is opened for a profiler that is not there.
     """
 
@@ -95,10 +100,15 @@ class EpochLoop(_TrainingEpochLoop):
 
     def plain_step(self) -> "PlainStep":
         """Of the epoch that begins."""
+        LaterCounts.install(self.trainer)
         return PlainStep(self)
 
     def leave_to_lightning(self, why: str | None) -> None:
         """Called as an epoch begins, with why its steps are not plain ones, None where they are."""
+
+    @property
+    def global_step(self) -> int:  # callbacks ask for it several times a step
+        return super().global_step if self._plain is None else self._plain.steps.step.total.completed
 
     def advance(self, data_fetcher: Any) -> None:
         if self._plain is None or self._restarting:
@@ -137,22 +147,26 @@ class PlainStep:
         self.takes_batch_idx = is_param_in_hook_signature(self.model.training_step, "batch_idx", min_args=2)
         is_bare = type(self.precision) is Precision and self.strategy.model is self.model  # no context, no DDP to go through
         self.training_step = self.model.training_step if is_bare else self.strategy.training_step
-        self.hooks = {name: self._implemented(name) for name in _AROUND_A_STEP}
+        self.may_rest: list[Any] = [callback for callback in self.trainer.callbacks if hasattr(callback, "is_resting")]
+        self.all_hooks = {name: self._implemented(name, self.trainer.callbacks) for name in _AROUND_A_STEP}
+        awake = [callback for callback in self.trainer.callbacks if callback not in self.may_rest]
+        self.fewer_hooks = {name: self._implemented(name, awake) for name in _AROUND_A_STEP[:-1]} | {_END: self.all_hooks[_END]}
+        self.hooks = self.all_hooks
         self.until_validation = self.batches.total if self.trainer.check_val_every_n_epoch is None else self.batches.current
         interval = self.trainer.val_check_batch
         self.validates_every = interval if isinstance(interval, int) else 1  # inf where nobody knows an epoch's length
         self.connector, self.results = self.trainer._logger_connector, loop._results
         self.schedules = [config for config in self.trainer.lr_scheduler_configs if config.interval == "step"]
 
-    def _implemented(self, hook: str) -> list[Callable[..., Any]]:
+    def _implemented(self, hook: str, callbacks: list[Callback]) -> list[Callable[..., Any]]:
         """The hook's implementations, the callbacks' before the model's; called with what follows trainer and module."""
         trainer, model = self.trainer, self.model
-        callbacks = [
+        functions = [
             getattr(callback, hook)
-            for callback in trainer.callbacks
+            for callback in callbacks
             if is_replaced(hook, callback, Callback) and not _is_idle(callback, hook)
         ]
-        bound: list[Callable[..., Any]] = [partial(function, trainer, model) for function in callbacks]
+        bound: list[Callable[..., Any]] = [partial(function, trainer, model) for function in functions]
         return [*bound, getattr(model, hook)] if is_replaced(hook, model, LightningModule) else bound
 
     def may_end_something(self) -> bool:
@@ -172,6 +186,7 @@ class PlainStep:
             validation.restarting = False
         batch, _, _ = next(data_fetcher)
         batch_idx = batches.current.ready
+        self.hooks = self.fewer_hooks if all(callback.is_resting for callback in self.may_rest) else self.all_hooks
         batches.is_last_batch = data_fetcher.done
         batch = move_data_to_device(self.precision.convert_input(batch), self.device)
         batches.increment_ready()
@@ -246,7 +261,7 @@ class PlainStep:
         for config in self.schedules:
             if (batch_idx + 1) % config.frequency == 0:
                 progress.increment_ready()
-                self.model.lr_scheduler_step(config.scheduler, None)
+                config.scheduler.step()
                 progress.increment_completed()
         if self.loop._num_ready_batches_reached():
             self.loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)

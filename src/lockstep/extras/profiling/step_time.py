@@ -43,6 +43,10 @@ class StepTime(StepParts):
         self._unread: list[_Batch] = []
         self._seconds, self._count = torch.zeros(len(PARTS), dtype=torch.float64), 0
 
+    @property
+    def is_resting(self) -> bool:  # lockstep.extras.fast_loop asks
+        return self._batch is None
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for optimizer in trainer.optimizers:
             optimizer.register_step_post_hook(lambda *_: self.begin("rest"))

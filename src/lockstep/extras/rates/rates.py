@@ -56,13 +56,14 @@ class Throughput(Monitor, Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._samples += samples_in(batch) or 0
-        if not _is_due(trainer, trainer.global_step) or trainer.global_step == self._step:
+        step = trainer.global_step
+        if not _is_due(trainer, step) or step == self._step:
             return
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)
             log_metrics(trainer, {"memory/device_gib": torch.cuda.max_memory_allocated(pl_module.device) / 2**30})
         seconds = time.perf_counter() - self._since
-        self._step_times.append(seconds / (trainer.global_step - self._step))
+        self._step_times.append(seconds / (step - self._step))
         measured = {"throughput/step_time": self._step_times[-1]}
         if self._samples:
             measured |= self.rates(trainer, pl_module, self._samples * dp_rank_and_size(trainer)[1] / seconds)

@@ -41,7 +41,9 @@ def hand_over() -> None:
         request = {"arguments": sys.argv, "cwd": str(Path.cwd()), "environment": dict(os.environ)}
         socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
         if connection.recv(len(READY)) == READY:
-            _stand_for(connection)
+            from lockstep.extras.warm.standing import stand_for
+
+            stand_for(connection)
 
 
 def connect(path: Path | None) -> socket.socket | None:
@@ -63,42 +65,6 @@ def servers() -> Iterator[tuple[int, Path]]:
         if (connection := connect(path)) is not None:
             with connection:
                 yield peer(connection)[0], path
-
-
-def _stand_for(connection: socket.socket) -> None:
-    """From the word that it is to begin to its end. Raises OSError where it has not begun."""
-    passed_on = {number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN}  # nohup
-    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
-    before = {number: signal.signal(number, lambda number, _: _pass_on(connection, number)) for number in passed_on}
-    try:
-        connection.send(GO)
-    except OSError:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
-    connection.settimeout(None)
-    _end_as(connection.recv(16).decode())
-
-
-def _pass_on(connection: socket.socket, number: int) -> None:
-    with contextlib.suppress(OSError):  # it has just ended
-        connection.send(b"%d" % number)
-
-
-def _end_as(status: str) -> None:
-    if not status:
-        print("The command was lost: its server's process has died. What it has saved can be resumed.", file=sys.stderr)
-    code = int(status or 1)
-    if code < 0:  # by a signal, of which the shell is to know
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # the command's is there
-        if -code not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code & 0xFF)
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:

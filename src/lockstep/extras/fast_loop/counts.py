@@ -1,0 +1,73 @@
+"""Metrics of training that are counted for several batches at once."""
+
+from typing import Any
+
+import torch
+from lightning import Callback
+from torch import Tensor
+
+from lockstep.callbacks import NonFinite
+from lockstep.datamodules.batches import Batch
+from lockstep.extras.fast_loop.plain import is_replaced
+from lockstep.models.classifier import Classifier
+from lockstep.models.sample_mean import Sums
+
+_BATCHES, _NUMBERS = 32, 1 << 18  # that are kept at most; a batch with more of them is counted at once
+# A model that has one of these may look at the sums, or measures in its own way.
+_AS_THEY_ARE = ("training_step", "loss_and_values", "count_values", "measure")
+_AS_THEY_ARE += ("on_train_batch_end", "on_train_epoch_end", "on_save_checkpoint")
+
+
+class LaterCounts(Callback):
+    """Keeps the outputs of a Classifier's steps, and measures whether they hit their targets for several batches at once: on a
+    CPU these calls take longer than what they compute of a small batch. The sums have the same bits."""
+
+    def __init__(self, model: Classifier) -> None:
+        self.model = model
+        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []  # losses, outputs, targets; of batches of one shape
+
+    @classmethod
+    def install(cls, trainer: Any) -> None:
+        """Has the steps of the trainer's model counted so, where nobody looks at the sums at each step."""
+        model = trainer.lightning_module
+        skips = any(isinstance(callback, NonFinite) and callback.action == "skip" for callback in trainer.callbacks)
+        is_as_it_is = isinstance(model, Classifier) and not any(is_replaced(name, model, Classifier) for name in _AS_THEY_ARE)
+        if is_as_it_is and not skips and trainer.strategy.root_device.type == "cpu":
+            counts = cls(model)
+            trainer.callbacks.insert(0, counts)
+            model.loss_and_values, model.count_values = counts.loss_and_outputs, counts.keep
+
+    def loss_and_outputs(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """In the place of `loss_and_values`."""
+        outputs = self.model(batch.inputs)
+        losses = self.model.losses(outputs, batch.targets)
+        return losses.sum() * batch.loss_weight, {"losses": losses.detach(), "outputs": outputs.detach()}
+
+    def keep(self, batch: Batch, values: Any) -> None:
+        """In the place of `count_values`."""
+        losses, outputs = values["losses"], values["outputs"]
+        if self._kept and outputs.shape != self._kept[0][1].shape:
+            self.count()
+        self._kept.append((losses, outputs, batch.targets))
+        self.model.samples_trained += losses.shape[0]
+        if len(self._kept) >= min(_BATCHES, _NUMBERS // max(1, outputs.numel())):
+            self.count()
+
+    def on_train_epoch_end(self, *_: Any, **__: Any) -> None:  # before the model's own
+        self.count()
+
+    def on_save_checkpoint(self, *_: Any, **__: Any) -> None:
+        self.count()
+
+    def count(self) -> None:
+        if not self._kept:
+            return
+        means, batches, samples = self.model.train_means, len(self._kept), len(self._kept[0][0])
+        losses, outputs, targets = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        self._kept.clear()
+        values = {"loss": losses, **self.model.hits(outputs, targets)}
+        stacked = torch.stack([values[name] for name in means.names]).view(len(means.names), batches, samples)
+        *earlier, last = stacked.sum(dim=2, dtype=torch.float64).unbind(dim=1)
+        for totals in earlier:  # one after the other, as they came
+            means.sums.add_(totals)
+        means.update(Sums(last, batches * samples))
