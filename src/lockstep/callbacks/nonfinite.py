@@ -48,8 +48,7 @@ class NonFinite(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if self.action != "skip" or self.may_step(trainer, pl_module):
             return
-        for parameter in pl_module.parameters():
-            parameter.grad = None  # an optimizer passes over what has no gradient
+        pl_module.zero_grad(set_to_none=True)  # an optimizer passes over what has no gradient
         self._was_skipped, self.skipped_step = True, trainer.global_step
 
     def may_step(self, trainer: Trainer, pl_module: LightningModule) -> bool:

@@ -43,7 +43,7 @@ def hand_over() -> None:
         if connection.recv(len(READY)) == READY:
             from lockstep.extras.warm.standing import stand_for
 
-            stand_for(connection)
+            stand_for(connection, GO, PASSED_ON)
 
 
 def connect(path: Path | None) -> socket.socket | None:

@@ -5,17 +5,16 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Set
 
-from lockstep.extras.warm.client import GO, PASSED_ON
 
-
-def stand_for(connection: socket.socket) -> None:
+def stand_for(connection: socket.socket, word: bytes, signals: Set[signal.Signals]) -> None:
     """From the word that it is to begin to its end. Raises OSError where it has not begun."""
-    passed_on = {number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN}  # nohup
+    passed_on = {number for number in signals if signal.getsignal(number) is not signal.SIG_IGN}  # nohup
     signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
     before = {number: signal.signal(number, lambda number, _: _pass_on(connection, number)) for number in passed_on}
     try:
-        connection.send(GO)
+        connection.send(word)
     except OSError:
         for number, handler in before.items():
             signal.signal(number, handler)
