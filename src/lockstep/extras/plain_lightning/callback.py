@@ -18,8 +18,9 @@ from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
+from lockstep.errors import config_error
 from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, reduce_logs
-from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, shared_loader
+from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, samples_per_batch, shared_loader
 from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths, generator_states
 from lockstep.extras.plain_lightning.streams import Positioned, is_stateful, is_stream, share_stream
 from lockstep.models.task import Task
@@ -67,6 +68,8 @@ class PlainLightning(Callback):
         self._samplers: list[Any] = []  # of the training loaders
         self._positioned: list[Positioned] = []
         self._positions: dict[str, Any] = {}  # of the checkpoint that a run goes on from
+        self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
+        self._samples_before: list[int | None] | None = None  # the same, of the checkpoint
         self._accumulated = 1
         self._weight = 1.0  # of this rank's gradient in the step
         self._batches = 0  # that were begun
@@ -102,6 +105,7 @@ class PlainLightning(Callback):
         if training:
             self._samplers = [getattr(loader, "sampler", None) for loader in shared]
             self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
+            self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
         return shared
 
     def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
@@ -139,9 +143,20 @@ class PlainLightning(Callback):
         self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
         self._is_first_epoch = True
+        if self._samples_before not in (None, self._samples):
+            self._check_batches(trainer)
         if batches := batches_trained(trainer):
             log.info(_GOES_ON.format(batches))
             self._begin_again(trainer)
+
+    def _check_batches(self, trainer: Any) -> None:
+        """Raises ConfigError where a run would go on within an epoch in batches of another size: some samples would be trained on
+        twice, or not at all."""
+        before, now = (", ".join(map(str, sizes or ())) for sizes in (self._samples_before, self._samples))
+        if batches_trained(trainer):
+            words = f"is within an epoch whose batches have {before} samples over all processes; here they have {now}"
+            raise config_error("checkpoint", trainer.ckpt_path, f"{words}; accepted is a batch size with which they have as many")
+        log.warning(f"From here on batches have {now} samples over all processes; before they had {before}")
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
         if self._is_first_epoch:
@@ -235,10 +250,12 @@ class PlainLightning(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._positioned and trainer.state.fn == "fit":
             self._save_positions(trainer, checkpoint)
+        if trainer.state.fn == "fit":
+            checkpoint["samples_per_batch"] = self._samples
         self._leave_out_objects(checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._positions = checkpoint.get("loader_positions", {})
+        self._positions, self._samples_before = checkpoint.get("loader_positions", {}), checkpoint.get("samples_per_batch")
 
     def _save_positions(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
         """Saves those of every rank; a collective. Saves nothing where some loader can't say it in plain values: batches are then

@@ -144,3 +144,10 @@ def batches_of_equal_number(samples: int, batch_size: int, shares: int) -> int:
     while each and left and each % batch_size == 0:
         batch_size += 1
     return batch_size
+
+
+def samples_per_batch(loader: Any, shares: int) -> int | None:
+    """Returns how many samples a batch has over all processes; None where nobody knows."""
+    if isinstance(sampler := getattr(loader, "sampler", None), SharedSampler):
+        return sampler.global_batch_size
+    return None if (size := getattr(loader, "batch_size", None)) is None else size * shares
