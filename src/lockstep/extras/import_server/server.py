@@ -16,10 +16,10 @@ import socket
 import sys
 import sysconfig
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 
@@ -93,7 +93,7 @@ class Imports:
         for file in map(_editable_source, list(sys.modules.values())):
             if file is not None and file not in self._files:
                 self._files[file] = read_stamp(file)
-        for finalizer in weakref.finalize._registry:  # pyright: ignore[reportAttributeAccessIssue]
+        for finalizer in _finalizers():
             finalizer.atexit = False  # torch's take its operators apart, one by one: that is not for each process that is forked
         gc.collect()
         gc.freeze()  # shared from here on: no collection in what is forked goes through it
@@ -101,6 +101,14 @@ class Imports:
     def are_current(self) -> bool:
         """Returns whether a fresh interpreter would import the same files."""
         return all(read_stamp(file) == stamp for file, stamp in self._files.items())
+
+
+def _finalizers() -> Iterator["weakref.finalize[..., Any]"]:
+    """Yields those of all objects: a finalizer is what its weak reference to the object calls."""
+    for thing in filter(weakref.getweakrefcount, gc.get_objects()):
+        for reference in weakref.getweakrefs(thing):
+            if isinstance(reference, weakref.ref) and isinstance(reference.__callback__, weakref.finalize):
+                yield reference.__callback__
 
 
 def _editable_source(module: ModuleType) -> Path | None:
