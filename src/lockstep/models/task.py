@@ -23,7 +23,7 @@ from lockstep.models.sample_mean import SampleMean, Sums
 from lockstep.models.schedules import TrainingLength
 from lockstep.runs.shares import dp_rank_and_size, is_first_of_share
 from lockstep.trainer.lightning_internals import is_attached
-from lockstep.trainer.steps import begins_step, ends_step
+from lockstep.trainer.steps import begins_step, ends_step, log_metrics
 
 OptimizerFactory = Callable[..., Optimizer]
 ScheduleFactory = Callable[[Optimizer, TrainingLength], dict[str, Any]]
@@ -170,8 +170,7 @@ class Task(LightningModule):
         self._step_loss = loss if begins_step(trainer, batch_idx) else self._step_loss + loss
         if ends_step(trainer, batch_idx):
             mean = trainer.strategy.reduce(self._step_loss, reduce_op="mean")
-            for logger in self.loggers:
-                logger.log_metrics({"train/loss_step": float(mean)}, step=step - 1)
+            log_metrics(trainer, {"train/loss_step": float(mean)})
 
     def on_train_epoch_end(self) -> None:
         self._end_epoch("train", self.train_means)

@@ -43,9 +43,7 @@ class StepTime(StepParts):
         self._unread: list[_Batch] = []
         self._seconds, self._count = torch.zeros(len(PARTS), dtype=torch.float64), 0
 
-    @property
-    def is_resting(self) -> bool:  # lockstep.extras.fast_loop asks
-        return self._batch is None
+    is_resting = property(lambda self: self._batch is None)  # lockstep.extras.fast_loop asks
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for optimizer in trainer.optimizers:
