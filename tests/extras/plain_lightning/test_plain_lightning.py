@@ -147,6 +147,27 @@ def test_a_metric_that_is_logged_in_training_or_in_the_test_is_accepted(metric: 
     assert trainer.global_step == 14
 
 
+class TwoValidations(DigitsData):
+    def val_dataloader(self) -> Any:
+        return [super().val_dataloader(), DataLoader(self.train, 200)]
+
+
+class LogsOfTwo(LitClassifier):
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        value = torch.tensor(float(dataloader_idx))
+        self.log("val_acc", value)
+        self.log(f"val_of_{dataloader_idx}", value, add_dataloader_idx=False)
+
+
+@pytest.mark.parametrize("metric", ["val_acc/dataloader_idx_1", "val_of_1"])
+def test_a_metric_of_one_of_several_validation_loaders_is_accepted(metric: str, tmp_path: Path) -> None:
+    several = ("model._target_=test_plain_lightning.LogsOfTwo", "datamodule._target_=test_plain_lightning.TwoValidations")
+    trainer = fitted(tmp_path / "run", *several, f"optimized_metric={metric}", "trainer.max_epochs=1", "test=false")
+    assert trainer.callback_metrics[metric] == 1
+    with pytest.raises(ConfigError, match=r"^optimized_metric=val_acc: the model logs .*, val_acc/dataloader_idx_0, val_acc/"):
+        fitted(tmp_path / "other", *several, "trainer.max_epochs=1", "test=false")
+
+
 def test_the_record_has_what_a_task_counts_and_the_hyperparameters_are_lightning_s(whole: tuple[Path, Any]) -> None:
     facts = collect_facts(whole[1])
     assert (facts["samples_trained"], facts["steps"], facts["epochs"]) == (2800, 28, 2)

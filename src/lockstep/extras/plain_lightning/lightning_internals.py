@@ -24,6 +24,12 @@ def names_logged_in_training(trainer: Trainer) -> set[str]:
     return names | {f"{name}_{part}" for name in names for part in ("step", "epoch")}
 
 
+def names_logged_in_validation(trainer: Any) -> set[str]:
+    """By `self.log`, in the sanity check. Of several loaders a callback's metrics have them only after later validations."""
+    results = trainer.fit_loop.epoch_loop.val_loop._results
+    return {name for item in results.values() for on_step in (True, False) for name in results._forked_name(item, on_step)}
+
+
 def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:
     """Loads the epoch's batches from the first on, and passes over those that were trained on, unless the loaders have done so.
 

@@ -8,7 +8,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
 from lockstep.errors import config_error
-from lockstep.extras.plain_lightning.lightning_internals import names_logged_in_training
+from lockstep.extras.plain_lightning.lightning_internals import names_logged_in_training, names_logged_in_validation
 
 
 class MonitoredMetrics(Callback):
@@ -28,7 +28,7 @@ class MonitoredMetrics(Callback):
         self._is_asked = trainer.ckpt_path is None and trainer.num_sanity_val_steps != 0
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._validated = set(trainer.callback_metrics)
+        self._validated = {*trainer.callback_metrics} | names_logged_in_validation(trainer)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if not self._is_asked:
