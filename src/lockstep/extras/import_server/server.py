@@ -49,7 +49,10 @@ PRELOADED = (
     "lockstep.runs.run",
     "lockstep.trainer.strategies",
     "torch._dynamo",  # by every optimizer's step
+    "torch.utils.serialization",
     "torch.utils.tensorboard",
+    "tensorboard.plugins.hparams.metadata",
+    *(f"PIL.{name}ImagePlugin" for name in ("Bmp", "Gif", "Jpeg", "Png", "Ppm")),  # of which it asks each who writes PNG
 )
 LONGEST = 2**20  # bytes of a request
 _PACKAGE = __name__.partition(".")[0]
