@@ -12,6 +12,7 @@ import pytest
 import torch
 from capabilities import requires
 from in_process import SMALL, KeepAll, composed, last
+from lightning.pytorch.callbacks import EarlyStopping
 from plain_lightning import DigitsData, LitClassifier
 from sklearn.datasets import load_digits
 from torch import nn
@@ -25,7 +26,7 @@ from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.loaders import SharedSampler
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.identity import Identity
-from lockstep.runs.results import collect_facts
+from lockstep.runs.results import collect_facts, ended_by
 from lockstep.runs.validation import validated
 
 GOES_ON = "ignore:You're resuming from a checkpoint that ended before the epoch ended"  # as Lightning says of all plain loaders
@@ -145,6 +146,20 @@ def test_a_metric_that_is_logged_in_training_or_in_the_test_is_accepted(metric: 
     monitor = ["callbacks.best_checkpoint=null"]
     trainer = fitted(tmp_path, f"optimized_metric={metric}", "trainer.max_epochs=1", *monitor)
     assert trainer.global_step == 14
+
+
+class StopsEarly(LitClassifier):
+    def configure_callbacks(self) -> Any:
+        return [EarlyStopping("val_loss", patience=1, min_delta=100.0)]
+
+
+def test_a_callback_that_the_module_has_made_still_says_why_training_has_ended_after_the_test(tmp_path: Path) -> None:
+    """Lightning has the module make its callbacks anew for the test."""
+    trainer = fitted(tmp_path, "model._target_=test_plain_lightning.StopsEarly", "trainer.max_epochs=9", "model.lr=1e-3")
+    before = ended_by(trainer)
+    trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
+    assert ended_by(trainer) == before
+    assert before.startswith("early stopping: Monitored metric val_loss did not improve in the last 1 records.")
 
 
 class TwoValidations(DigitsData):

@@ -24,6 +24,7 @@ from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, chan
 from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths, generator_states
 from lockstep.extras.plain_lightning.streams import Positioned, is_stateful, is_stream, share_stream
 from lockstep.models.task import Task
+from lockstep.runs.results import ended_by
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.batchnorm import without_statistics
 from lockstep.trainer.lightning_internals import log_batch_as
@@ -53,6 +54,7 @@ class PlainLightning(Callback):
     Attributes:
         causes: what keeps several processes from giving the result of one, for the record of the run.
         results, samples_trained, train_time, train_cpu_time: as of a Task.
+        ended_by: why training has ended.
     """
 
     same, not_known = _SAME, NOT_KNOWN
@@ -62,6 +64,7 @@ class PlainLightning(Callback):
         self.causes: list[str] = []
         self.samples_trained, self.train_time, self.train_cpu_time = 0, 0.0, 0.0
         self.results: dict[str, float] = {}
+        self.ended_by: str | None = None
         self._is_first_epoch = True
         self._has_said: set[str] = set()
         self._shared: list[Any] = []  # whose loaders are shared out already
@@ -236,6 +239,7 @@ class PlainLightning(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
         self.results = {name: float(value) for name, value in trainer.callback_metrics.items()}  # a test forgets them
+        self.ended_by = ended_by(trainer)  # a test has the model's `configure_callbacks` make others
 
     @property
     def _shared_samplers(self) -> list[SharedSampler]:
