@@ -116,7 +116,7 @@ from pathlib import Path
 from lockstep.extras.import_server.servers import SERVERS
 Path("rank.py").write_text(LOOK)
 reader, _ = os.pipe()
-rank = SERVERS.start([sys.executable, "rank.py"], dict(os.environ), ("LIFELINE", reader), (None, None), [0])
+rank = SERVERS.start([sys.executable, "rank.py"], dict(os.environ), ("LIFELINE", reader), (None, None), [0], False)
 sys.exit(rank.wait(60))
 """
 AT_SIGNALS = """
