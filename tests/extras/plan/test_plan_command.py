@@ -70,6 +70,7 @@ def test_a_plan_killed_at_several_moments_says_what_an_undisturbed_one_would(tmp
         (("trainer.devices=2,4",), "trainer.devices=2,4: accepted is 1 and others"),
         (("trainer.devices=1",), "trainer.devices=1: two of them must be timed here"),
         (("trainer.max_steps=100",), "trainer.max_steps=100: a batch of another size has other steps"),
+        (("trainer.max_epochs=-1",), "trainer.max_epochs=-1: a plan compares parts of a training, which must have an end"),
         (("plan.largest=3",), "plan.largest=3: accepted is a power of two"),
         (("plan.bugdet=0.1",), "plan.bugdet"),
     ],
@@ -91,11 +92,13 @@ def test_a_budget_that_can_not_pay_for_an_answer_is_refused_after_the_job_that_c
         assert finished(tmp_path) == 1
 
 
-def test_a_dry_run_prints_the_first_jobs(tmp_path: Path) -> None:
+def test_a_dry_run_prints_the_first_jobs_and_leaves_nothing(tmp_path: Path) -> None:
     sweep = ("-m", "sweep=plan", "trainer=cpu", "trainer.devices=1,2", "hydra.launcher.dry_run=true")
     done = python(ROOT / "train.py", *sweep, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("trainer.max_steps=24") == 2
+    assert "no jobs yet" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.arguments import shown
 from lockstep.config.overrides import override_key, quote
 from lockstep.config.plan import AUTO, Plan, rate_key, visible_cores, visible_gpus
 from lockstep.errors import config_error
@@ -43,9 +44,13 @@ class Training:
         if not self.batch or rate_key(self.cfg.model) is None:
             key = "model.optimizer.lr" if self.batch else _SIZE
             raise config_error("sweep", "plan", f"needs {key}, which it is to choose; accepted is a config that has it")
-        if (self.cfg.trainer.max_epochs or -1) < 1 or self.cfg.trainer.max_steps > 0:
+        epochs, steps = self.cfg.trainer.max_epochs, self.cfg.trainer.max_steps
+        if steps > 0:
             words = "a batch of another size has other steps; accepted is -1, and an end by trainer.max_epochs"
-            raise config_error("trainer.max_steps", self.cfg.trainer.max_steps, words)
+            raise config_error("trainer.max_steps", steps, words)
+        if (epochs or -1) < 1:
+            accepted = "a plan compares parts of a training, which must have an end; accepted is an integer of at least 1"
+            raise config_error("trainer.max_epochs", shown(epochs), accepted)
 
     @property
     def batch(self) -> int:
