@@ -22,13 +22,15 @@ from plan import COUNTS  # pyright: ignore[reportAttributeAccessIssue]  # benchm
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
+from lockstep.extras.averaging.averaging import EMA
 from lockstep.extras.plan.callback import LossAtSamples
 from lockstep.extras.report.choice import WORTH
 from lockstep.extras.report.step_model import StepModel
 
-SEEDS, POINTS = (0, 1, 2), 44  # validations of a training
-OTHER_SEEDS = (10, 11, 12)  # neither a grid's nor a plan's
+SEEDS, POINTS = (0, 1, 2), 24  # validations of a training
+OTHER_SEEDS = (10, 11, 12, 13, 14, 15)  # neither a grid's nor a plan's
 TARGET = 0.4  # of a training
+DECAY = 0.96  # of the average of the weights, per step of the smallest batch: what is validated
 MOST_RATES = 8  # of a batch
 Pair = tuple[int, float]  # a batch, in multiples of the smallest, and a rate
 
@@ -68,19 +70,27 @@ class Setting:
 
 
 COMMON = ("trainer=cpu", "model/lr_scheduler=constant")
+AVERAGED = ("callbacks=ema", f"callbacks.ema.decay={DECAY}")  # of plans
 SGD, ADAMW = ("model/optimizer=sgd", "model.optimizer.momentum=0"), ("model/optimizer=adamw",)
+MOMENTUM = ("model/optimizer=sgd", "model.optimizer.momentum=0.9")
 LOWEST = ("optimized_metric=val/loss", "optimized_mode=min")
-DIGITS, MNIST = ("datamodule=digits",), ("datamodule=mnist", "datamodule.val_fraction=0.03")
+DIGITS, MNIST = ("datamodule=digits", "datamodule.val_fraction=0.25"), ("datamodule=mnist", "datamodule.val_fraction=0.03")
 SYNTHETIC = ("datamodule=synthetic_images", "datamodule.shape=[3,32,32]", "datamodule.length=8000", "datamodule.val_length=500")
-SOURCES = ("datamodule=text", "datamodule.context=64", "trainer.limit_val_batches=16")
-SMALL_GPT = ("model=gpt", "model.net.width=48", "model.net.depth=2", "model.net.heads=4", *LOWEST)
+SOURCES = ("datamodule=text", "trainer.limit_val_batches=12", *LOWEST)
+SMALL_GPT = ("model=gpt", "model.net.width=48", "model.net.depth=2", "model.net.heads=4", "datamodule.context=64")
+NARROW_GPT = ("model=gpt", "model.net.width=32", "model.net.depth=1", "model.net.heads=2", "datamodule.context=32")
+MNIST_CNN = ("model=cnn", "model.net.width=8", "datamodule=mnist", "datamodule.val_fraction=0.015")
 SETTINGS = {
     "digits mlp, SGD": Setting(("model=mlp", *DIGITS, *SGD), 8, 0.2, 8),
     "digits cnn, AdamW": Setting(("model=cnn", "model.net.width=8", *DIGITS, *ADAMW), 8, 4e-3, 6, 8),
     "MNIST mlp, SGD": Setting(("model=mlp", *MNIST, *SGD), 16, 0.1, 1, part=0.2),
-    "MNIST cnn, AdamW": Setting(("model=cnn", "model.net.width=8", *MNIST, *ADAMW), 16, 4e-3, 1, 8, part=0.25),
+    "MNIST cnn, AdamW": Setting((*MNIST_CNN, *ADAMW), 16, 4e-3, 1, 8, part=0.25),
     "GPT on Python's sources, AdamW": Setting((*SMALL_GPT, *SOURCES, *ADAMW), 4, 4e-3, 1, 8, part=0.025, is_accumulated=True),
     "synthetic images cnn, SGD": Setting(("model=cnn", "model.net.width=4", *SYNTHETIC, *SGD), 8, 0.1, 1),
+    "digits mlp of two layers, momentum": Setting(("model=mlp", "model.net.hidden=[64,64]", *DIGITS, *MOMENTUM), 8, 0.02, 8),
+    "MNIST mlp, AdamW": Setting(("model=mlp", *MNIST, *ADAMW), 16, 1e-3, 1, 8, part=0.2),
+    "synthetic images mlp, SGD": Setting(("model=mlp", "model.net.hidden=[32]", *SYNTHETIC, *SGD), 8, 0.02, 1),
+    "narrow GPT, AdamW": Setting((*NARROW_GPT, *SOURCES, *ADAMW), 4, 4e-3, 1, 8, part=0.0125, is_accumulated=True),
 }
 
 
@@ -105,7 +115,7 @@ def losses(setting: Setting, data: Path, multiple: int, rate: float, seed: int) 
         datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
         ends = ends_of(setting, datamodule)
         curve = LossAtSamples(ends, "val/loss")
-        trainer.callbacks.insert(0, curve)  # pyright: ignore[reportAttributeAccessIssue]
+        trainer.callbacks[:0] = [curve, EMA(DECAY**multiple)]  # pyright: ignore[reportAttributeAccessIssue]
         trainer.fit(model, datamodule)
     return [(int(at) / ends[-1], loss if math.isfinite(loss) else None) for at, loss in curve.losses.items()]
 

@@ -14,6 +14,7 @@ from lockstep.config.plan import AUTO, Plan, rate_key, visible_cores, visible_gp
 from lockstep.errors import config_error
 
 DEVICES, _SIZE = "trainer.devices", "datamodule.batch_size"
+_DECAY = "callbacks.ema.decay"  # of an average of the weights, per step
 _RULES = {"SGD": "linear", "Adam": "adam", "AdamW": "adam"}  # of other optimizers: sqrt
 
 
@@ -106,11 +107,13 @@ class Training:
     def with_batch(self, multiple: int, rate: float) -> list[str]:
         rule, base = self.rule
         given = rate / self.factor(multiple * self.batch / base)
-        scaling = [f"lr_scaling={rule}", f"base_batch_size={base}"]
+        decay = OmegaConf.select(self.cfg, _DECAY)
         return [
             f"datamodule.global_batch_size={multiple * self.batch}",
-            *scaling,
+            f"lr_scaling={rule}",
+            f"base_batch_size={base}",
             f"model.{rate_key(self.cfg.model)}={given:.6g}",
+            *([] if decay is None else [f"{_DECAY}={decay**multiple:.6g}"]),  # of as many samples (Busbridge, arXiv:2307.13813)
         ]
 
 
