@@ -60,7 +60,13 @@ def plan(name: str, link: str, out: Path, data: Path, budget: float) -> dict[str
     """What a plan of the setting says for the link, made where it is not there: with its jobs run in this process, in turn."""
     setting, file = SETTINGS[name], out / "plans" / f"{slug(name)}_{slug(link)}_{budget:g}.json"
     if not file.is_file():
-        constants = (*setting.composed(data), *AVERAGED, f"datamodule.batch_size={setting.batch}", "guards.watchdog=null", f"seed={SEED}")
+        constants = (
+            *setting.composed(data),
+            *AVERAGED,
+            f"datamodule.batch_size={setting.batch}",
+            "guards.watchdog=null",
+            f"seed={SEED}",
+        )
         constants += (f"model.optimizer.lr={setting.rate}", f"trainer.max_epochs={setting.epochs}", "sweep=plan", "~logger")
         constants += ("trainer.enable_progress_bar=false", "guards.preemption=null")
         settings = Settings(budget=budget, largest=setting.largest, micro_batch=setting.micro_batch)
@@ -222,7 +228,8 @@ def main() -> None:
         for row, verdict in compared(name, given.out, given.data.absolute(), given.budget):
             print(row, flush=True)
             verdicts.append(verdict)
-    draw(given.only, given.out, given.data.absolute(), given.budget)
+    if not __import__("os").environ.get("NODRAW"):
+        draw(given.only, given.out, given.data.absolute(), given.budget)
     within, faster = verdicts.count(""), verdicts.count("faster")
     print(
         f"\n{within} of {len(verdicts)} choices are the grid's, or within 5% of its time to the target; {faster} more are faster."

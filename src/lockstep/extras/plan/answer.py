@@ -76,14 +76,23 @@ class Plan:
 
     @property
     def doubtful(self) -> list[int]:
-        """The batches, in multiples of the smallest, of the choice and of its first rival with another one; where there is no
-        choice, that of the least certain candidate. Empty where other draws would choose as well in nearly all cases."""
+        """The batches, in multiples of the smallest, that decide between the choice and its first rival: both, or where devices
+        differ, that of the fewer devices and the best one of the next count. Where there is no choice, that of the least certain
+        candidate. Empty where other draws would choose as well in nearly all cases."""
         if self.chosen is None:
             most = max(self.candidates, key=lambda one: one.errors[STATISTICS], default=None)
             return [most.multiple] if most is not None and most.least_certain == STATISTICS else []
-        others = [(share, one.multiple) for share, one in self.rivals if one.multiple != self.chosen.multiple]
+        pairs = [(share, self._decided_by(self.chosen, one)) for share, one in self.rivals]
+        others = [(share, pair) for share, pair in pairs if len(pair) == 2]
         is_sure = sum(share for share, _ in others) <= DOUBT
-        return [] if is_sure else sorted([self.chosen.multiple, others[0][1]])
+        return [] if is_sure else sorted(others[0][1])
+
+    def _decided_by(self, *two: Candidate) -> set[int]:
+        fewer, other = sorted(two, key=lambda one: one.devices)
+        between = [one for one in self.candidates if fewer.devices < one.devices <= other.devices]
+        if between:
+            other = _fastest([one for one in between if one.devices == min(one.devices for one in between)])
+        return {fewer.multiple, other.multiple}
 
     @property
     def next_larger(self) -> Candidate | None:
@@ -122,7 +131,9 @@ def make_plan(
         )
     last, tried = max(found), known.multiples(known.starts[0])
     pairs = [(n, multiple) for n in counts for multiple in found[last].kept if (multiple * batch) % n == 0 and multiple in tried]
-    candidates = tuple(_candidate(fit, counts[0], n, batch, multiple, found[last].worth(multiple), seed) for n, multiple in pairs)
+    candidates = tuple(
+        _candidate(fit, counts[0], n, batch, multiple, found[last].worths[multiple], seed) for n, multiple in pairs
+    )
     sure = [one for one in candidates if one.is_sure]
     if all((one.devices, one.multiple) == (counts[0], 1) for one in sure):
         least = max(candidates, key=lambda one: sum(one.errors.values())).least_certain

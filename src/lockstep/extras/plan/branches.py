@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 Curve = Sequence[float]  # losses at the branch's beginning and at equal distances of samples up to its end; inf: diverged
 Array = NDArray[numpy.float64]
-SIDE = 2.0  # the factor from a rate to the one beside it
-_MOST_RATES = 6  # of the smallest batch
+SIDE = 2.0  # the factor from a rate to the one beside it, for the smallest batch
+CLOSE = 2.0**0.5  # for larger ones: the best rate of twice the batch is seldom less than the square root's or more than twice
+_MOST_RATES, _MOST_CLOSE = 6, 4  # of a batch
 _SAME_RATE = 0.1  # of the logarithm: rates that are closer are the same
 _LEAST_LEVEL = 3  # points whose median ranks a rate
 _SPIKE = 2  # points on either side
 ENOUGH = 0.4  # of the worth of the smallest batch's samples; a batch that keeps less is the last one that is tried
 LONGEST = 2.0  # the samples that a larger batch gets at most, over those of the smallest one
+GOAL = 0.8  # of the smallest batch's branch: the loss there is what batches are compared at, so that all go on beyond it
+_SHORTEST = 1.2  # of a larger batch's branches, over those of the smallest one
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Branch:
 
 
 Measure = Callable[[Sequence[Branch], int], Sequence[Curve | None]]  # curves of so many points; None: the budget is spent
+Pays = Callable[[int, float], bool]  # whether a multiple's batch can, if it needs so many samples for one of half of it
 Worth = Callable[["Branches", int], float]  # of a multiple's samples over those of the smallest batch; NaN: can't be said
 
 
@@ -54,13 +58,17 @@ class Branches:
         return sorted({one.repeat for one in self.curves if one.start == start})
 
     def rates(self, start: int, multiple: int) -> dict[float, float]:
-        """Of a batch's longest branches with the training's own seed: the median logarithm of the loss in their last third, by
-        rate; infinite for one that has diverged, with any seed."""
+        """Of a batch's longest branches: the median logarithm of the loss in their last third, by rate; infinite for one that has
+        diverged, with any seed. Where two rates have the same seeds beside the training's own, by the mean over these."""
         own = {one: curve for one, curve in self.curves.items() if (one.start, one.multiple) == (start, multiple)}
         longest = max(map(len, own.values()), default=0)
-        levels = {one.rate: _level(curve) for one, curve in own.items() if len(curve) == longest and not one.repeat}
         diverged = {one.rate for one, curve in own.items() if not math.isfinite(sum(curve))}
-        return {rate: math.inf if rate in diverged else levels[rate] for rate in sorted(levels)}
+        levels: dict[float, dict[int, float]] = {}
+        for one, curve in own.items():
+            if len(curve) == longest:
+                levels.setdefault(one.rate, {})[one.repeat] = math.inf if one.rate in diverged else _level(curve)
+        most = max(levels.values(), key=len, default={})
+        return {rate: _mean_beside(levels[rate], most) for rate in sorted(levels) if 0 in levels[rate]}
 
     def best_rate(self, start: int, multiple: int) -> float:
         """One of those that were tried, and none between them or beyond; NaN where all have diverged."""
@@ -97,11 +105,24 @@ class Branches:
         return math.exp(numpy.mean(ends))
 
     def with_another_seed(self, multiples: Collection[int]) -> dict[Branch, int]:
-        """The branches of these batches at their best rates, from the first step on, with a seed that none has had; and the
-        points that they have with the training's own."""
+        """The branches of these batches at their two best rates, and of the smallest at its best, from the first step on, with a
+        seed that none has had; and the points that they have with the training's own."""
         repeat = max(self.repeats(0)) + 1
-        own = [Branch(0, multiple, self.best_rate(0, multiple)) for multiple in sorted({*multiples})]
+        own = [Branch(0, multiple, rate) for multiple in sorted({*multiples}) for rate in self._best_rates(multiple)]
+        own += [Branch(0, 1, self.best_rate(0, 1))]
         return {replace(one, repeat=repeat): len(self.curves[one]) - 1 for one in own}
+
+    def _best_rates(self, multiple: int) -> list[float]:
+        levels = self.rates(0, multiple)
+        return [rate for rate in sorted(levels, key=lambda rate: levels[rate])[:2] if math.isfinite(levels[rate])]
+
+
+def _mean_beside(levels: Mapping[int, float], most: Mapping[int, float]) -> float:
+    """The mean over the seeds of `most`, of a rate that has only some of them: by its distance where it has."""
+    shared = [seed for seed in most if seed in levels]
+    if not math.isfinite(sum([*levels.values(), *most.values()])):
+        return sum(levels.values())
+    return sum(levels[seed] - most[seed] for seed in shared) / len(shared) + sum(most.values()) / len(most)
 
 
 def _level(curve: Curve) -> float:
@@ -125,47 +146,53 @@ def explore(
     step: Callable[[int], float],
     short: int,
     long: Callable[[], int],
+    pays: Pays = lambda _, __: True,
 ) -> None:
     """Tries batches of 1, 2, 4, ... up to `largest` times the smallest from the first step on, until the samples of one are worth
-    little or the budget is spent. Rates of the smallest are tried in branches of `short` points until the best one is not the
-    outermost; then from there on in branches of `long()` points, for the longer a training is, the smaller is its best rate; and
-    last the lowest point of the parabola through these. A larger batch goes on for twice as many points, to come to the same
-    loss, with the rate that follows from the best one of the batch before by the optimizer's rule, whose factor is
-    `step(multiple)`, with half of it, and where that is worse with twice of it."""
-    if not _try_rates(known, measure, rate, short) or math.isnan(best := known.interpolated_rate(0, 1)):
+    little, twice the batch can't pay or the budget is spent. Rates of the smallest are tried in branches of `short` points until
+    the best one is not the outermost; then from there on in branches of `long()` points, for the longer a training is, the
+    smaller is its best rate; and last the lowest point of the parabola through these. A larger batch goes on for as long as it is
+    expected to need for the same loss, and a quarter longer, with the rate that follows from the best one of the batch before by
+    the optimizer's rule, whose factor is `step(multiple)`, and with those beside it."""
+    if not _try_rates(known, measure, 1, rate, short) or math.isnan(best := known.interpolated_rate(0, 1)):
         return
     points = max(short, long())
-    if not _try_rates(known, measure, best, points) or math.isnan(between := known.interpolated_rate(0, 1)):
+    if not _try_rates(known, measure, 1, best, points) or math.isnan(between := known.interpolated_rate(0, 1)):
         return
     is_new = abs(math.log(between / known.best_rate(0, 1))) > _SAME_RATE
     if is_new and not extend(known, measure, [Branch(0, 1, between)], points):
         return
-    multiple = 2
-    while multiple <= largest and not math.isnan(before := known.best_rate(0, multiple // 2)):
-        rate = before * step(multiple) / step(multiple // 2)
-        if not _try_beside(known, measure, multiple, rate, int(LONGEST * points)) or not worth(known, multiple) >= ENOUGH:
+    multiple, kept, needs = 2, 1.0, _SHORTEST
+    while multiple <= largest and not math.isnan(before := known.best_rate(0, multiple // 2)) and kept >= ENOUGH:
+        if not pays(multiple, needs * kept):
             return
+        rate = before * step(multiple) / step(multiple // 2)
+        length = int(min(LONGEST, max(_SHORTEST, needs)) * points)
+        if not _try_rates(known, measure, multiple, rate, length):
+            return
+        kept = worth(known, multiple)
+        needs = _expected(multiple, kept)
         multiple *= 2
 
 
-def _try_beside(known: Branches, measure: Measure, multiple: int, rate: float, points: int) -> bool:
-    if not extend(known, measure, [Branch(0, multiple, rate), Branch(0, multiple, rate / SIDE)], points):
-        return False
-    is_outermost = known.best_rate(0, multiple) == rate
-    return not is_outermost or extend(known, measure, [Branch(0, multiple, rate * SIDE)], points)
+def _expected(multiple: int, kept: float) -> float:
+    """The samples that twice the batch is expected to need, over those of the smallest: one of m times its size needs (c + m) /
+    (c + 1) of them (McCandlish et al. 2018, arXiv:1812.06162)."""
+    return 1 + (1 / kept - 1) * (2 * multiple - 1) / (multiple - 1)
 
 
-def _try_rates(known: Branches, measure: Measure, centre: float, points: int) -> bool:
-    """Of the smallest batch: the rate in the middle, those beside it, and more as long as the outermost is the best."""
-    wanted = [centre / SIDE, centre, centre * SIDE]
+def _try_rates(known: Branches, measure: Measure, multiple: int, centre: float, points: int) -> bool:
+    """The rate in the middle, those beside it (of a larger batch the smaller one), and more while the outermost is the best."""
+    side, most = (SIDE, _MOST_RATES) if multiple == 1 else (CLOSE, _MOST_CLOSE)
+    wanted = [centre / side, centre, centre * side] if multiple == 1 else [centre / side, centre]
     tried: list[float] = []
     while wanted:
         tried = sorted([*tried, *wanted])
-        if not extend(known, measure, [Branch(0, 1, rate) for rate in wanted], points):
+        if not extend(known, measure, [Branch(0, multiple, rate) for rate in wanted], points):
             return False
-        best = known.best_rate(0, 1)
-        is_inside = tried[0] < best < tried[-1] or len(tried) >= _MOST_RATES
-        wanted = [] if is_inside else [tried[-1] * SIDE if best == tried[-1] else tried[0] / SIDE]
+        best = known.best_rate(0, multiple)
+        is_inside = tried[0] < best < tried[-1] or len(tried) >= most
+        wanted = [] if is_inside else [tried[-1] * side if best == tried[-1] else tried[0] / side]
     return True
 
 

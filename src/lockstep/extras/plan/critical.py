@@ -1,20 +1,20 @@
 """How many samples a larger batch needs for the loss of the smallest one, and the critical batch, which needs twice as many.
 
-While the smallest batch sees ds samples, a batch of m times its size sees (c + m) / (c + 1) ds for the same progress (McCandlish
-et al. 2018, arXiv:1812.06162), where c, the critical batch of the moment, grows with the root of the samples seen (Zhang et al.
-2024, arXiv:2410.21676: it grows with the data, hardly with the model). Its size is fitted to all points of all batches.
+What a batch needs is measured: the samples after which its loss, as the falling curve that is nearest to the mean of the seeds'
+logarithms, is that of the smallest batch. The critical batch c follows from all of them, since one of m times the smallest needs
+(c + m) / (c + 1) times the samples (McCandlish et al. 2018, arXiv:1812.06162).
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
+from scipy.optimize import isotonic_regression
 
-from lockstep.extras.plan.branches import ENOUGH, LONGEST, Branches
+from lockstep.extras.plan.branches import ENOUGH, GOAL, Branches
 
 Array = NDArray[numpy.float64]
 _LEAST_POINTS = 4
@@ -22,31 +22,23 @@ _DRAWS = 100  # of the bootstrap, at each start
 _BLOCKS = 4  # of a branch, whose points scatter together
 _SKIPPED = 0.2  # of a branch: the first steps of training are unlike the rest
 _CLEAR = 3.0  # standard errors of the slope, by which a loss falls
-_CURVED = 3.0  # a loss is a power of the samples, unless an exponential's squares are smaller by so much
-
-
-@dataclass(frozen=True)
-class Line:
-    """The logarithm of a loss: a straight line over the logarithm of samples, or the samples if that is clearly better."""
-
-    slope: float
-    height: float
-    is_log: bool
-
-    def __call__(self, samples: Array) -> Array:
-        return self.height + self.slope * (numpy.log(samples) if self.is_log else samples)
+_BEYOND = 1.5  # the most that the samples to a loss may be, over those of the branch
+_SCATTER = 0.07  # of their logarithm, from seed to seed
+_LARGEST = 64  # times the largest batch: the critical one is known to be no larger
 
 
 @dataclass(frozen=True)
 class Critical:
     """Of a start, in multiples of the smallest batch. value: by the fit, over the branches; draws: what it might have been by
-    other draws of the noise; kept: the batches that it was fitted to; samples: seen where the smallest batch ends. Where `value`
-    is beyond those that were tried, the fit is good for them, and all that can be said of the critical is that it is above."""
+    other draws of the noise; kept: the batches that it was fitted to; samples: seen where the smallest batch ends; worths: of a
+    batch's samples, over those of the smallest, as they were measured, and then by each draw. Where `value` is beyond the batches
+    that were tried, the fit is good for them, and all that can be said of the critical is that it is above."""
 
     value: float
     draws: Array
     kept: tuple[int, ...]
     samples: float = 0.0
+    worths: Mapping[int, Array] = field(default_factory=dict)
 
     @property
     def tried(self) -> int:
@@ -62,11 +54,6 @@ class Critical:
         low, high = (float(end) for end in numpy.quantile(numpy.append(self.draws, self.value), [0.025, 0.975]))
         return min(low, self.tried), high if high <= self.tried else math.inf
 
-    def worth(self, multiple: int) -> Array:
-        """What the samples of a batch are worth, over those of the smallest: by the value, and by each draw."""
-        criticals = numpy.append(self.value, self.draws)
-        return (criticals + 1) / (criticals + multiple)
-
     def words(self, batch: int) -> str:
         low, high = (end * batch for end in self.bounds)
         if self.is_above:
@@ -76,130 +63,82 @@ class Critical:
         )
 
 
-@dataclass(frozen=True)
-class Race:
-    """The branches of a start at their best rates, by multiple: logarithms of losses at every so many samples."""
-
-    logs: Mapping[int, Array]
-    start: int
-    every: float
-
-    @property
-    def reach(self) -> float:
-        """The samples of the smallest batch's branch."""
-        return self.every * (len(self.logs[1]) - 1)
-
-    def line(self) -> Line | None:
-        """Of the smallest batch's loss; None where it does not fall clearly."""
-        row = self.logs[1]
-        first = 1 + int(_SKIPPED * len(row))
-        samples = self.start + self.every * numpy.arange(first, len(row), dtype=numpy.float64)
-        return fitted_line(samples, row[first:])
-
-    def critical(self, growth: float) -> float:
-        """The critical batch over the whole branch, where at x samples it is growth * sqrt(x)."""
-        return self.reach / float(_saved(self.start + self.reach, growth) - _saved(self.start, growth)) - 1
-
-    def expected(self, line: Line, multiple: int, growth: float) -> Array:
-        """The loss's logarithm at each point of a larger batch: the smallest one's, where it has made the same progress."""
-        progress = numpy.linspace(0, (1 + LONGEST) * self.reach, 300)
-        saved = _saved(self.start + progress, growth) - _saved(self.start, growth)
-        seen = self.every * numpy.arange(len(self.logs[multiple]))
-        return line(self.start + numpy.maximum(numpy.interp(seen, progress + (multiple - 1) * saved, progress), self.every / 2))
-
-    def misfit(self, line: Line, growth: float) -> float:
-        rests = (row[1:] - self.expected(line, m, growth)[1:] for m, row in self.logs.items() if m > 1)
-        return sum(float(numpy.mean(rest[int(_SKIPPED * len(rest)) :] ** 2)) for rest in rests)
-
-    def part(self, multiples: Iterable[int]) -> "Race":
-        return Race({multiple: self.logs[multiple] for multiple in multiples}, self.start, self.every)
-
-    def redrawn(self, line: Line, growth: float, generator: numpy.random.Generator) -> "Race":
-        """With other noise: what is left beside the fit, of each quarter of a branch with either sign (the wild bootstrap)."""
-        return Race({m: self._redrawn(line, m, growth, generator) for m in self.logs}, self.start, self.every)
-
-    def _redrawn(self, line: Line, multiple: int, growth: float, generator: numpy.random.Generator) -> Array:
-        row, expected = self.logs[multiple], self.expected(line, multiple, growth)
-        signs = generator.choice([-1.0, 1.0], size=_BLOCKS)[numpy.arange(len(row)) * _BLOCKS // len(row)]
-        return numpy.append(row[0], expected[1:] + signs[1:] * (row - expected)[1:])
+Race = Mapping[int, Array]  # the branches of a seed at their best rates, by multiple: logarithms of the losses
 
 
-@dataclass(frozen=True)
-class Races:
-    """Of a start: a race for each seed, and the line of its smallest batch. The critical batch is that of all of them."""
-
-    all: tuple[tuple[Race, Line], ...]
-
-    @property
-    def multiples(self) -> list[int]:
-        return sorted({multiple for race, _ in self.all for multiple in race.logs})
-
-    @property
-    def end(self) -> float:
-        return self.all[0][0].start + self.all[0][0].reach
-
-    def critical(self, growth: float) -> float:
-        return self.all[0][0].critical(growth)
-
-    def growth(self) -> float:
-        """By least squares."""
-        unit = -0.5 * math.log(self.end)
-        bounds = (unit + math.log(0.02), unit + math.log(64 * max(self.multiples)))
-
-        def misfit(log: float) -> float:
-            return sum(race.misfit(line, math.exp(log)) for race, line in self.all)
-
-        return math.exp(minimize_scalar(misfit, bounds=bounds, method="bounded", options={"xatol": 0.01}).x)
-
-    def part(self, multiples: Collection[int]) -> "Races":
-        """Of these batches, in the races that have more than the smallest one of them."""
-        parts = [(race.part(set(multiples) & {*race.logs}), line) for race, line in self.all]
-        return Races(tuple(one for one in parts if len(one[0].logs) > 1))
-
-    def redrawn(self, growth: float, generator: numpy.random.Generator) -> "Races":
-        """With other noise; those whose smallest batch's loss still falls clearly."""
-        others = [race.redrawn(line, growth, generator) for race, line in self.all]
-        return Races(tuple((race, line) for race in others if (line := race.line()) is not None))
-
-
-def _saved(samples: Any, growth: float) -> Any:
-    """The integral of 1 / (growth * sqrt(x) + 1): what one more smallest batch costs, in samples."""
-    roots = growth * numpy.sqrt(samples)
-    return 2 / growth**2 * (roots - numpy.log1p(roots))
-
-
-def fitted_line(samples: Array, logs: Array) -> Line | None:
-    """Returns None for one that does not fall clearly."""
-    fits = []
-    for is_log in (True, False):
-        x = numpy.log(samples) if is_log else samples
-        slope, height = numpy.polyfit(x, logs, 1)
-        rest = float(numpy.sum((logs - height - slope * x) ** 2))
-        error = math.sqrt(rest / max(1, len(x) - 2) / float(numpy.sum((x - x.mean()) ** 2)))
-        fits.append((rest * (1 if is_log else _CURVED), Line(float(slope), float(height), is_log), -slope > _CLEAR * error))
-    _, line, falls = min(fits, key=lambda one: one[0])
-    return line if falls else None
-
-
-def _races(known: Branches, start: int) -> Races:
+def _races(known: Branches, start: int) -> list[Race]:
     """Of the seeds of which something can be said."""
-    races = [Race(known.best(start, repeat), start, known.every) for repeat in known.repeats(start)]
-    long = [race for race in races if len(race.logs.get(1, ())) >= _LEAST_POINTS]
-    return Races(tuple((race, line) for race in long if (line := race.line()) is not None))
+    races = [known.best(start, repeat) for repeat in known.repeats(start)]
+    return [race for race in races if 1 in race and _falls(race[1])]
+
+
+def _falls(row: Array) -> bool:
+    """Clearly, by the straight line through its points."""
+    x, y = numpy.arange(len(row), dtype=float), row
+    x, y = (values[1 + int(_SKIPPED * len(row)) :] for values in (x, y))
+    if len(row) < _LEAST_POINTS:
+        return False
+    slope, height = numpy.polyfit(x, y, 1)
+    rest = float(numpy.sum((y - height - slope * x) ** 2)) / max(1, len(x) - 2)
+    return bool(-slope > _CLEAR * math.sqrt(rest / float(numpy.sum((x - x.mean()) ** 2))))
+
+
+def falling(logs: Array) -> Array:
+    """The nearest curve that does not rise."""
+    return isotonic_regression(logs, increasing=False).x
+
+
+def points_to(curve: Array, goal: float) -> float:
+    """Where a falling curve comes to the goal, between the middles of its level pieces; where it ends above, along the straight
+    line that its second half has over the logarithm of the points."""
+    levels, piece = numpy.unique(-curve, return_inverse=True)
+    middles = numpy.bincount(piece, numpy.arange(len(curve))) / numpy.bincount(piece)
+    if -goal <= levels[-1]:
+        return float(numpy.interp(-goal, levels, middles))
+    end, half = len(curve) - 1, len(curve) // 2
+    slope = min(-1e-9, numpy.polyfit(numpy.log(numpy.arange(half, end + 1)), curve[half:], 1)[0])
+    return end * math.exp(min(math.log(_BEYOND), (goal - curve[-1]) / slope))
+
+
+def _worth(races: Sequence[Race], multiple: int) -> float:
+    """By the mean over the seeds that have the batch."""
+    pairs = [(race[1], race[multiple]) for race in races if multiple in race]
+    smallest, own = (falling(numpy.mean(rows, axis=0)) for rows in zip(*pairs, strict=True))
+    goal = float(numpy.interp(GOAL * (len(smallest) - 1), range(len(smallest)), smallest))
+    return points_to(smallest, goal) / points_to(own, goal)
 
 
 def worths(known: Branches, start: int) -> dict[int, float]:
     """By multiple: what a batch's samples are worth, by its own branches. Empty where nothing can be said."""
-    if not (races := _races(known, start)).all:
-        return {}
-    values = {m: races.critical(races.part((1, m)).growth()) for m in races.multiples if m > 1}
-    return {1: 1.0} | {multiple: (value + 1) / (value + multiple) for multiple, value in values.items()}
+    races = _races(known, start)
+    return {multiple: _worth(races, multiple) for multiple in sorted({multiple for race in races for multiple in race})}
 
 
 def worth(known: Branches, multiple: int) -> float:
     """At the last start where the batch has a branch; NaN where nothing can be said."""
     start = max(one.start for one in known.curves if one.multiple == multiple)
     return worths(known, start).get(multiple, math.nan)
+
+
+def _drawn(races: Sequence[Race], multiples: Collection[int], generator: numpy.random.Generator) -> dict[int, float]:
+    """What they might be worth by other noise along the branches, and by other seeds."""
+    others = [{multiple: _redrawn(row, generator) for multiple, row in race.items()} for race in races]
+    errors = {m: _SCATTER * generator.normal() / math.sqrt(sum(m in race for race in races)) for m in multiples}
+    return {m: 1.0 if m == 1 else _worth(others, m) * math.exp(errors[1] - errors[m]) for m in multiples}
+
+
+def _redrawn(row: Array, generator: numpy.random.Generator) -> Array:
+    """With other noise: the rest beside the falling curve, of each quarter of a branch with either sign (the wild bootstrap)."""
+    signs = generator.choice([-1.0, 1.0], size=_BLOCKS)[numpy.arange(len(row)) * _BLOCKS // len(row)]
+    expected = falling(row)
+    return expected + signs * (row - expected)
+
+
+def fitted(own: Mapping[int, float]) -> float:
+    """The critical batch by least squares, of what batches need relative to what they are expected to need."""
+    needs = {multiple: 1 / value for multiple, value in own.items() if multiple > 1}
+    over = sum((m - 1) * (need - 1) / need**2 for m, need in needs.items())
+    return min(_LARGEST * max(needs), sum(((m - 1) / need) ** 2 for m, need in needs.items()) / max(over, 1e-9)) - 1
 
 
 def criticals(known: Branches, seed: int = 0) -> dict[int, Critical]:
@@ -210,15 +149,14 @@ def criticals(known: Branches, seed: int = 0) -> dict[int, Critical]:
 
 
 def _critical(known: Branches, start: int, generator: numpy.random.Generator) -> Critical | None:
-    own = worths(known, start)
-    kept = [multiple for multiple in own if multiple <= 2 or own[multiple] >= ENOUGH]
+    races, own = _races(known, start), worths(known, start)
+    kept = {multiple: value for multiple, value in own.items() if multiple <= 2 or value >= ENOUGH}
     if len(kept) < 2:
         return None
-    races = _races(known, start).part(kept)
-    growth = races.growth()
-    others = [races.redrawn(growth, generator) for _ in range(_DRAWS)]
-    draws = [other.critical(other.growth()) for other in others if other.all]
-    return Critical(races.critical(growth), numpy.array(draws), tuple(kept), round(races.end))
+    draws = [_drawn(races, kept, generator) for _ in range(_DRAWS)]
+    samples = start + known.every * (len(races[0][1]) - 1)
+    table = {multiple: numpy.array([value, *(draw[multiple] for draw in draws)]) for multiple, value in kept.items()}
+    return Critical(fitted(kept), numpy.array([fitted(draw) for draw in draws]), tuple(kept), round(samples), table)
 
 
 def critical_batches(known: Branches, batch: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -16,15 +16,17 @@ from lockstep.extras.plan.jobs import Jobs
 from lockstep.extras.plan.link import MEASURE
 from lockstep.extras.plan.throughput import LEAST_TIMED, Throughput
 from lockstep.extras.plan.training import Training
-from lockstep.extras.report.step_model import Fit
+from lockstep.extras.report.step_model import Fit, Workload
 from lockstep.sweeps.job_directory import read_record
 from lockstep.sweeps.settings import Keys
 
-LARGEST_BUDGET = 10  # trainings
+LARGEST_BUDGET = 20  # trainings
 _SHORT = 0.1  # of the budget that timings leave, to short branches of the smallest batch
 _RATES = 5  # that it is to be enough for
+_SHORTEST = 0.1  # of a training: no short branch need be longer
 _LEAST_STEPS = 4  # of the largest batch in a short branch
 _SURE = 0.03  # a standard error of the speed-up that needs no more measurements
+_SEEDS = 3  # by which the rate of the answer is compared with the next best one
 _KEPT = 0.25  # of the budget, for more timings and seeds
 _POWER_OF_TWO = Rule("accepted is a power of two, 2 at least", lambda v: integer(2).test(v) and v & (v - 1) == 0)
 
@@ -60,7 +62,7 @@ class Search:
         if self.settings.run is not None:
             self.checkpoints = checkpoints_in(Path(self.settings.run), self.jobs.total)
         known, training, step = self.known, self.training, self.training.factor
-        explore(known, self._measure, worth, training.lr, self.largest, step, self.points, self._long)
+        explore(known, self._measure, worth, training.lr, self.largest, step, self.points, self._long, self._pays)
         for start in self.checkpoints:
             at_the_rule(known, self._measure, worth, start, training.lr, self.largest, step, self._long(start))
         self._settle()
@@ -73,6 +75,12 @@ class Search:
 
     def _plan(self) -> Plan:
         return make_plan(self.known, self.throughput.fit, self.counts, self.training.batch, target=self._target())
+
+    def _pays(self, multiple: int, needs: float) -> bool:
+        """Is a batch on any count of devices so much faster than one of half of it?"""
+        fit, works = self.throughput.fit, [Workload(global_batch=m * self.training.batch) for m in (multiple // 2, multiple)]
+        speeds = [[work.throughput(fit.model, n) for work in works] for n in self.counts] if fit else []
+        return not fit or any(larger > needs * half for half, larger in speeds)
 
     def _settle(self) -> None:
         """Spends what is left of the budget where the answer is least certain."""
@@ -90,17 +98,20 @@ class Search:
 
     def _repeat(self, plan: Plan) -> bool:
         """One more seed of the batches that decide between the choice and another one, if other draws of the noise would choose
-        that one. From a checkpoint on, another seed would have the same beginning."""
-        doubtful = plan.doubtful
-        if self.checkpoints or not doubtful:
-            return False
-        branches = self.known.with_another_seed([1, *doubtful])
-        if sum(branches.values()) * self.every > self.jobs.left:
+        that one; where that is too much, or until its rate has been compared with some seeds, of the chosen batch alone. From a
+        checkpoint on, another seed would have the same beginning."""
+        is_compared = not plan.doubtful and len(self.known.repeats(0)) >= _SEEDS
+        chosen = [plan.chosen.multiple] if plan.chosen and not is_compared else []
+        wanted = [] if self.checkpoints else [batches for batches in (plan.doubtful, chosen) if batches]
+        for multiples in wanted:
+            branches = self.known.with_another_seed(multiples)
+            if sum(branches.values()) * self.every <= self.jobs.left:
+                batches = " and ".join(str(multiple * self.training.batch) for multiple in multiples)
+                self.jobs.say(f"the choice is least certain by batch {batches}, of which another seed is trained")
+                return extend_each(self.known, self._measure, branches)
+        if wanted:
             self.jobs.say("the rest of the budget is too small for another seed")
-            return False
-        batches = " and ".join(str(multiple * self.training.batch) for multiple in doubtful)
-        self.jobs.say(f"the choice is least certain by batch {batches}, of which another seed is trained")
-        return extend_each(self.known, self._measure, branches)
+        return False
 
     def _target(self) -> float | None:
         """The loss that the run which branches begin from has come to, if it has ended."""
@@ -113,7 +124,7 @@ class Search:
         self.largest = self.settings.largest
         while self.largest > 1:
             unit = self.largest * self.training.batch
-            steps = int(_SHORT * self.jobs.left / _RATES) // unit
+            steps = int(min(_SHORT * self.jobs.left / _RATES, _SHORTEST * self.jobs.total)) // unit
             self.points = min(self.settings.points, steps)
             if self.points >= _LEAST_STEPS and self.largest <= self.training.largest_by_the_rule:
                 self.every = self.known.every = steps // self.points * unit
@@ -128,10 +139,10 @@ class Search:
 
     def _long(self, start: int = 0) -> int:
         """The points of the smallest batch's longest branch, by the rest of the training and by this start's share of the budget.
-        From the first step on there are four rates of it, and two of larger batches, but three of two of them."""
+        From the first step on there are four rates of it, and about two of larger batches, of twice as many samples."""
         coming = [one for one in (0, *self.checkpoints) if one >= start]
-        rates = 2 if start == 0 else 1
-        in_all = rates * LONGEST * (len(self._multiples) - 1) + (4 + 2 * LONGEST if start == 0 else 1)
+        larger = len(self._multiples) - 1
+        in_all = 4 + 4 * larger if start == 0 else 1 + LONGEST * larger
         left = max(0.0, self.jobs.left - _KEPT * self.jobs.budget) / len(coming) / in_all
         return int(min(left, (self._epochs_end - start) / LONGEST) / self.every)
 
