@@ -2,21 +2,21 @@
 
 Grid: each training of plan_trainings.py at 1, 2, 4, ... times its batch, several rates and three seeds, to its end.
 Plan: sweep=plan of the same training with another seed; its jobs are trained in this process. Its budget is a fifth of the
-grid's trainings, and ten at most, as sweep=plan accepts.
+grid's trainings, and twenty at most, as sweep=plan accepts.
 Both are given the time of a step by the same made-up links (benchmarks/plan.py), for 1, 2, 4 and 8 devices: more than two cores
 there are not, and a global batch gives the same losses on any number of devices. The target is the loss that the smallest
 batch has at its best rate, over the seeds, after four tenths of the training.
 
 What is validated is the average of the weights over some 25 steps of the smallest batch, and over as many samples of the others.
 
-What counts, as it was written down before any of these trainings was run but one of each, at its smallest batch: all ten trainings
-under all five links. The grid chooses by its three seeds, the plan by its own, and the time of both choices is measured by six
-other seeds, with which nothing was chosen: by the seeds that the grid's choice was the best of many with, it looks better than it
-is. A plan's choice is as good as the grid's if its time is within 5%. The grid's choice is the most devices each step up to which
-is worth its devices. A choice that is faster by more than 5% has more devices than are worth it: it is counted apart, with its
-device-hours. The time by the grid's own three seeds stands beside it. The plan's rates are among those that the grid chooses from.
-The trainings are of two kinds: those whose like (without the average) the method was made with, and the last four, of which none
-was seen. benchmarks/plan.md has both counts.
+What counts, as it was written down before any of these trainings was run but one of each, at its smallest batch: all ten
+trainings under all five links. The grid chooses by its three seeds, the plan by its own, and the time of both choices is
+measured by six other seeds, with which nothing was chosen: by the seeds that the grid's choice was the best of many with, it
+looks better than it is. A plan's choice is as good as the grid's if its time is within 5%. The grid's choice is the most devices
+each step up to which is worth its devices. A choice that is faster by more than 5% has more devices than are worth it: it is
+counted apart, with its device-hours. The time by the grid's own three seeds stands beside it. The plan's rates are among those
+that the grid chooses from. The trainings are of two kinds: those whose like (without the average) the method was made with, and
+the last four, of which none was seen. benchmarks/plan.md has both counts.
 
 What is there in OUT already is not computed again: losses by training, batch, rate and seed, records of jobs, and plans.
 """
@@ -156,19 +156,19 @@ def compared(name: str, out: Path, data: Path, budget: float | None) -> Iterator
             devices, batch = chosen["devices"], chosen["global_batch"]
             says = f"{devices} x {batch}, lr {chosen['lr']:.2g}"
             slower = grid.seconds(step, devices, batch // setting.batch, chosen["lr"]) / grid.seconds(step, *best) - 1
-            hours = (1 + slower) * devices / best[0] - 1
             own, others = (batch // setting.batch, chosen["lr"]), (best[1], grid.best_rate(best[1]))
             parts = grid.on_other_seeds((own, others))
             ratio = step.seconds(devices, batch / devices) / batch / step.seconds(best[0], best[1] * setting.batch / best[0])
             again = parts[own] / parts[others] * ratio * best[1] * setting.batch - 1
-        verdict = "miss" if slower > AS_GOOD else "faster" if slower < -AS_GOOD else ""
+            hours = (1 + again) * devices / best[0] - 1
+        verdict = "miss" if again > AS_GOOD else "faster" if again < -AS_GOOD else ""
         the_best = f"{best[0]} x {best[1] * setting.batch}, lr {grid.best_rate(best[1]):.2g}"
         repeats = 1 + max(one["repeat"] for one in recorded["branches"])
         cells = (
             f"{name}; {link}",
             the_best,
             says,
-            *(f"{value:+.1%}" for value in (slower, hours, again)),
+            *(f"{value:+.1%}" for value in (again, hours, slower)),
             str(repeats),
             f"{cost:.1%}",
         )
@@ -221,7 +221,7 @@ def main() -> None:
         for name in given.only:
             Grid(SETTINGS[name], given.out / f"{slug(name)}.jsonl", given.data.absolute())
         return
-    print("| training; link | best of the grid | the plan's | time against it | device-hours | by other seeds | seeds | cost | |")
+    print("| training; link | best of the grid | the plan's | time against it | device-hours | by its seeds | seeds | cost | |")
     print("|---|---|---|---|---|---|---|---|---|")
     verdicts = []
     for name in given.only:

@@ -140,7 +140,7 @@ def make_plan(
         words = f"the speed-ups are too uncertain, by their {least} most; a larger plan.budget makes them surer"
         return Plan(candidates, why_not=words, critical=found[last])
     chosen = _choose(sure, counts)
-    goal = known.lowest(last) if target is None else target
+    goal = known.goal(last) if target is None else target
     rate = known.best_rate(known.starts[0], chosen.multiple)
     return Plan(candidates, chosen, rate, target=goal, critical=found[last], rivals=_rivals(chosen, sure, counts))
 

@@ -99,10 +99,10 @@ class Branches:
         branches = [Branch(start, multiple, self.best_rate(start, multiple), repeat) for multiple in self.multiples(start)]
         return {one.multiple: running_median(numpy.log(self.curves[one])) for one in branches if one in self.curves}
 
-    def lowest(self, start: int) -> float:
-        """The loss to which the smallest batch has come at its best rate: the geometric mean over the seeds."""
-        ends = [logs[1][-1] for repeat in self.repeats(start) if 1 in (logs := self.best(start, repeat))]
-        return math.exp(numpy.mean(ends))
+    def goal(self, start: int) -> float:
+        """The loss that batches are compared at: the smallest one's at its best rate, as the geometric mean over the seeds."""
+        rows = [logs[1] for repeat in self.repeats(start) if 1 in (logs := self.best(start, repeat))]
+        return math.exp(numpy.mean([row[round(GOAL * (len(row) - 1))] for row in rows]))
 
     def with_another_seed(self, multiples: Collection[int]) -> dict[Branch, int]:
         """The branches of these batches at their two best rates, and of the smallest at its best, from the first step on, with a
@@ -164,7 +164,7 @@ def explore(
         return
     multiple, kept, needs = 2, 1.0, _SHORTEST
     while multiple <= largest and not math.isnan(before := known.best_rate(0, multiple // 2)) and kept >= ENOUGH:
-        if not pays(multiple, needs * kept):
+        if multiple > 2 and not pays(multiple, needs * kept):
             return
         rate = before * step(multiple) / step(multiple // 2)
         length = int(min(LONGEST, max(_SHORTEST, needs)) * points)
