@@ -92,6 +92,13 @@ def test_the_rate_that_is_asked_for_is_the_one_after_scaling(
     assert scaled.lr == pytest.approx(0.2)
 
 
+def test_an_average_of_the_weights_is_over_as_many_samples_whatever_the_batch_is() -> None:
+    assert "callbacks.ema.decay" not in values(training().with_batch(4, 0.2))
+    averaged = training("callbacks=ema", "callbacks.ema.decay=0.96")
+    assert float(values(averaged.with_batch(1, 0.2))["callbacks.ema.decay"]) == 0.96
+    assert float(values(averaged.with_batch(4, 0.2))["callbacks.ema.decay"]) == pytest.approx(0.96**4, rel=1e-5)
+
+
 def test_a_large_batch_is_accumulated_and_not_held_at_once() -> None:
     one = training()
     assert values(one.shortened(8, 0.1, [100], None, None))["trainer.accumulate_grad_batches"] == "8"

@@ -164,7 +164,7 @@ def explore(
         return
     multiple, kept, needs = 2, 1.0, _SHORTEST
     while multiple <= largest and not math.isnan(before := known.best_rate(0, multiple // 2)) and kept >= ENOUGH:
-        if multiple > 2 and not pays(multiple, needs * kept):
+        if multiple > 2 and not pays(multiple, GOAL * needs * kept):  # or fewer, for what is expected is no sure thing
             return
         rate = before * step(multiple) / step(multiple // 2)
         length = int(min(LONGEST, max(_SHORTEST, needs)) * points)
