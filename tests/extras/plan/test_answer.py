@@ -54,7 +54,7 @@ def test_more_devices_do_not_pay_beyond_the_critical_batch_however_fast_the_link
 
 
 @pytest.mark.parametrize(
-    ("latency", "chosen", "rival", "doubtful"),
+    ("latency", "chosen", "rival", "deciding"),
     [
         (3e-5, (8, 4), (4, 2), [2, 4]),
         (1e-4, (4, 2), (8, 8), [2, 8]),
@@ -63,13 +63,14 @@ def test_more_devices_do_not_pay_beyond_the_critical_batch_however_fast_the_link
     ],
 )
 def test_what_other_draws_would_choose_is_named_with_its_share(
-    latency: float, chosen: tuple[int, int], rival: tuple[int, int], doubtful: list[int]
+    latency: float, chosen: tuple[int, int], rival: tuple[int, int], deciding: list[int]
 ) -> None:
     """Devices and multiples of the batch. More devices are taken or not by the batches on the next count of them."""
     plan = make_plan(branches(noise=64), timed(StepModel(fixed=2e-3, per_sample=2e-4, latency=latency)), COUNTS, BATCH)
     assert plan.chosen is not None
     assert (plan.chosen.devices, plan.chosen.multiple) == chosen
-    assert plan.doubtful == doubtful
+    assert plan.is_doubtful
+    assert plan.deciding == deciding
     (share, other), *_ = plan.rivals
     assert (other.devices, other.multiple) == rival
     words = f"{share:.0%} of other draws of the noise it would be {rival[0]} device{'s' if rival[0] > 1 else ''}"
@@ -79,7 +80,7 @@ def test_what_other_draws_would_choose_is_named_with_its_share(
 def test_where_other_draws_choose_the_same_nothing_is_doubtful() -> None:
     plan = make_plan(branches(noise=8), timed(FAST_LINK), COUNTS, BATCH)
     assert plan.chosen is not None
-    assert (plan.rivals, plan.doubtful) == ((), [])
+    assert (plan.rivals, plan.is_doubtful, plan.deciding) == ((), False, [1, 2])
     assert "other draws" not in sentence(plan, BATCH, 0.1)
 
 

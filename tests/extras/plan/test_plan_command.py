@@ -57,7 +57,8 @@ def test_a_plan_killed_at_several_moments_says_what_an_undisturbed_one_would(tmp
 
     planted = Quadratic(noise=NOISE, smallest=SMALLEST, every=plan["samples"]["of_a_point"], seed=0)
     for one in plan["branches"]:
-        (curve,) = planted.measure([Branch(0, one["batch"] // SMALLEST, one["lr"])], len(one["losses"]) - 1)
+        branch = Branch(0, one["batch"] // SMALLEST, one["lr"], one["repeat"])
+        (curve,) = planted.measure([branch], len(one["losses"]) - 1)
         assert one["losses"] == pytest.approx(curve, rel=1e-3)
     assert {one["batch"] for one in plan["branches"]} == {SMALLEST, LARGEST * SMALLEST}
     assert finished(tmp_path) == plan["jobs"] >= JOBS_BEFORE_BRANCHES + len(plan["branches"])

@@ -148,11 +148,11 @@ def test_what_is_left_of_the_budget_goes_to_other_seeds_of_the_batches_that_deci
     assert jobs.spent <= jobs.budget
 
 
-def test_the_rate_of_a_sure_choice_is_compared_by_three_seeds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sure_choice_is_compared_by_three_seeds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where steps have no cost of their own and samples of twice the batch are worth little, the smallest is chosen."""
     monkeypatch.setattr(sys.modules[__name__], "LINK", StepModel(per_sample=1e-3, latency=1e-7))
     jobs = Planted({}, noise=8)
-    made = searched(jobs, budget=0.5, largest=4)
+    made = searched(jobs, budget=0.5, largest=2)
     assert made["rivals"] == []
     assert {one["repeat"] for one in made["branches"]} == {0, 1, 2}
     assert jobs.left > 0.1 * jobs.budget

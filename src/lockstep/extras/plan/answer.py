@@ -75,17 +75,24 @@ class Plan:
         return sorted(((max(one.errors[cause] for one in about), cause) for cause in causes), reverse=True)
 
     @property
-    def doubtful(self) -> list[int]:
+    def deciding(self) -> list[int]:
         """The batches, in multiples of the smallest, that decide between the choice and its first rival: both, or where devices
-        differ, that of the fewer devices and the best one of the next count. Where there is no choice, that of the least certain
-        candidate. Empty where other draws would choose as well in nearly all cases."""
+        differ, that of the fewer devices and the best one of the next count. Without a rival, the choice's and the next best one.
+        Where there is no choice, that of the least certain candidate."""
         if self.chosen is None:
             most = max(self.candidates, key=lambda one: one.errors[STATISTICS], default=None)
             return [most.multiple] if most is not None and most.least_certain == STATISTICS else []
-        pairs = [(share, self._decided_by(self.chosen, one)) for share, one in self.rivals]
-        others = [(share, pair) for share, pair in pairs if len(pair) == 2]
-        is_sure = sum(share for share, _ in others) <= DOUBT
-        return [] if is_sure else sorted(others[0][1])
+        others = [one for one in self.candidates if one.devices == self.chosen.devices and one.multiple != self.chosen.multiple]
+        rivals = [*(one for _, one in self.rivals), *sorted(others, key=_mean, reverse=True)]
+        pairs = [self._decided_by(self.chosen, one) for one in rivals]
+        return sorted(next((pair for pair in pairs if len(pair) == 2), {self.chosen.multiple}))
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Would other draws choose another batch, in more than a few cases?"""
+        if self.chosen is None:
+            return bool(self.deciding)
+        return sum(share for share, one in self.rivals if len(self._decided_by(self.chosen, one)) == 2) > DOUBT
 
     def _decided_by(self, *two: Candidate) -> set[int]:
         fewer, other = sorted(two, key=lambda one: one.devices)

@@ -26,7 +26,7 @@ _RATES = 5  # that it is to be enough for
 _SHORTEST = 0.1  # of a training: no short branch need be longer
 _LEAST_STEPS = 4  # of the largest batch in a short branch
 _SURE = 0.03  # a standard error of the speed-up that needs no more measurements
-_SEEDS = 3  # by which the rate of the answer is compared with the next best one
+_SEEDS = 3  # of a sure choice, if the budget is enough for them
 _KEPT = 0.25  # of the budget, for more timings and seeds
 _POWER_OF_TWO = Rule("accepted is a power of two, 2 at least", lambda v: integer(2).test(v) and v & (v - 1) == 0)
 
@@ -97,12 +97,12 @@ class Search:
         return True
 
     def _repeat(self, plan: Plan) -> bool:
-        """One more seed of the batches that decide between the choice and another one, if other draws of the noise would choose
-        that one; where that is too much, or until its rate has been compared with some seeds, of the chosen batch alone. From a
-        checkpoint on, another seed would have the same beginning."""
-        is_compared = not plan.doubtful and len(self.known.repeats(0)) >= _SEEDS
-        chosen = [plan.chosen.multiple] if plan.chosen and not is_compared else []
-        wanted = [] if self.checkpoints else [batches for batches in (plan.doubtful, chosen) if batches]
+        """One more seed of the batches that decide between the choice and another one, or where that is too much of the chosen
+        one alone: until there are some, and more if other draws of the noise would choose otherwise. From a checkpoint on,
+        another seed would have the same beginning."""
+        is_enough = self.checkpoints or (not plan.is_doubtful and len(self.known.repeats(0)) >= _SEEDS)
+        chosen = [plan.chosen.multiple] if plan.chosen else []
+        wanted = [] if is_enough else [batches for batches in (plan.deciding, chosen) if batches]
         for multiples in wanted:
             branches = self.known.with_another_seed(multiples)
             if sum(branches.values()) * self.every <= self.jobs.left:
