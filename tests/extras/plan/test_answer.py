@@ -1,5 +1,7 @@
 """Goodput, the choice, and the words for it."""
 
+from dataclasses import replace
+
 import numpy
 import pytest
 from planted_answers import Quadratic
@@ -82,6 +84,16 @@ def test_where_other_draws_choose_the_same_nothing_is_doubtful() -> None:
     assert plan.chosen is not None
     assert (plan.rivals, plan.is_doubtful, plan.deciding) == ((), False, [1, 2])
     assert "other draws" not in sentence(plan, BATCH, 0.1)
+
+
+def test_a_larger_batch_that_needs_fewer_samples_is_said_to_be_impossible() -> None:
+    plan = make_plan(branches(noise=512), timed(FAST_LINK), COUNTS, BATCH)
+    assert plan.critical is not None
+    assert "But batch" not in sentence(plan, BATCH, 0.1)
+    worths = {1: numpy.ones(101), 2: numpy.linspace(1.7, 2.1, 101), 4: numpy.full(101, 0.9)}
+    worths[2][0] = 1.9
+    odd = replace(plan, critical=replace(plan.critical, worths=worths))
+    assert "But batch 64 needed 0.53 times the samples of batch 32, and no larger batch does" in sentence(odd, BATCH, 0.1)
 
 
 def test_a_slow_link_leaves_one_device() -> None:
