@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_566,
-    "imported by a default run": 9_714,
-    "all of src/": 32_495,
+    "the core": 10_565,
+    "imported by a default run": 9_713,
+    "all of src/": 32_494,
     "the largest room": 1_678,
 }  # lines; these only ever go down
 

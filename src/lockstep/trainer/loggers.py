@@ -3,13 +3,13 @@
 import csv
 import warnings
 from collections.abc import Mapping
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import rank_zero_experiment
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 
 class TensorBoardLogger(loggers.TensorBoardLogger):
@@ -20,22 +20,20 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
         from torch.utils.tensorboard import SummaryWriter
 
         super().__init__(*positional, **settings)
-        self._steps: dict[str, int] = {}  # the latest of each metric
         accepted = signature(SummaryWriter).parameters
         for name in self._kwargs.keys() - accepted.keys():
             raise ValueError(f"{name} is no argument of SummaryWriter; accepted are {', '.join(accepted)}")
 
-    @rank_zero_only
+    @cached_property
+    def _steps(self) -> dict[str, int]:
+        """The latest of each metric."""
+        return {}
+
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         new = {name: value for name, value in metrics.items() if step is None or self._steps.get(name) != step}
-        self._steps |= {} if step is None else dict.fromkeys(new, step)
-        writer = getattr(self.experiment, "file_writer", None)
-        if writer is None or self._prefix or not all(isinstance(value, float) for value in new.values()):
-            super().log_metrics(new, step)
-        elif new:  # in one event: add_scalar wakes the writing thread for each
-            from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
-
-            writer.add_summary(Summary(value=[Summary.Value(tag=name, simple_value=new[name]) for name in new]), step)
+        if step is not None:
+            self._steps.update(dict.fromkeys(new, step))
+        super().log_metrics(new, step)
 
 
 class CSVLogger(loggers.CSVLogger):
@@ -44,7 +42,8 @@ class CSVLogger(loggers.CSVLogger):
 
     def __init__(self, *, purge_step: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
-        self.purge_step, self._is_open = purge_step, False
+        self.purge_step = purge_step
+        self._is_open = False
 
     @property
     @rank_zero_experiment

@@ -4,11 +4,9 @@ import csv
 from pathlib import Path
 
 import pytest
-import torch
 from in_process import logged, trained
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lockstep.trainer.loggers import CSVLogger, TensorBoardLogger
+from lockstep.trainer.loggers import CSVLogger
 
 
 def rows(folder: Path) -> list[tuple[str, str]]:
@@ -39,19 +37,6 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     again = logger(tmp_path, purge_step=5)
     assert again.experiment is not None
     assert rows(tmp_path) == [("0", "0.5")]
-
-
-def test_tensorboard_has_each_number_of_a_group_once(tmp_path: Path) -> None:
-    logger = TensorBoardLogger(str(tmp_path), name="", version="", default_hp_metric=False)
-    logger.log_metrics({"loss": 0.5, "acc": 0.25}, step=3)
-    logger.log_metrics({"loss": 0.5, "lr": 1.0}, step=3)
-    logger.log_metrics({"epoch": 1, "loss": torch.tensor(0.125)}, step=4)  # pyright: ignore[reportArgumentType]
-    logger.finalize("success")
-    logger.log_metrics({"loss": 2.0}, step=5)  # of a test, after the file was closed
-    logger.finalize("success")
-    events = EventAccumulator(str(tmp_path)).Reload()
-    points = {name: [(event.step, event.value) for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
-    assert points == {"loss": [(3, 0.5), (4, 0.125), (5, 2.0)], "acc": [(3, 0.25)], "lr": [(3, 1.0)], "epoch": [(4, 1.0)]}
 
 
 @pytest.mark.parametrize("drop_last", ["true", "false"])
