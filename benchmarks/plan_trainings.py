@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+from hydra.utils import instantiate
 from numpy.typing import NDArray
+from omegaconf import OmegaConf
 from scipy.optimize import isotonic_regression
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support" / "models"))
@@ -22,7 +24,6 @@ from plan import COUNTS  # pyright: ignore[reportAttributeAccessIssue]  # benchm
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.extras.averaging.averaging import EMA
 from lockstep.extras.plan.callback import LossAtSamples
 from lockstep.extras.report.choice import WORTH
 from lockstep.extras.report.step_model import StepModel
@@ -70,6 +71,7 @@ class Setting:
 
 
 COMMON = ("trainer=cpu", "model/lr_scheduler=constant")
+EMA = Path(__file__).resolve().parents[1] / "conf" / "callbacks" / "ema.yaml"
 AVERAGED = ("callbacks=ema", f"callbacks.ema.decay={DECAY}")  # of plans
 SGD, ADAMW = ("model/optimizer=sgd", "model.optimizer.momentum=0"), ("model/optimizer=adamw",)
 MOMENTUM = ("model/optimizer=sgd", "model.optimizer.momentum=0.9")
@@ -115,7 +117,8 @@ def losses(setting: Setting, data: Path, multiple: int, rate: float, seed: int) 
         datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
         ends = ends_of(setting, datamodule)
         curve = LossAtSamples(ends, "val/loss")
-        trainer.callbacks[:0] = [curve, EMA(DECAY**multiple)]  # pyright: ignore[reportAttributeAccessIssue]
+        average = instantiate(OmegaConf.load(EMA).ema, decay=DECAY**multiple)
+        trainer.callbacks[:0] = [curve, average]  # pyright: ignore[reportAttributeAccessIssue]
         trainer.fit(model, datamodule)
     return [(int(at) / ends[-1], loss if math.isfinite(loss) else None) for at, loss in curve.losses.items()]
 
