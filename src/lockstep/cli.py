@@ -127,11 +127,10 @@ class ValidateConfig(Callback):
     """Hydra calls it before it makes the run's directory or writes into it: a run that it refuses has changed nothing."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        HydraConfig.instance().cfg = config  # pyright: ignore[reportAttributeAccessIssue]  which ${hydra:...} asks
+        HydraConfig.instance().set_config(config)  # which ${hydra:...} asks
         with refusing():
-            rank = this_rank()
-            is_validated = SWEPT_KEYS in os.environ or (rank is not None and rank.started_by == "parent")  # the command line is
-            if config.get("resume") is None and not is_validated:
+            is_rank = (rank := this_rank()) is not None and rank.started_by == "parent"
+            if config.get("resume") is None and not is_rank and SWEPT_KEYS not in os.environ:  # else it is validated already
                 overrides = [*config.hydra.overrides.task, *config.hydra.overrides.hydra]
                 check_single(overrides, config.hydra.sweeper.get("params") or ())
             Prepared.prepare(config)

@@ -44,8 +44,9 @@ def inherited_config(directory: Path, content: str) -> Iterator[None]:
 def read_inherited_config(arguments: Sequence[str]) -> DictConfig | None:
     """Returns the config in the directory that `python ARGUMENTS` names last; None if there is none, or it is for another
     command."""
-    content, made = read_content(arguments).get("config"), MADE.pop(tuple(arguments), None)
-    return make_config(content) if made is None and isinstance(content, dict) else made
+    if (made := MADE.pop(tuple(arguments), None)) is None and isinstance(content := read_content(arguments).get("config"), dict):
+        return make_config(content)
+    return made
 
 
 def read_inherited_plan(arguments: Sequence[str]) -> Plan | None:

@@ -3,3 +3,4 @@
 FILES = ["conf/events/batch_size.yaml"]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []
+HALVED = "events.batch_size.halved"  # the key that keeps from which sizes a run that was out of memory has come

@@ -11,12 +11,11 @@ from lockstep.config.overrides import override_key
 from lockstep.config.plan import Plan
 from lockstep.config.rules import YES_NO, above
 from lockstep.config.targets import buildable
+from lockstep.extras.batch_size import HALVED
 from lockstep.launchers.environment import this_rank
 from lockstep.launchers.outcome import Outcome
 from lockstep.runs.events import Remedy, RunEvents
 from lockstep.runs.identity import Identity
-
-_HALVED = "events.batch_size.halved"  # written by halving.py
 
 
 @buildable
@@ -35,7 +34,7 @@ class FindBatchSize(RunEvents):
     def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None) -> list[str]:
         if saved is None:  # a rank's, or those of a new run, which has not been out of memory, be its settings another's
             is_rank = (rank := this_rank()) is not None and rank.started_by == "parent"
-            return arguments if is_rank else [item for item in arguments if override_key(item) != _HALVED]
+            return arguments if is_rank else [item for item in arguments if override_key(item) != HALVED]
         from lockstep.extras.batch_size.halving import with_smaller_batches
 
         return with_smaller_batches(arguments, values, saved.overrides)

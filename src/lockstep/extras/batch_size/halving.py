@@ -17,13 +17,14 @@ from lockstep.config.class_checks import check_classes
 from lockstep.config.overrides import override_key, with_values
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
+from lockstep.extras.batch_size import HALVED
 from lockstep.launchers.environment import this_rank
 from lockstep.launchers.outcome import Outcome
 from lockstep.runs.events import Remedy
 
 log = logging.getLogger(__name__)
 KEY, GLOBAL, ACCUMULATE = "datamodule.batch_size", "datamodule.global_batch_size", "trainer.accumulate_grad_batches"
-HALVES, HALVED = "halve_batch_size", "events.batch_size.halved"
+HALVES = "halve_batch_size"
 # What Lightning counts in batches, where it is a whole number.
 _IN_BATCHES = ("limit_train_batches", "limit_val_batches", "limit_test_batches", "overfit_batches", "val_check_interval")
 # Of CUDA, cuDNN, torch's CPU allocator, C++ and Python, in what a rank has said last.

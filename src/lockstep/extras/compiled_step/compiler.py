@@ -3,10 +3,8 @@ triton are made of, which it makes once a process. Where an import server has th
 
 import contextlib
 
-from torch._inductor import (
-    codecache,
-    compile_fx,  # noqa: F401
-)
+import torch._inductor.compile_fx  # noqa: F401
+from torch._inductor import codecache
 
 for name in ("torch_key", "triton_key"):
     with contextlib.suppress(Exception):  # by other names in another torch, which makes them when it needs them
