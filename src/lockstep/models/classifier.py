@@ -49,14 +49,9 @@ class Classifier(Task):
 
     def hits(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """What `measure` returns beside the loss."""
-        values: dict[str, Tensor] = {}
-        for name in self.metric_names:
-            if name == "acc":
-                values[name] = outputs.argmax(dim=1) == targets
-            elif name.startswith("top"):
-                best = outputs.topk(min(int(name[3:]), outputs.shape[1]), dim=1).indices
-                values[name] = (best == targets.unsqueeze(1)).any(dim=1)
-        return values
+        before = _classes_before(outputs, targets)
+        firsts = {name: 1 if name == "acc" else int(name[3:]) for name in self.metric_names if name == "acc" or name[:3] == "top"}
+        return {name: before < number for name, number in firsts.items()}
 
     def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities, not logits: torchmetrics guesses batch by batch which of the two it has been given."""
@@ -65,3 +60,12 @@ class Classifier(Task):
     def predict(self, inputs: Tensor) -> Tensor:
         """Probabilities (n, classes), of what Task.predict takes."""
         return super().predict(inputs).softmax(dim=1)
+
+
+def _classes_before(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Returns how many classes (n,) have a larger output than the target's; of equal ones that of the lower number is the larger,
+    as for argmax. All are before a target that is none, torch's ignore_index, or has no number as its output."""
+    chosen = targets.long().clamp(min=0).unsqueeze(1)
+    own, classes = outputs.gather(1, chosen), torch.arange(outputs.shape[1], device=outputs.device)
+    is_before = ~(outputs <= own) | ((outputs == own) & (classes < chosen))
+    return is_before.sum(dim=1).masked_fill(targets < 0, outputs.shape[1])

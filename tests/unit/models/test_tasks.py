@@ -39,7 +39,14 @@ def test_cross_entropy_accuracy_and_top_k_by_hand() -> None:
     # -log of the probability of the class: 1/3; 2/(2+1+1) = 1/2; 1/(1+2+5) = 1/8
     torch.testing.assert_close(values["loss"], torch.tensor([3.0, 2.0, 8.0], dtype=torch.float64).log())
     assert values["acc"].tolist() == [False, True, False]  # the first logit is largest, of three equal ones too
-    assert values["top2"].tolist()[1:] == [True, False]  # the third sample's class is its last choice
+    assert values["top2"].tolist() == [False, True, False]  # of equal ones the lower numbers come first; a last choice
+
+
+def test_a_target_that_is_none_and_one_without_a_number_are_not_among_the_first() -> None:
+    logits = torch.tensor([[3.0, 2.0, 1.0], [math.nan, 0.0, 0.0], [math.nan, 0.0, 0.0]])
+    values = classifier(["loss", "acc", "top2"]).measure(logits, torch.tensor([-100, 0, 1]))  # torch's ignore_index
+    assert values["acc"].tolist() == [False, False, False]
+    assert values["top2"].tolist() == [False, False, True]
 
 
 def test_label_smoothing_by_hand() -> None:

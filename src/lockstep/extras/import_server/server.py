@@ -85,6 +85,7 @@ class Imports:
 
     def _import(self, names: Sequence[str]) -> None:
         before = dict(os.environ)
+        gc.disable()
         handler = logging.NullHandler()
         logging.root.addHandler(handler)  # in a run Hydra has set up the logs by now; Lightning looks, and would print by itself
         with contextlib.suppress(Exception), importing_much():  # torch's own
@@ -98,8 +99,8 @@ class Imports:
                 self._files[file] = read_stamp(file)
         for finalizer in _finalizers():
             finalizer.atexit = False  # torch's take its operators apart, one by one: that is not for each process that is forked
-        gc.collect()
         gc.freeze()  # shared from here on: no collection in what is forked goes through it
+        gc.enable()
 
     def are_current(self) -> bool:
         """Returns whether a fresh interpreter would import the same files."""
