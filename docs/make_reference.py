@@ -25,6 +25,7 @@ GROUPS = (
     "trainer/plan",
     "trainer/communication",
     "guards",
+    "guards/parts",
     "callbacks",
     "logger",
     "profiler",

@@ -15,7 +15,7 @@ from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 
 CONF = Path(__file__).parents[3] / "conf"
-CHOSEN_TOGETHER = [group for group in GROUPS if group != "guards"]  # whose files are the parts of one option
+CHOSEN_TOGETHER = [group for group in GROUPS if group != "guards/parts"]  # which guards=default has
 CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
 # The files beside them build on these: a key that is missing, by option.
 MISSING = {"net: ???": "model.net", "_target_: ???": "datamodule._target_"}
@@ -60,6 +60,11 @@ def test_every_option_passes_and_names_targets_that_exist(
     assert Plan.from_config(cfg).world_size >= 1
     for target in list_targets(OmegaConf.to_container(cfg, resolve=True)):
         assert callable(get_object(target))
+
+
+@pytest.mark.parametrize("option", options("guards"))
+def test_whatever_guards_are_chosen_the_default_ones_stay(option: str, compose: Callable[..., DictConfig]) -> None:
+    assert {*compose().guards} <= {*compose(option).guards}
 
 
 def list_targets(node: Any) -> list[str]:

@@ -1,5 +1,5 @@
 """What keeps several processes from giving the result of one, said at the start of a run and kept in its record."""
 
-FILES = ["conf/guards/equivalence.yaml"]
+FILES = ["conf/guards/parts/equivalence.yaml"]
 NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -12,7 +12,7 @@ processes.py            what processes compare and exchange
 FILES = [
     "docs/your-lightning-code.md",
     "conf/events/plain_lightning.yaml",
-    "conf/guards/plain_lightning.yaml",
+    "conf/guards/parts/plain_lightning.yaml",
     "benchmarks/lightning_code.py",
     "benchmarks/lightning_code.md",
     "benchmarks/lightning_modules.py",
