@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from lockstep.build import build, build_trainer
 from lockstep.callbacks import LastCheckpoint
 from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
 from lockstep.trainer.batchnorm import Synchronised
 from lockstep.trainer.loggers import CSVLogger, TensorBoardLogger
 from lockstep.trainer.strategies import DDP
@@ -160,6 +161,14 @@ def test_without_a_progress_bar_there_is_none(compose: Callable[..., DictConfig]
     trainer = built(compose(*SMALL, "trainer.enable_progress_bar=false"))[2]
     assert not any(isinstance(callback, ProgressBar) for callback in trainer.callbacks)
     assert trainer.progress_bar_callback is None
+
+
+def test_a_second_progress_bar_is_refused_by_the_key_of_the_first(compose: Callable[..., DictConfig]) -> None:
+    rich = "+callbacks.rich._target_=lightning.pytorch.callbacks.RichProgressBar"
+    line = r"^callbacks=\[Progress, RichProgressBar\]: a run has one progress bar; accepted is callbacks.progress=null$"
+    with pytest.raises(ConfigError, match=line):
+        built(compose(*SMALL, rich))
+    assert built(compose(*SMALL, rich, "callbacks.progress=null"))[2].progress_bar_callback is not None
 
 
 @pytest.mark.parametrize(("option", "kinds"), [("csv", [CSVLogger]), ("many", [TensorBoardLogger, CSVLogger])])

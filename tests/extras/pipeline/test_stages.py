@@ -52,7 +52,7 @@ def test_stages_share_samples_and_replicas_the_batch(compose: Callable[..., Dict
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("trainer.stages=0", "trainer.devices=2"), "trainer.stages=0: accepted is an integer of at least 1"),
+        (("trainer.stages=0",), "trainer.stages=0: accepted is an integer of at least 1"),
         (("trainer.devices=3",), "trainer.strategy.stages=2: does not divide the 3 processes; accepted is a divisor"),
         (("trainer.strategy.schedule=zb",), "trainer.strategy.schedule=zb: accepted is 1f1b, gpipe"),
         (("trainer.strategy.microbatches=0",), "trainer.strategy.microbatches=0: accepted is an integer of at least 1"),
