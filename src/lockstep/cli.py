@@ -18,7 +18,7 @@ from lockstep.errors import ConfigError, ExitCode
 from lockstep.imports import remove_empty_cache
 from lockstep.launchers.environment import SWEPT_KEYS, launcher, register_resolvers, this_rank
 from lockstep.launchers.outcome import classify_error
-from lockstep.launchers.rank import attach_to_parent, report_to_parent
+from lockstep.launchers.rank import attach_to_parent, end_without_the_others, report_to_parent
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 from lockstep.runs.directory import OWN_DIRECTORY
@@ -33,8 +33,11 @@ def start(main: Callable[[], Any]) -> None:
     try:
         _start(main)
     except BaseException as error:
+        code = error.code if isinstance(error, SystemExit) else ExitCode.FAILED
         with contextlib.suppress(ConfigError):  # an environment that is none of a rank's
-            launcher().leave(error.code if isinstance(error, SystemExit) else ExitCode.FAILED)
+            launcher().leave(code)
+        if isinstance(error, SystemExit) and isinstance(code, int):  # the traceback of another one is yet to be shown
+            end_without_the_others(code)
         raise
 
 

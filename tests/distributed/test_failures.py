@@ -51,6 +51,16 @@ def test_the_end_comes_soon_after_the_fault(tmp_path: Path) -> None:
     assert status(tmp_path)["reason"] == "rank 1 was killed by SIGKILL"
 
 
+@pytest.mark.parametrize("how", ["fresh_processes=false", "fresh_processes=true"])
+def test_a_rank_that_raises_does_not_wait_for_what_it_has_asked_the_others(how: str, tmp_path: Path) -> None:
+    """Rank 0 has asked whether anybody is to stop, and raises; rank 1 waits for data, and has not come to that question."""
+    faults = ("+callbacks.a={_target_:faults.LateBatch,rank:1,batch:2}", "+callbacks.b={_target_:faults.Fault,rank:0,how:raise}")
+    arguments = ("trainer.accelerator=cpu", *TWO, *faults, "guards.preemption.every_n_steps=1", how)
+    with started(ROOT / "train.py", *arguments, cwd=tmp_path) as run:
+        assert run.wait(timeout=90) == 1
+    assert status(tmp_path)["reason"] == "rank 0: ArithmeticError: planted fault"
+
+
 def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     slow = "+callbacks.slow={_target_:faults.Slow}"
     mark = uuid.uuid4().hex

@@ -59,13 +59,27 @@ def report_to_parent(outcome: Outcome) -> bool:
     return True
 
 
-def leave_process_group(together: bool) -> None:
-    """Destroys it: else a process may end with `terminate called without an active exception` although all went well."""
+def leave_process_group() -> None:
+    """Destroys it when all ranks are there: else a process may end with `terminate called without an active exception` although
+    all went well."""
+    if _has_process_group():
+        sys.modules["torch.distributed"].barrier()
+        sys.modules["torch.distributed"].destroy_process_group()
+
+
+def end_without_the_others(code: int) -> None:
+    """Ends a rank that has a process group still, because it has failed: to destroy that, which the interpreter does too, is to
+    wait for the collectives that it has begun and other ranks may come to much later, or never."""
+    if _has_process_group():
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+def _has_process_group() -> bool:
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        if together:
-            distributed.barrier()
-        distributed.destroy_process_group()
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def end_workers() -> None:

@@ -213,7 +213,7 @@ class Run:
             for subscriber in self._subscribers:
                 subscriber.finished(self.cfg, self.command, trainer, facts, metrics)
             write_json(self._metrics, result)
-        leave_process_group(together=True)
+        leave_process_group()
         STOP_SIGNALS.leave()
         if self.has_parent:
             self.result, self._code = metrics[optimized], 0
@@ -253,9 +253,7 @@ class Run:
             self._code = outcome.code
             if outcome.traceback:
                 self._append_to_log(outcome.traceback)
-            leave_process_group(together=False)
             raise SystemExit(outcome.code)
-        leave_process_group(together=False)
         self._fail(outcome)
 
     def _fail(self, outcome: Outcome) -> None:

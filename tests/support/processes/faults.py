@@ -42,6 +42,17 @@ class Fault(Callback):
             dist.barrier()
 
 
+class LateBatch(Callback):
+    """Stops one rank between two batches, as data that do not come, before it takes part in what the others have begun."""
+
+    def __init__(self, rank: int, batch: int) -> None:
+        self.rank, self.batch = rank, batch
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if (trainer.global_rank, batch_idx) == (self.rank, self.batch):
+            time.sleep(600)
+
+
 class AskedInTest(Callback):
     """SIGTERM to this process at the first test batch, in one life of the run only."""
 

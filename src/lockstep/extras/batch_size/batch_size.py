@@ -211,7 +211,7 @@ def try_batch(file: Path) -> None:
             raise
         if is_rank_zero():
             write_json(file.with_name("tried.json"), {"most": most})
-        leave_process_group(together=True)
+        leave_process_group()
 
 
 def _limit_memory(plan: Plan, limit: float | None) -> None:
