@@ -78,6 +78,8 @@ def _warmup_length(training: TrainingLength, interval: Interval, warmup_steps: i
 
 @buildable
 def constant(optimizer: Optimizer, training: TrainingLength, **when: Any) -> dict[str, Any]:
+    if not when["warmup_steps"] and not when["warmup_epochs"]:
+        when["interval"] = "epoch"  # nothing changes from step to step
     return _factors(optimizer, training, lambda _: 1.0, **when)
 
 

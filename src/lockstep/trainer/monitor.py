@@ -12,7 +12,7 @@ from lockstep.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_WATCHED = ("setup", "teardown", "load_state_dict", "begin", "stepped")  # beside the hooks, whose names begin with on_
+_WATCHED = ("setup", "teardown", "load_state_dict", "begin", "stepped", "prepare")  # beside the hooks, whose names begin with on_
 _WATCHED_TO_THE_END = ("facts", "state_dict")  # what a monitor has seen until it was switched off still counts
 
 
@@ -53,19 +53,14 @@ class Monitor:
         processes or in none: what they exchange next all of them do."""
         if self._is_off_everywhere:
             return None
-        prepared = None if self.is_off else self._attempt("synchronize", prepare)
+        prepared = self.prepare(prepare)
         if trainer.world_size > 1 and not trainer.strategy.reduce_boolean_decision(not self.is_off, all=True):
             self._is_off_everywhere = True
             self.switch_off("it failed in another process")
         return None if self.is_off else prepared
 
-    def _attempt(self, name: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        try:
-            return function(*arguments, **named)
-        except ConfigError:
-            raise
-        except Exception as error:
-            self.switch_off(f"{name}: {type(error).__name__}: {error}")
+    def prepare(self, function: Callable[[], Any]) -> Any:
+        return function()
 
 
 def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..., Any]:
@@ -76,7 +71,12 @@ def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..
     def call(self: Monitor, *arguments: Any, **named: Any) -> Any:
         if self.is_off and not to_the_end:
             return None
-        return self._attempt(method.__name__, method, self, *arguments, **named)
+        try:
+            return method(self, *arguments, **named)
+        except ConfigError:
+            raise
+        except Exception as error:
+            self.switch_off(f"{method.__name__}: {type(error).__name__}: {error}")
 
     call.is_watched = True  # pyright: ignore[reportAttributeAccessIssue]
     return call

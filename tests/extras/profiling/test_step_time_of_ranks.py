@@ -15,7 +15,7 @@ from ranks import in_ranks
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lockstep.extras.profiling.step_time import PARTS, StepTime
+from lockstep.extras.profiling.step_time import StepTime
 
 pytestmark = pytest.mark.slow
 WAIT = 0.2  # seconds
@@ -66,7 +66,7 @@ def train(rank: int, world_size: int, folder: Path) -> tuple[dict[str, float], d
     trainer.fit(model, datamodule)
     callback = next(callback for callback in trainer.callbacks if isinstance(callback, StepTime))
     return (
-        dict(zip(PARTS, (callback._seconds / callback._count).tolist(), strict=True)),
+        {part: seconds / callback._count for part, seconds in callback._seconds.items()},
         callback.facts(),
         train_adversaries(folder / "two"),
     )

@@ -52,6 +52,11 @@ def test_warmup_is_linear_and_what_follows_constant(when: dict[str, Any], expect
     assert factors(schedules.constant, TEN_EPOCHS, len(expected), **WHEN | when) == expected
 
 
+@pytest.mark.parametrize(("warmup", "interval"), [(0, "epoch"), (1, "step")])
+def test_a_rate_that_stays_is_not_written_at_each_step(warmup: int, interval: str) -> None:
+    assert schedules.constant(optimizer(), TEN_EPOCHS, **WHEN | {"warmup_steps": warmup})["interval"] == interval
+
+
 @pytest.mark.parametrize(
     ("when", "least", "points"),
     [

@@ -49,7 +49,7 @@ class LaterCounts(Callback):
         if self._kept and outputs.shape != self._kept[0][1].shape:
             self.count()
         self._kept.append((losses, outputs, batch.targets))
-        self.model.samples_trained += losses.shape[0]
+        vars(self.model)["samples_trained"] += losses.shape[0]  # nn.Module.__setattr__ looks for parameters and buffers first
         if len(self._kept) >= min(_BATCHES, _NUMBERS // max(1, outputs.numel())):
             self.count()
 

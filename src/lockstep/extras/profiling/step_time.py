@@ -35,19 +35,19 @@ class StepTime(StepParts):
     nothing waits, elsewhere by the clock.
     """
 
-    def __init__(self, every_n_steps: int = 47) -> None:
+    def __init__(self, every_n_steps: int = 97) -> None:
         self.every_n_steps = every_n_steps
         self._facts: dict[str, Any] = {}
         self._until_next = _WARM_UP
         self._batch: _Batch | None = None
         self._unread: list[_Batch] = []
-        self._seconds, self._count = torch.zeros(len(PARTS), dtype=torch.float64), 0
+        self._seconds, self._count = dict.fromkeys(PARTS, 0.0), 0
 
     is_resting = property(lambda self: self._batch is None)  # lockstep.extras.fast_loop asks
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for optimizer in trainer.optimizers:
-            optimizer.register_step_post_hook(lambda *_: self.begin("rest"))
+            optimizer.register_step_post_hook(lambda *_: self._batch and self.begin("rest"))
 
     def facts(self) -> dict[str, Any]:
         """Returns what the record of the run has of it, once training has ended."""
@@ -82,9 +82,9 @@ class StepTime(StepParts):
         while self._unread and self._unread[0].is_over():
             batch = self._unread.pop(0)
             seconds = batch.seconds()
-            self._seconds += seconds
             self._count += 1
-            shares = dict(zip(PARTS, (seconds / seconds.sum()).tolist(), strict=True))
+            self._seconds = {part: before + seconds[part] for part, before in self._seconds.items()}
+            shares = {part: own / sum(seconds.values()) for part, own in seconds.items()}
             if trainer.world_size == 1:
                 del shares["communication"]
             log_metrics(trainer, {f"time/{part}": share for part, share in shares.items()})
@@ -115,7 +115,7 @@ class StepTime(StepParts):
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
         self._read(trainer)
-        return self._seconds.to(model.device, torch.float32)
+        return torch.tensor([*self._seconds.values()], dtype=torch.float32, device=model.device)
 
 
 class _Batch:
@@ -168,11 +168,11 @@ class _Batch:
     def is_over(self) -> bool:
         return self._device.type != "cuda" or self._marks[-1][1].query()
 
-    def seconds(self) -> Tensor:
+    def seconds(self) -> dict[str, float]:
         """Returns the seconds of each of PARTS."""
         parts = dict.fromkeys(PARTS, 0.0)
         for (part, began), (_, ended) in pairwise(self._marks):
             parts[part] += began.elapsed_time(ended) / 1000 if self._device.type == "cuda" else ended - began
         between, parts["data"] = parts["data"], min(parts["data"], self._waited)
         parts["rest"] += between - parts["data"]
-        return torch.tensor([*parts.values()], dtype=torch.float64)
+        return parts
