@@ -33,23 +33,23 @@ def start(main: Callable[[], Any]) -> None:
     try:
         _start(main)
     except BaseException as error:
-        code = error.code if isinstance(error, SystemExit) else ExitCode.FAILED
         with contextlib.suppress(ConfigError):  # an environment that is none of a rank's
-            launcher().leave(code)
-        if isinstance(error, SystemExit) and isinstance(code, int):  # the traceback of another one is yet to be shown
-            end_without_the_others(code)
+            launcher().leave(error.code if isinstance(error, SystemExit) else ExitCode.FAILED)
+        if isinstance(error, SystemExit) and isinstance(error.code, int):  # the traceback of another one is yet to be shown
+            end_without_the_others(error.code)
         raise
 
 
 def _start(main: Callable[[], Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
+    given = null_groups_left_out(sys.argv[1:])
     try:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
         console.survive_lost_output()
         _check_working_directory()
         import_from_project()
         is_started_by_lockstep = attach_to_parent()
-        arguments: list[str] | None = null_groups_left_out(sys.argv[1:])
+        arguments: list[str] | None = given
         if any(override_key(item) == "resume" for item in split_flags(arguments)[1]):
             from lockstep.runs.resume import command_to_continue  # most runs begin
 
@@ -73,7 +73,8 @@ def _start(main: Callable[[], Any]) -> None:
             raise
     else:
         return
-    console.say(line)
+    is_of_run = line.partition(":")[0] in {*sys.argv[1:]} - {*given}  # which is resumed
+    console.say(f"The run was started with {line}" if is_of_run else line)
     if code == ExitCode.REFUSED or not OWN_DIRECTORY.has_begun:
         OWN_DIRECTORY.give_back()
     remove_empty_cache()

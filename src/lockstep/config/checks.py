@@ -54,8 +54,7 @@ def _integers(node: Any, above: str = "") -> Iterator[tuple[str, int]]:
 def check_rules(cfg: DictConfig, rules: Mapping[str, Rule]) -> None:
     """Raises ConfigError for the first key, of those that the config has, whose value its rule does not accept: one that has the
     value of another comes after that."""
-    there = [key for key in rules if has_key(cfg, key)]
-    for key in sorted(there, key=lambda key: OmegaConf.is_interpolation(*_place(cfg, key))):
+    for key in sorted((key for key in rules if _has(cfg, key)), key=lambda key: _is_reference(cfg, key)):
         if not rules[key].test(value := OmegaConf.select(cfg, key)):
             raise config_error(key, shown(value), rules[key].words)
 
@@ -68,21 +67,21 @@ def _has_checkpoint(cfg: DictConfig) -> bool:
     return run_dir is not None and any(Path(run_dir).glob("checkpoints/*.ckpt"))
 
 
-def has_key(cfg: DictConfig, key: str) -> bool:
-    node, leaf = _place(cfg, key)
+def _has(cfg: DictConfig, key: str) -> bool:
+    parent, _, leaf = key.rpartition(".")
+    node = OmegaConf.select(cfg, parent)
     return isinstance(node, DictConfig) and leaf in node
 
 
-def _place(cfg: DictConfig, key: str) -> tuple[Any, str]:
-    """Returns the node that may have the key, and its name there."""
+def _is_reference(cfg: DictConfig, key: str) -> bool:
     parent, _, leaf = key.rpartition(".")
-    return OmegaConf.select(cfg, parent), leaf
+    return OmegaConf.is_interpolation(OmegaConf.select(cfg, parent), leaf)
 
 
 def _check_missing(cfg: DictConfig, needed: Iterable[str]) -> None:
     """Raises ConfigError for a needed key that was taken out by ~KEY."""
     for key in needed:
-        if not has_key(cfg, key):
+        if not _has(cfg, key):
             raise config_error(key, "???", "a value is required")
 
 
@@ -92,7 +91,7 @@ def _check_groups(cfg: DictConfig, chosen: Iterable[str]) -> None:
         if not isinstance(node := OmegaConf.select(cfg, key), DictConfig):
             raise config_error(key, shown(node), f"accepted is a group; override what is in it, {key}.NAME=VALUE")
     for key in (group.replace("/", ".") for group in chosen if "/" in group and not group.startswith("hydra/")):
-        if has_key(cfg, key) and not isinstance(node := OmegaConf.select(cfg, key), DictConfig):
+        if _has(cfg, key) and not isinstance(node := OmegaConf.select(cfg, key), DictConfig):
             raise config_error(key, shown(node), f"a group of values; accepted is {key.replace('.', '/')}={shown(node)}")
 
 

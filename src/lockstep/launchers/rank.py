@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from lockstep.atomic_files import write_json
 from lockstep.errors import ConfigError
@@ -60,26 +61,26 @@ def report_to_parent(outcome: Outcome) -> bool:
 
 
 def leave_process_group() -> None:
-    """Destroys it when all ranks are there: else a process may end with `terminate called without an active exception` although
-    all went well."""
-    if _has_process_group():
-        sys.modules["torch.distributed"].barrier()
-        sys.modules["torch.distributed"].destroy_process_group()
+    """Destroys it: else a process may end with `terminate called without an active exception` although all went well."""
+    if (distributed := _distributed()) is not None:
+        distributed.barrier()
+        distributed.destroy_process_group()
 
 
 def end_without_the_others(code: int) -> None:
-    """Ends a rank that has a process group still, because it has failed: to destroy that, which the interpreter does too, is to
-    wait for the collectives that it has begun and other ranks may come to much later, or never."""
-    if _has_process_group():
+    """Ends a rank that has failed, if it has a process group: to destroy that, as the interpreter does too, would be to wait for
+    collectives that other ranks may never come to."""
+    if _distributed() is not None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
 
 
-def _has_process_group() -> bool:
-    distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+def _distributed() -> Any:
+    """Returns torch.distributed where this process has a group."""
+    module = sys.modules.get("torch.distributed")
+    return module if module is not None and module.is_available() and module.is_initialized() else None
 
 
 def end_workers() -> None:

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lockstep.atomic_files import read_json
-from lockstep.config.checks import has_key
 from lockstep.config.overrides import override_key, quote, split_flags, unquote
 from lockstep.config.read import Given, check_flags, check_overrides
-from lockstep.console import say
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import absolute
@@ -55,27 +53,8 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     )
     _check([item for item in new if item not in saved.overrides])
     where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
-    gone = _left_behind(saved, new, given)
-    overrides = [item for item in saved.with_changes(new) if item not in gone]
-    spelled_out = [*saved.flags, *flags, *overrides, given.override, *where]
+    spelled_out = [*saved.flags, *flags, *saved.with_changes(new), given.override, *where]
     return subscribers.arguments(spelled_out, values, saved)
-
-
-def _left_behind(saved: Identity, new: Sequence[str], given: Given) -> list[str]:
-    """Returns what the run was started with below a group, `trainer.stages=2` say, and what another option that is chosen for the
-    group now does not have; says so. A config elsewhere than the project's is left to Hydra."""
-    groups = tuple(f"{override_key(item).replace('/', '.')}." for item in new)
-    below = [item for item in saved.overrides if item.startswith(groups)]
-    if not below or saved.flags[:1] != ["--config-name"] or len(saved.flags) > 2:
-        return []
-    from lockstep.runs.composition import compose
-
-    kept = [item for item in saved.with_changes(new) if item not in below]
-    config = compose(*kept, given.override, config_name=saved.flags[1])
-    gone = [item for item in below if not has_key(config, override_key(item))]
-    for item in gone:
-        say(f"{item} is left behind: what was chosen in its place has no such key")
-    return gone
 
 
 def _fetched(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:

@@ -91,16 +91,6 @@ def test_what_was_put_in_place_of_another_stays_in_its_place(tmp_path: Path) -> 
     assert read_overrides(command_to_continue([f"resume={taken_away}"])) == ["~model.optimizer"]
 
 
-def test_what_another_option_does_not_have_is_left_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = run_in(tmp_path / "run")
-    began = ["trainer=pipeline", "trainer.stages=2", "trainer.max_epochs=5"]
-    Identity("its id", ["--config-name", "train"], began, None).write(run)
-    command = command_to_continue([f"resume={run}", "trainer=cpu"])
-    assert command is not None
-    assert command[:-2] == ["--config-name", "train", "trainer=cpu", "trainer.max_epochs=5", "++allow=[]"]
-    assert capsys.readouterr().err == "trainer.stages=2 is left behind: what was chosen in its place has no such key\n"
-
-
 @pytest.mark.parametrize(
     "override", ["model.optimizer.lr=0.2", "model/optimizer=sgd", "model.lr_scheduler.gamma=0.5", "seed=3", "lr_scaling=sqrt"]
 )
