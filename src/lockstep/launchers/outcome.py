@@ -1,5 +1,6 @@
 """How a rank or a run has ended, and which exit code that gives."""
 
+import errno
 import os
 import platform
 import re
@@ -67,7 +68,8 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
     if isinstance(error, RuntimeError) and _PORT_TAKEN.search(str(error)) and (port := os.environ.get("MASTER_PORT")):
         reason = f"MASTER_PORT={port}: another program has this port on {platform.node()}; accepted is one that is free"
         return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
-    text = "".join(traceback.format_exception(error))
+    is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    text = None if is_full else "".join(traceback.format_exception(error))
     reason = f"rank {rank}: {type(error).__name__}: {error}"
     if _NO_ROOM.search(reason):
         reason += no_shared_memory()

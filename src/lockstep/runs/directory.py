@@ -32,7 +32,7 @@ class _Before:
 
     existed: bool
     missing: list[Path]  # folders above it that did not exist
-    names: frozenset[str] = frozenset()
+    paths: frozenset[Path] = frozenset()
     contents: dict[str, bytes] = field(default_factory=dict)  # of small files
     sizes: dict[str, int] = field(default_factory=dict)  # of logs, which only grow
     set_aside: Path | None = None  # where the run is that was in it
@@ -41,7 +41,7 @@ class _Before:
     def read(cls, directory: Path) -> "_Before":
         before = cls(directory.is_dir(), [folder for folder in directory.parents if not folder.exists()])
         if before.existed:
-            before.names = frozenset(path.name for path in directory.iterdir())
+            before.paths = frozenset(_inside(directory))
             before.sizes = {path.name: path.stat().st_size for path in directory.glob("train*.log")}
             files = [path for path in directory.iterdir() if path.is_file() and path.suffix != ".log" and path.name != "lock"]
             before.contents = {path.name: path.read_bytes() for path in files if path.stat().st_size <= _SMALL}
@@ -54,15 +54,22 @@ class _Before:
                 with contextlib.suppress(OSError):  # another run has come to be there
                     folder.rmdir()
             return
-        for path in directory.iterdir():
-            if path.name not in self.names:
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        for path in {*_inside(directory)} - self.paths:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
         for name, size in self.sizes.items():
             os.truncate(directory / name, size)
         for name, content in self.contents.items():
             path = directory / name
             if not path.is_file() or path.read_bytes() != content:
                 path.write_bytes(content)
+
+
+def _inside(directory: Path) -> Iterator[Path]:
+    """Yields what is in it, and in those of its folders that are no job's: that may be running."""
+    for path in directory.iterdir():
+        yield path
+        if path.is_dir() and not path.is_symlink() and not (path / "lock").exists():
+            yield from path.iterdir()
 
 
 class OwnDirectory:

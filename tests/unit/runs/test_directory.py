@@ -105,6 +105,22 @@ def test_starting_over_sets_the_earlier_run_aside(tmp_path: Path) -> None:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["run", *(f"run.before-{i + 1}" for i in range(number))]
 
 
+def test_a_resumption_that_is_refused_leaves_no_file_in_the_folders_of_loggers(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "run")
+    for name in ("tensorboard", "job"):
+        (run / name).mkdir()
+    (run / "tensorboard" / "events.0").write_text("logged")
+    (run / "job" / "lock").touch()
+    before = content(tmp_path)
+    OWN_DIRECTORY.take(run, "resume")
+    (run / "tensorboard" / "events.1").touch()
+    (run / "wandb").mkdir()
+    (run / "wandb" / "run").touch()
+    (run / "job" / "status.json").write_text("of another process")
+    OWN_DIRECTORY.give_back()
+    assert content(tmp_path).items() - before.items() == {("run/job/status.json", b"of another process")}
+
+
 def test_the_working_directory_is_not_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_in(tmp_path / "run")
     (run / "src").mkdir()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import Rank
@@ -185,3 +186,17 @@ def test_a_batch_size_that_was_found_is_not_searched_for_again(asked: str, tmp_p
     """A sweep continues a job with the overrides of its grid."""
     run = run_in(tmp_path / "run", overrides=[*FIRST, "datamodule.batch_size=24"], size=48)
     assert read_overrides(command_to_continue([*FIRST, asked, f"resume={run}"])) == [*FIRST, "datamodule.batch_size=24"]
+
+
+@pytest.mark.parametrize(("spelled_out", "said"), [("trainer.stages=2", "The run was started with "), ("trainer=cpu", "")])
+def test_what_the_run_was_started_with_is_not_said_to_be_typed(
+    spelled_out: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main() -> None:
+        raise ConfigError(f"{sys.argv[-1]}: unknown key")
+
+    monkeypatch.setattr(resume, "command_to_continue", lambda _: [spelled_out])
+    monkeypatch.setattr(sys, "argv", ["train.py", "resume=run", "trainer=cpu"])
+    with pytest.raises(SystemExit):
+        start(main)
+    assert capsys.readouterr().err == f"{said}{spelled_out}: unknown key\n"
