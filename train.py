@@ -19,11 +19,11 @@ def main(cfg: DictConfig) -> float | None:
         if run.is_parent:
             run.supervise(run.command.in_directory(run.directory))  # this same program, once per rank
         else:
-            with importing_much():  # torch and Lightning: only in processes that train
+            with importing_much():  # torch and Lightning, only in processes that train
                 from lockstep.build import build
                 from lockstep.runs.results import best_checkpoint
 
-            datamodule, model, trainer = build(cfg, run.plan, run.checkpoint)
+                datamodule, model, trainer = build(cfg, run.plan, run.checkpoint)
             trainer.fit(model, datamodule, ckpt_path=run.checkpoint)
             if cfg.test:
                 trainer.test(model, datamodule, ckpt_path=best_checkpoint(trainer), verbose=False)

@@ -48,8 +48,13 @@ class Classifier(Task):
         return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
 
     def hits(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What `measure` returns beside the loss."""
-        before = _classes_before(outputs, targets)
+        """What `measure` returns beside the loss, by how many classes have a larger output than the target's: of equal ones that
+        of the lower number is the larger, as for argmax; all have where the target is none, torch's ignore_index, or its output
+        NaN."""
+        chosen = targets.long().clamp(min=0).unsqueeze(1)
+        own, classes = outputs.gather(1, chosen), torch.arange(outputs.shape[1], device=outputs.device)
+        is_before = ~(outputs <= own) | ((outputs == own) & (classes < chosen))
+        before = is_before.sum(dim=1).masked_fill(targets < 0, outputs.shape[1])
         firsts = {name: 1 if name == "acc" else int(name[3:]) for name in self.metric_names if name == "acc" or name[:3] == "top"}
         return {name: before < number for name, number in firsts.items()}
 
@@ -60,12 +65,3 @@ class Classifier(Task):
     def predict(self, inputs: Tensor) -> Tensor:
         """Probabilities (n, classes), of what Task.predict takes."""
         return super().predict(inputs).softmax(dim=1)
-
-
-def _classes_before(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Returns how many classes (n,) have a larger output than the target's; of equal ones that of the lower number is the larger,
-    as for argmax. All are before a target that is none, torch's ignore_index, or has no number as its output."""
-    chosen = targets.long().clamp(min=0).unsqueeze(1)
-    own, classes = outputs.gather(1, chosen), torch.arange(outputs.shape[1], device=outputs.device)
-    is_before = ~(outputs <= own) | ((outputs == own) & (classes < chosen))
-    return is_before.sum(dim=1).masked_fill(targets < 0, outputs.shape[1])
