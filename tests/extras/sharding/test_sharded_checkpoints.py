@@ -247,12 +247,13 @@ def test_parts_are_kept_while_a_checkpoint_names_them(run: Path) -> None:
     assert all(part.is_file() for parts in kept.values() for part in parts)
 
 
+@pytest.mark.parametrize("name", ["last.ckpt.damaged", "best.ckpt"])
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_beside_a_checkpoint_that_was_put_aside_and_cannot_be_read_the_parts_of_later_saves_are_removed(tmp_path: Path) -> None:
+def test_beside_a_checkpoint_that_cannot_be_read_the_parts_of_later_saves_are_removed(name: str, tmp_path: Path) -> None:
     (tmp_path / "parts" / "0").mkdir(parents=True)
     (tmp_path / "last.ckpt").write_bytes(b"cut short")
     time.sleep(0.02)  # a file system's clock is coarse
-    (tmp_path / "last.ckpt").rename(tmp_path / "last.ckpt.damaged")
+    (tmp_path / "last.ckpt").rename(tmp_path / name)
     for _ in range(4):
         time.sleep(0.02)
         save_parts(tmp_path / "last.ckpt")

@@ -69,7 +69,7 @@ class _Writer(StorageWriter):
         """Chooses a folder that no checkpoint names. These have numbers, so that there are few, in a copy of the run too."""
         self.save, used = uuid.uuid4().hex, _used(self.folder)
         numbers = (f"{_FOLDER}/{number}" for number in itertools.count())
-        free = next(name for name in numbers if (not (self.folder / name).exists() if used is None else name not in used))
+        free = next(name for name in numbers if name not in used)
         shutil.rmtree(self.folder / free, ignore_errors=True)
         (self.folder / free).mkdir(parents=True)
         return [dataclasses.replace(plan, storage_data=(self.save, f"{free}/{i}.ckpt")) for i, plan in enumerate(plans)]
@@ -110,24 +110,22 @@ class _Writer(StorageWriter):
 
 
 def remove_unused_parts(folder: Path) -> None:
-    """Removes the parts that no checkpoint in a folder names; nothing while one of these can't be read."""
-    if (used := _used(folder)) is not None:
-        for path in (folder / _FOLDER).glob("*"):
-            if f"{_FOLDER}/{path.name}" not in used:
-                shutil.rmtree(path, ignore_errors=True)
+    """Removes the parts that no checkpoint in a folder names, or may name."""
+    used = _used(folder)
+    for path in (folder / _FOLDER).glob("*"):
+        if f"{_FOLDER}/{path.name}" not in used:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _used(folder: Path) -> set[str] | None:
-    """The folders of parts that checkpoints name, those that were put aside too: one of these that can't be read may name all
-    that are older than it has lain there. None where another can't be read."""
+def _used(folder: Path) -> set[str]:
+    """The folders of parts that checkpoints name, those that were put aside too: one that can't be read may name all that are
+    older than it has lain there."""
     used: set[str] = set()
     for path in sorted(folder.glob("[!.]*.ckpt*")):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             used |= {os.path.dirname(file) for file in content.get("tensor_files", {"files": ()})["files"]}  # noqa: PTH120
         except Exception:  # torch's reader raises what it meets
-            if path.suffix == ".ckpt":
-                return None
             used |= _older(folder, path)
     return used
 
