@@ -100,7 +100,7 @@ def best_choice(step: StepModel, noise: float) -> tuple[int, int]:
 @functools.cache
 def explored(noise: float, seed: int) -> Branches:
     quadratic, known = Quadratic(noise=noise, smallest=BATCH, every=EVERY, seed=seed), Branches(EVERY)
-    explore(known, quadratic.measure, worth, 1.3 * quadratic.best_rate, LARGEST, float, POINTS, lambda: 2 * POINTS)
+    explore(known, quadratic.measure, worth, 1.3 * quadratic.best_rate, LARGEST, POINTS, lambda: 2 * POINTS)
     return known
 
 

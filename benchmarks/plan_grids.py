@@ -22,12 +22,14 @@ What is there in OUT already is not computed again: losses by training, batch, r
 """
 
 import argparse
+import itertools
 import json
 import math
 import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from matplotlib.lines import Line2D
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support" / "models"))
 from plan import COUNTS, LINKS, fitted  # pyright: ignore[reportAttributeAccessIssue]  # benchmarks/plan.py
-from plan_trainings import AVERAGED, SETTINGS, Grid  # pyright: ignore[reportMissingImports]
+from plan_trainings import ANOTHER, AVERAGED, SEEDS, SETTINGS, Choice, Grid  # pyright: ignore[reportMissingImports]
 
 from lockstep.atomic_files import write_json
 from lockstep.build import build
@@ -46,6 +48,7 @@ from lockstep.extras.plan.jobs import Jobs
 from lockstep.extras.plan.record import content
 from lockstep.extras.plan.search import LARGEST_BUDGET, Search, Settings
 from lockstep.extras.plan.training import Training
+from lockstep.extras.report.step_model import StepModel
 from lockstep.runs.identity import Identity
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,21 +59,21 @@ def slug(name: str) -> str:
     return re.sub(r"\W+", "_", name)
 
 
-def plan(name: str, link: str, out: Path, data: Path, budget: float) -> dict[str, Any]:
+def plan(name: str, link: str, out: Path, data: Path, budget: float, seed: int) -> dict[str, Any]:
     """What a plan of the setting says for the link, made where it is not there: with its jobs run in this process, in turn."""
-    setting, file = SETTINGS[name], out / "plans" / f"{slug(name)}_{slug(link)}_{budget:g}.json"
+    setting, file = SETTINGS[name], out / "plans" / f"{slug(name)}_{slug(link)}_{budget:g}_{seed}.json"
     if not file.is_file():
         constants = (
             *setting.composed(data),
             *AVERAGED,
             f"datamodule.batch_size={setting.batch}",
             "guards.watchdog=null",
-            f"seed={SEED}",
+            f"seed={seed}",
         )
         constants += (f"model.optimizer.lr={setting.rate}", f"trainer.max_epochs={setting.epochs}", "sweep=plan", "~logger")
         constants += ("trainer.enable_progress_bar=false", "guards.preemption=null")
         settings = Settings(budget=budget, largest=setting.largest, micro_batch=setting.micro_batch)
-        jobs = InProcess(out / "jobs" / slug(name), constants)
+        jobs = InProcess(out / "jobs" / f"{slug(name)}_{seed}", constants)
         training = Training(jobs.cfg, jobs.plan, ())
         jobs.total = float(jobs.epoch() * setting.epochs)
         jobs.budget = settings.budget * jobs.total
@@ -140,39 +143,74 @@ class InProcess(Jobs):
         return {key: value for own in facts for key, value in own.items() if key in ("loss_at_samples", "noise_scale")}
 
 
-def compared(name: str, out: Path, data: Path, budget: float | None) -> Iterator[tuple[str, str]]:
-    """A row of the table by link, and the verdict. The rates of the plans are among the grid's here, for they may be better."""
-    setting = SETTINGS[name]
-    grid = Grid(setting, out / f"{slug(name)}.jsonl", data)
-    plans = {link: plan(name, link, out, data, budget or _budget(grid)) for link in LINKS}
+@dataclass(frozen=True)
+class Verdict:
+    """A choice beside the grid's: how much longer it takes, and the device-hours, by seeds that neither was chosen with; the time
+    by the grid's own seeds; whether devices and batch are the grid's, and the rate is nearest to the grid's of those it has."""
+
+    choice: str
+    slower: float = math.inf
+    hours: float = math.inf
+    by_its_seeds: float = math.inf
+    is_same: bool = False
+
+    @classmethod
+    def on(cls, grid: Grid, step: StepModel, choice: Choice | None, best: Choice) -> "Verdict":
+        if choice is None:
+            return cls("nothing can be said")
+        other = grid.on_other_seeds({choice[1:], best[1:]})
+        slower, by_its_seeds = (one.seconds(step, *choice) / one.seconds(step, *best) - 1 for one in (other, grid))
+        hours = (1 + slower) * choice[0] / best[0] - 1
+        is_same = choice[:2] == best[:2] and grid.nearest(*choice[1:]) == grid.nearest(*best[1:])
+        return cls(grid.words(choice), slower, hours, by_its_seeds, is_same)
+
+    @property
+    def word(self) -> str:
+        return "miss" if self.slower > AS_GOOD else "faster" if self.slower < -AS_GOOD else ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.choice, f"{self.slower:+.1%}", ", ".join(filter(None, (self.word, "same" if self.is_same else "")))
+
+
+def summary(whose: str, verdicts: Sequence[Verdict]) -> str:
+    words, same = [one.word for one in verdicts], sum(one.is_same for one in verdicts)
+    also = sum(one.is_same or not one.word for one in verdicts)
+    return (
+        f"{whose}: {words.count('')} of {len(words)} within 5% of the grid's time to the target, {words.count('faster')} faster; "
+        f"{same} are the same choice up to the distance of the grid's rates, which with those within 5% makes {also}."
+    )
+
+
+def compared(name: str, out: Path, data: Path, budget: float | None, seed: int) -> Iterator[tuple[str, Verdict, Verdict]]:
+    """By link a row of the table, and the verdicts on the plan's choice and on that of another grid of three seeds. The rates of
+    both are among the grid's here, for they may be better."""
+    setting, file = SETTINGS[name], out / f"{slug(name)}.jsonl"
+    grid, another = Grid(setting, file, data), Grid(setting, file, data, seeds=ANOTHER)
+    plans = {link: plan(name, link, out, data, budget or _budget(grid), seed) for link in LINKS}
     for recorded in plans.values():
         for batch, rate in (pair for row in recorded["critical_batches"] for pair in row["best_rate"].items()):
             grid.add(int(batch) // setting.batch, rate)
+    others = {link: another.choice(step) for link, step in LINKS.items()}
+    for _, multiple, rate in others.values():
+        grid.add(multiple, rate)
     for link, step in LINKS.items():
         recorded, best = plans[link], grid.choice(step)
         chosen, cost = recorded["chosen"], recorded["samples"]["measured"] / recorded["samples"]["training"] / grid.trainings
-        says, slower, hours, again = "nothing can be said", math.inf, math.inf, math.inf
-        if chosen is not None:
-            devices, batch = chosen["devices"], chosen["global_batch"]
-            says = f"{devices} x {batch}, lr {chosen['lr']:.2g}"
-            slower = grid.seconds(step, devices, batch // setting.batch, chosen["lr"]) / grid.seconds(step, *best) - 1
-            own, others = (batch // setting.batch, chosen["lr"]), (best[1], grid.best_rate(best[1]))
-            parts = grid.on_other_seeds((own, others))
-            ratio = step.seconds(devices, batch / devices) / batch / step.seconds(best[0], best[1] * setting.batch / best[0])
-            again = parts[own] / parts[others] * ratio * best[1] * setting.batch - 1
-            hours = (1 + again) * devices / best[0] - 1
-        verdict = "miss" if again > AS_GOOD else "faster" if again < -AS_GOOD else ""
-        the_best = f"{best[0]} x {best[1] * setting.batch}, lr {grid.best_rate(best[1]):.2g}"
-        repeats = 1 + max(one["repeat"] for one in recorded["branches"])
+        own = (chosen["devices"], chosen["global_batch"] // setting.batch, chosen["lr"]) if chosen else None
+        by_plan, by_another = (Verdict.on(grid, step, choice, best) for choice in (own, others[link]))
+        seeds = 1 + max(one["repeat"] for one in recorded["branches"])
         cells = (
             f"{name}; {link}",
-            the_best,
-            says,
-            *(f"{value:+.1%}" for value in (again, hours, slower)),
-            str(repeats),
+            grid.words(best),
+            *by_plan.cells,
+            f"{by_plan.hours:+.1%}",
+            f"{by_plan.by_its_seeds:+.1%}",
+            f"{seeds}",
             f"{cost:.1%}",
+            *by_another.cells,
         )
-        yield f"| {' | '.join(cells)} | {verdict} |", verdict
+        yield f"| {' | '.join(cells)} |", by_plan, by_another
 
 
 def _budget(grid: Grid) -> float:
@@ -180,14 +218,14 @@ def _budget(grid: Grid) -> float:
     return min(LARGEST_BUDGET, 0.2 * grid.trainings)
 
 
-def draw(names: Sequence[str], out: Path, data: Path, budget: float | None) -> None:
+def draw(names: Sequence[str], out: Path, data: Path, budget: float | None, seed: int, picture: Path) -> None:
     """Critical batches by branches, and noise scales, by checkpoint."""
     columns = min(3, len(names))
     rows = math.ceil(len(names) / columns)
     figure = Figure(figsize=(2.6 * columns + 0.8, 2.4 * rows + 0.8), layout="constrained")
     for axes, name in zip(figure.subplots(rows, columns, sharey=True, squeeze=False).flat, names, strict=False):
         grid = Grid(SETTINGS[name], out / f"{slug(name)}.jsonl", data)
-        recorded = plan(name, next(iter(LINKS)), out, data, budget or _budget(grid))
+        recorded = plan(name, next(iter(LINKS)), out, data, budget or _budget(grid), seed)
         trained = recorded["samples"]["training"]
         for row in recorded["critical_batches"]:
             at, critical = row["samples"] / trained, row["critical_batch"]
@@ -205,7 +243,7 @@ def draw(names: Sequence[str], out: Path, data: Path, budget: float | None) -> N
     handles = [Line2D([], [], marker=mark, color=color, linestyle="", label=label) for mark, color, label in marks]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     figure.supylabel("samples")
-    figure.savefig(ROOT / "docs" / "critical_batches.png", dpi=90)
+    figure.savefig(picture, dpi=90)
 
 
 def main() -> None:
@@ -214,26 +252,27 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=SETTINGS, default=[*SETTINGS])
     parser.add_argument("--data", type=Path, default=ROOT / "data")
     parser.add_argument("--budget", type=float, help="of the plans, in trainings; without it a fifth of the grid's")
-    parser.add_argument("--grids", action="store_true", help="make the grids and no more")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the plans")
+    parser.add_argument("--picture", type=Path, help="draw the critical batches into this file")
+    parser.add_argument("--grids", action="store_true", help="make both grids and no more")
     given = parser.parse_args()
     given.out.mkdir(exist_ok=True, parents=True)
+    data = given.data.absolute()
     if given.grids:
-        for name in given.only:
-            Grid(SETTINGS[name], given.out / f"{slug(name)}.jsonl", given.data.absolute())
+        for name, seeds in itertools.product(given.only, (SEEDS, ANOTHER)):
+            Grid(SETTINGS[name], given.out / f"{slug(name)}.jsonl", data, seeds=seeds)
         return
-    print("| training; link | best of the grid | the plan's | time against it | device-hours | by its seeds | seeds | cost | |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    verdicts = []
+    heads = ("the plan's", "time against it", "", "device-hours", "by its seeds", "seeds", "cost", "another grid's", "time", "")
+    print(f"| training; link | best of the grid | {' | '.join(heads)} |\n{'|---' * (2 + len(heads))}|")
+    plans, others = [], []
     for name in given.only:
-        for row, verdict in compared(name, given.out, given.data.absolute(), given.budget):
+        for row, by_plan, by_another in compared(name, given.out, data, given.budget, given.seed):
             print(row, flush=True)
-            verdicts.append(verdict)
-    if not __import__("os").environ.get("NODRAW"):
-        draw(given.only, given.out, given.data.absolute(), given.budget)
-    within, faster = verdicts.count(""), verdicts.count("faster")
-    print(
-        f"\n{within} of {len(verdicts)} choices are the grid's, or within 5% of its time to the target; {faster} more are faster."
-    )
+            plans.append(by_plan)
+            others.append(by_another)
+    print("", summary("Plans", plans), summary("Another grid of three seeds", others), sep="\n\n")
+    if given.picture:
+        draw(given.only, given.out, data, given.budget, given.seed, given.picture)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,13 @@ from lockstep.extras.report.choice import WORTH
 from lockstep.extras.report.step_model import StepModel
 
 SEEDS, POINTS = (0, 1, 2), 24  # validations of a training
+ANOTHER = (20, 21, 22)  # of a second grid, whose choices are timed beside the first one's as a plan's are
 OTHER_SEEDS = (10, 11, 12, 13, 14, 15)  # neither a grid's nor a plan's
 TARGET = 0.4  # of a training
 DECAY = 0.96  # of the average of the weights, per step of the smallest batch: what is validated
 MOST_RATES = 8  # of a batch
 Pair = tuple[int, float]  # a batch, in multiples of the smallest, and a rate
+Choice = tuple[int, int, float]  # devices before these
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Grid:
     data: Path
     done: dict[tuple[int, float, int], list[Any]] = field(default_factory=dict)
     parts: dict[Pair, float] = field(default_factory=dict)  # of a training to the target; infinite: not reached
-    trainings: int = 0  # of the grid itself
+    own: tuple[Pair, ...] = ()  # that it was made with
     target: float = math.nan
     seeds: tuple[int, ...] = SEEDS
 
@@ -157,20 +159,25 @@ class Grid:
             if multiple == 1:
                 self.target = math.exp(min(self._smooth(multiple, rate)[0](TARGET) for rate in rates))
             self.parts |= {(multiple, rate): self._samples_to_target(multiple, rate) for rate in rates}
-        self.trainings = len(SEEDS) * len(self.parts)
+        self.own = tuple(self.parts)
+
+    @property
+    def trainings(self) -> int:
+        return len(self.seeds) * len(self.own)
 
     def add(self, multiple: int, rate: float) -> None:
         """Trains at a rate of a plan's, which then is one of those that the best one is chosen from."""
         if multiple in self.setting.multiples:
             self.parts[multiple, rate] = self._samples_to_target(multiple, rate)
 
-    def on_other_seeds(self, pairs: Collection[Pair]) -> dict[Pair, float]:
-        """Parts of a training to the target, by seeds that no rate and no batch was chosen by; the target is theirs too, of the
-        smallest batch at the rate that is best by the grid's own seeds."""
+    def on_other_seeds(self, pairs: Collection[Pair]) -> "Grid":
+        """By seeds that no rate and no batch was chosen by; the target is theirs too, of the smallest batch at the rate that is
+        best by the grid's own seeds."""
         other = copy.copy(self)
         other.seeds = OTHER_SEEDS
         other.target = math.exp(other._smooth(1, self.best_rate(1))[0](TARGET))
-        return {pair: other._samples_to_target(*pair) for pair in pairs}
+        other.parts = {pair: other._samples_to_target(*pair) for pair in pairs}
+        return other
 
     def _rank(self, multiple: int, rate: float) -> tuple[float, float]:
         """Smaller is better: where the target is known, by what of a training it takes; before, by the loss there."""
@@ -212,12 +219,19 @@ class Grid:
     def best_rate(self, multiple: int) -> float:
         return min(self.rates(multiple), key=lambda rate: self.parts[multiple, rate])
 
+    def nearest(self, multiple: int, rate: float) -> float:
+        """Of the rates that it was made with."""
+        return min((own for other, own in self.own if other == multiple), key=lambda own: abs(math.log(own / rate)))
+
+    def words(self, choice: Choice) -> str:
+        return f"{choice[0]} x {choice[1] * self.setting.batch}, lr {choice[2]:.2g}"
+
     def seconds(self, step: StepModel, devices: int, multiple: int, rate: float | None = None) -> float:
         """To the target, in trainings' samples; at the best rate where none is given."""
         batch = multiple * self.setting.batch
         return self.parts[multiple, rate or self.best_rate(multiple)] * step.seconds(devices, batch / devices) / batch
 
-    def choice(self, step: StepModel) -> tuple[int, int]:
+    def choice(self, step: StepModel) -> Choice:
         """The most devices each step up to which is worth its devices, at their best batch: as a plan chooses."""
         multiples: Sequence[int] = self.setting.multiples
         fastest = {n: min(multiples, key=lambda multiple: self.seconds(step, n, multiple)) for n in COUNTS}
@@ -227,4 +241,4 @@ class Grid:
             if math.log(gain) / math.log(n / best) < WORTH:
                 break
             best = n
-        return best, fastest[best]
+        return best, fastest[best], self.best_rate(fastest[best])

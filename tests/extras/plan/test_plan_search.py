@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -112,7 +113,7 @@ def test_what_is_left_of_the_budget_goes_to_timings_while_they_are_least_certain
             asked.append("throughput")
             return len(asked) < 3
 
-    search = Search(cast("Any", None), Settings(), jobs, cast("Any", Timings()), COUNTS)
+    search = Search(cast("Any", SimpleNamespace(factor=float)), Settings(), jobs, cast("Any", Timings()), COUNTS)
     jobs.total = 1.0
     for throughput, statistics in ((0.2, 0.01), (0.02, 0.01), (0.2, 0.3)):
         errors = {"throughput": throughput, "statistics": statistics}

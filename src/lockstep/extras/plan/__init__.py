@@ -4,7 +4,8 @@ sweep.py           `python train.py -m sweep=plan`, from the command line to the
 search.py          how long branches are, and what is measured next
 training.py        the overrides that make them
 callback.py        the losses of a branch at given numbers of samples
-branches.py        which branches to try, and the best rate of each batch
+branches.py        which branches to try
+surface.py         what each batch needs at each rate, by all of them
 critical.py        the critical batch by their losses, with its interval, or what it is above
 jobs.py            runs the jobs, and keeps account of what they cost
 throughput.py      timings of a step, and the model that is fitted to them

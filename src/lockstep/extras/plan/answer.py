@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lockstep.extras.plan.branches import Branches
 from lockstep.extras.plan.critical import Critical, criticals
+from lockstep.extras.plan.surface import fitted_surface
 from lockstep.extras.report.choice import WORTH
 from lockstep.extras.report.estimates import Estimate
 from lockstep.extras.report.step_model import Fit, StepModel, Workload
@@ -136,7 +137,7 @@ def make_plan(
         return Plan(
             why_not="over a branch the loss falls by hardly more than it scatters; a larger plan.budget makes branches longer"
         )
-    last, tried = max(found), known.multiples(known.starts[0])
+    last, tried = max(found), fitted_surface(known, known.starts[0]).worths
     pairs = [(n, multiple) for n in counts for multiple in found[last].kept if (multiple * batch) % n == 0 and multiple in tried]
     candidates = tuple(
         _candidate(fit, counts[0], n, batch, multiple, found[last].worths[multiple], seed) for n, multiple in pairs
@@ -148,7 +149,7 @@ def make_plan(
         return Plan(candidates, why_not=words, critical=found[last])
     chosen = _choose(sure, counts)
     goal = known.goal(last) if target is None else target
-    rate = known.best_rate(known.starts[0], chosen.multiple)
+    rate = fitted_surface(known, known.starts[0]).best_rates(chosen.multiple)[0]
     return Plan(candidates, chosen, rate, target=goal, critical=found[last], rivals=_rivals(chosen, sure, counts))
 
 

@@ -7,7 +7,7 @@ the smallest rate looks best. With the rule's rate a larger batch has the same n
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy
@@ -45,10 +45,12 @@ Worth = Callable[["Branches", int], float]  # of a multiple's samples over those
 
 @dataclass
 class Branches:
-    """What was measured. every: samples from one point of a curve to the next."""
+    """What was measured. every: samples from one point of a curve to the next; factor: by how much the optimizer's rule has the
+    rate grow for a multiple of the smallest batch."""
 
     every: float = 1.0
     curves: dict[Branch, list[float]] = field(default_factory=dict)
+    factor: Callable[[int], float] = float
 
     @property
     def starts(self) -> list[int]:
@@ -58,17 +60,13 @@ class Branches:
         return sorted({one.repeat for one in self.curves if one.start == start})
 
     def rates(self, start: int, multiple: int) -> dict[float, float]:
-        """Of a batch's longest branches: the median logarithm of the loss in their last third, by rate; infinite for one that has
-        diverged, with any seed. Where two rates have the same seeds beside the training's own, by the mean over these."""
+        """Of a batch's longest branches with the training's own seed: the median logarithm of the loss in their last third, by
+        rate; infinite for one that has diverged, with any seed."""
         own = {one: curve for one, curve in self.curves.items() if (one.start, one.multiple) == (start, multiple)}
         longest = max(map(len, own.values()), default=0)
         diverged = {one.rate for one, curve in own.items() if not math.isfinite(sum(curve))}
-        levels: dict[float, dict[int, float]] = {}
-        for one, curve in own.items():
-            if len(curve) == longest:
-                levels.setdefault(one.rate, {})[one.repeat] = math.inf if one.rate in diverged else _level(curve)
-        most = max(levels.values(), key=len, default={})
-        return {rate: _mean_beside(levels[rate], most) for rate in sorted(levels) if 0 in levels[rate]}
+        levels = {one.rate: _level(curve) for one, curve in own.items() if one.repeat == 0 and len(curve) == longest}
+        return {rate: math.inf if rate in diverged else levels[rate] for rate in sorted(levels)}
 
     def best_rate(self, start: int, multiple: int) -> float:
         """One of those that were tried, and none between them or beyond; NaN where all have diverged."""
@@ -104,25 +102,18 @@ class Branches:
         rows = [logs[1] for repeat in self.repeats(start) if 1 in (logs := self.best(start, repeat))]
         return math.exp(numpy.mean([row[round(GOAL * (len(row) - 1))] for row in rows]))
 
-    def with_another_seed(self, multiples: Collection[int]) -> dict[Branch, int]:
-        """The branches of these batches at their two best rates, and of the smallest at its best, from the first step on, with a
-        seed that none has had; and the points that they have with the training's own."""
+    def samples(self, start: int) -> int:
+        """Seen where the smallest batch's longest branch ends."""
+        longest = max(len(curve) for one, curve in self.curves.items() if (one.start, one.multiple) == (start, 1))
+        return round(start + self.every * (longest - 1))
+
+    def with_another_seed(self, rates: Mapping[int, Sequence[float]]) -> dict[Branch, int]:
+        """The branches of these batches at these rates, and of the smallest at its best, from the first step on, with a seed that
+        none has had; and the points that they have with the training's own."""
         repeat = max(self.repeats(0)) + 1
-        own = [Branch(0, multiple, rate) for multiple in sorted({*multiples}) for rate in self._best_rates(multiple)]
+        own = [Branch(0, multiple, rate) for multiple in sorted(rates) for rate in rates[multiple]]
         own += [Branch(0, 1, self.best_rate(0, 1))]
         return {replace(one, repeat=repeat): len(self.curves[one]) - 1 for one in own}
-
-    def _best_rates(self, multiple: int) -> list[float]:
-        levels = self.rates(0, multiple)
-        return [rate for rate in sorted(levels, key=lambda rate: levels[rate])[:2] if math.isfinite(levels[rate])]
-
-
-def _mean_beside(levels: Mapping[int, float], most: Mapping[int, float]) -> float:
-    """The mean over the seeds of `most`, of a rate that has only some of them: by its distance where it has."""
-    shared = [seed for seed in most if seed in levels]
-    if not math.isfinite(sum([*levels.values(), *most.values()])):
-        return sum(levels.values())
-    return sum(levels[seed] - most[seed] for seed in shared) / len(shared) + sum(most.values()) / len(most)
 
 
 def _level(curve: Curve) -> float:
@@ -143,21 +134,20 @@ def explore(
     worth: Worth,
     rate: float,
     largest: int,
-    step: Callable[[int], float],
     short: int,
     long: Callable[[], int],
     pays: Pays = lambda _, __: True,
 ) -> None:
     """Tries batches of 1, 2, 4, ... up to `largest` times the smallest from the first step on, until the samples of one are worth
     little, twice the batch can't pay or the budget is spent. Rates of the smallest are tried in branches of `short` points until
-    the best one is not the outermost; then from there on in branches of `long()` points, for the longer a training is, the
-    smaller is its best rate; and last the lowest point of the parabola through these. A larger batch goes on for as long as it is
-    expected to need for the same loss, and a quarter longer, with the rate that follows from the best one of the batch before by
-    the optimizer's rule, whose factor is `step(multiple)`, and with those beside it."""
+    the best one is not the outermost; then that one, a half and a quarter of it, and further ones, in branches of `long()`
+    points, for the longer a training is, the smaller is its best rate, by ten times even; and last the lowest point of the
+    parabola through these. A larger batch goes on for as long as it is expected to need for the same loss, and a quarter longer,
+    with the rate that follows from the best one of the batch before by the optimizer's rule, and with those beside it."""
     if not _try_rates(known, measure, 1, rate, short) or math.isnan(best := known.interpolated_rate(0, 1)):
         return
     points = max(short, long())
-    if not _try_rates(known, measure, 1, best, points) or math.isnan(between := known.interpolated_rate(0, 1)):
+    if not _try_rates(known, measure, 1, best / SIDE, points) or math.isnan(between := known.interpolated_rate(0, 1)):
         return
     is_new = abs(math.log(between / known.best_rate(0, 1))) > _SAME_RATE
     if is_new and not extend(known, measure, [Branch(0, 1, between)], points):
@@ -166,7 +156,7 @@ def explore(
     while multiple <= largest and not math.isnan(before := known.best_rate(0, multiple // 2)) and kept >= ENOUGH:
         if multiple > 2 and not pays(multiple, GOAL * needs * kept):  # or fewer, for what is expected is no sure thing
             return
-        rate = before * step(multiple) / step(multiple // 2)
+        rate = before * known.factor(multiple) / known.factor(multiple // 2)
         length = int(min(LONGEST, max(_SHORTEST, needs)) * points)
         if not _try_rates(known, measure, multiple, rate, length):
             return
@@ -203,13 +193,12 @@ def at_the_rule(
     start: int,
     rate: float,
     largest: int,
-    step: Callable[[int], float],
     points: int,
 ) -> None:
     """Tries batches from a checkpoint, of a run whose rate at the smallest batch is `rate`, each at the rule's rate alone."""
     multiple = 1
     while multiple <= largest:
-        one = Branch(start, multiple, rate * step(multiple) / step(1))
+        one = Branch(start, multiple, rate * known.factor(multiple))
         if not extend(known, measure, [one], points if multiple == 1 else int(LONGEST * points)):
             return
         if multiple > 1 and not worth(known, multiple) >= ENOUGH:

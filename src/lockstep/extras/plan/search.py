@@ -14,6 +14,7 @@ from lockstep.extras.plan.checkpoints import checkpoints_in
 from lockstep.extras.plan.critical import worth
 from lockstep.extras.plan.jobs import Jobs
 from lockstep.extras.plan.link import MEASURE
+from lockstep.extras.plan.surface import fitted_surface
 from lockstep.extras.plan.throughput import LEAST_TIMED, Throughput
 from lockstep.extras.plan.training import Training
 from lockstep.extras.report.step_model import Fit, Workload
@@ -55,16 +56,16 @@ class Search:
         self.training, self.settings, self.jobs, self.throughput, self.counts = training, settings, jobs, throughput, counts
         self.checkpoints: dict[int, Path] = {}  # by the samples that they were trained on
         self.noise_scales: dict[int, float | None] = {}  # of the smallest batch, by the samples that it was trained on
-        self.known = Branches()
+        self.known = Branches(factor=training.factor)
 
     def run(self) -> tuple[Branches, Fit | None, Plan]:
         self._choose_length()
         if self.settings.run is not None:
             self.checkpoints = checkpoints_in(Path(self.settings.run), self.jobs.total)
-        known, training, step = self.known, self.training, self.training.factor
-        explore(known, self._measure, worth, training.lr, self.largest, step, self.points, self._long, self._pays)
+        known, training = self.known, self.training
+        explore(known, self._measure, worth, training.lr, self.largest, self.points, self._long, self._pays)
         for start in self.checkpoints:
-            at_the_rule(known, self._measure, worth, start, training.lr, self.largest, step, self._long(start))
+            at_the_rule(known, self._measure, worth, start, training.lr, self.largest, self._long(start))
         self._settle()
         return known, self.throughput.fit, self._plan()
 
@@ -104,7 +105,8 @@ class Search:
         chosen = [plan.chosen.multiple] if plan.chosen else []
         wanted = [] if is_enough else [batches for batches in (plan.deciding, chosen) if batches]
         for multiples in wanted:
-            branches = self.known.with_another_seed(multiples)
+            surface = fitted_surface(self.known, 0)
+            branches = self.known.with_another_seed({multiple: surface.best_rates(multiple)[:2] for multiple in multiples})
             if sum(branches.values()) * self.every <= self.jobs.left:
                 batches = " and ".join(str(multiple * self.training.batch) for multiple in multiples)
                 self.jobs.say(f"the choice is least certain by batch {batches}, of which another seed is trained")
