@@ -137,7 +137,7 @@ def make_plan(
         return Plan(
             why_not="over a branch the loss falls by hardly more than it scatters; a larger plan.budget makes branches longer"
         )
-    last, tried = max(found), fitted_surface(known, known.starts[0]).worths
+    last, tried = max(found), known.multiples(known.starts[0])
     pairs = [(n, multiple) for n in counts for multiple in found[last].kept if (multiple * batch) % n == 0 and multiple in tried]
     candidates = tuple(
         _candidate(fit, counts[0], n, batch, multiple, found[last].worths[multiple], seed) for n, multiple in pairs
@@ -149,8 +149,9 @@ def make_plan(
         return Plan(candidates, why_not=words, critical=found[last])
     chosen = _choose(sure, counts)
     goal = known.goal(last) if target is None else target
-    rate = fitted_surface(known, known.starts[0]).best_rates(chosen.multiple)[0]
-    return Plan(candidates, chosen, rate, target=goal, critical=found[last], rivals=_rivals(chosen, sure, counts))
+    first = known.starts[0]
+    rates = fitted_surface(known, first).best_rates(chosen.multiple) or [known.best_rate(first, chosen.multiple)]
+    return Plan(candidates, chosen, rates[0], target=goal, critical=found[last], rivals=_rivals(chosen, sure, counts))
 
 
 def _rivals(chosen: Candidate, candidates: Sequence[Candidate], counts: Sequence[int]) -> tuple[tuple[float, Candidate], ...]:
