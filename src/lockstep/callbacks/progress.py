@@ -70,8 +70,9 @@ class Progress(Monitor, TQDMProgressBar):
         super().on_train_epoch_start(trainer, *_)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        self._redraw(self.train_progress_bar, batch_idx + 1)
+        if self.is_enabled:
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+            self._redraw(self.train_progress_bar, batch_idx + 1)
         if time.monotonic() >= self._due and trainer.is_global_zero:
             self._write(trainer, batch_idx + 1)
 

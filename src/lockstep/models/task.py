@@ -164,7 +164,7 @@ class Task(LightningModule):
     def _log_step(self, loss: Tensor, batch_idx: int) -> None:
         """The loss of one step, over its batches and all ranks. Not by self.log, which costs as much as a small model's step."""
         trainer: Any = self.trainer
-        step = self.global_step + 1 - ends_step(trainer, batch_idx)  # the step that this batch is of, counted from 1
+        step = trainer.global_step + 1 - ends_step(trainer, batch_idx)  # the step that this batch is of, counted from 1
         if not trainer.loggers or step % trainer.log_every_n_steps:
             return
         self._step_loss = loss if begins_step(trainer, batch_idx) else self._step_loss + loss

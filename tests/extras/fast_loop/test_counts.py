@@ -31,6 +31,7 @@ def test_the_sums_have_the_bits_of_those_that_each_step_counts(
         counted.append(len(self._kept))
         count(self)
 
+    monkeypatch.setattr(counts, "_BATCHES", 32)
     monkeypatch.setattr(counts, "_NUMBERS", numbers)
     monkeypatch.setattr(LaterCounts, "count", noted)
     trained(tmp_path / "later", *OPTIONS)
