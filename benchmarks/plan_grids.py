@@ -18,6 +18,10 @@ counted apart, with its device-hours. The time by the grid's own three seeds sta
 that the grid chooses from. The trainings are of two kinds: those whose like (without the average) the method was made with, and
 the last four, of which none was seen. benchmarks/plan.md has both counts.
 
+Beside it stands what a second full grid chooses by three other seeds, timed as the plan's choice is: more than its count of
+choices within 5% can't be asked of a plan. A choice is called the same where devices and batch are the grid's, and the rate is
+nearest to the grid's of those that the grid was made with; that is counted apart.
+
 What is there in OUT already is not computed again: losses by training, batch, rate and seed, records of jobs, and plans.
 """
 
@@ -223,7 +227,10 @@ def draw(names: Sequence[str], out: Path, data: Path, budget: float | None, seed
     columns = min(3, len(names))
     rows = math.ceil(len(names) / columns)
     figure = Figure(figsize=(2.6 * columns + 0.8, 2.4 * rows + 0.8), layout="constrained")
-    for axes, name in zip(figure.subplots(rows, columns, sharey=True, squeeze=False).flat, names, strict=False):
+    panels = [*figure.subplots(rows, columns, sharey=True, squeeze=False).flat]
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    for axes, name in zip(panels, names, strict=False):
         grid = Grid(SETTINGS[name], out / f"{slug(name)}.jsonl", data)
         recorded = plan(name, next(iter(LINKS)), out, data, budget or _budget(grid), seed)
         trained = recorded["samples"]["training"]
