@@ -120,7 +120,7 @@ def refused_by_lightning(error: BaseException, trainer: Mapping[str, Any]) -> Co
     is_lightning_s = since < len(modules) and all(module.startswith(_OF_FITTING) for module in modules[since:])
     if not is_lightning_s or not modules[-1].startswith("lightning.") or not isinstance(error, Exception):
         return None
-    if isinstance(error, ValueError) or _is_misconfiguration(error):
+    if isinstance(error, ValueError) or _is_misconfiguration(error) or "Trainer(" in str(error):
         return name_refusal("trainer", str(trainer.get("_target_")), trainer, error)
     return None
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import pytest
 import torch
 from lightning import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.utilities.data import _update_dataloader
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler
 
 from lockstep.build import build
 from lockstep.config.arguments import fits, words
@@ -152,6 +153,20 @@ def test_what_lightning_refuses_when_it_has_seen_the_data_names_the_key() -> Non
     assert line is not None
     assert str(line).startswith("trainer.max_epochs=-5: ")
     assert refused_by_lightning(ValueError("of one's own"), settings) is None
+
+
+def test_batches_of_one_s_own_that_lightning_can_not_share_out_are_refused_in_one_line() -> None:
+    class Pairs:
+        def __iter__(self) -> Any: ...
+
+    loader = DataLoader(range(4), batch_sampler=Pairs())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="inject") as refused:
+        _update_dataloader(loader, SequentialSampler(range(4)))
+    line = refused_by_lightning(refused.value, {"_target_": "lightning.Trainer"})
+    assert str(line).startswith(
+        "trainer=lightning.Trainer: Lightning can't inject a (distributed) sampler into your batch sampler"
+    )
+    assert "Trainer(use_distributed_sampler=False)" in str(line)
 
 
 @pytest.mark.filterwarnings("ignore")
