@@ -18,7 +18,7 @@ from lockstep.errors import ConfigError, ExitCode
 from lockstep.imports import remove_empty_cache
 from lockstep.launchers.environment import SWEPT_KEYS, launcher, register_resolvers, this_rank
 from lockstep.launchers.outcome import classify_error
-from lockstep.launchers.rank import attach_to_parent, end_without_the_others, report_to_parent
+from lockstep.launchers.rank import attach_to_parent, process_group, report_to_parent
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 from lockstep.runs.directory import OWN_DIRECTORY
@@ -35,8 +35,9 @@ def start(main: Callable[[], Any]) -> None:
     except BaseException as error:
         with contextlib.suppress(ConfigError):  # an environment that is none of a rank's
             launcher().leave(error.code if isinstance(error, SystemExit) else ExitCode.FAILED)
-        if isinstance(error, SystemExit) and isinstance(error.code, int):  # the traceback of another one is yet to be shown
-            end_without_the_others(error.code)
+        if process_group() is not None and isinstance(error, SystemExit) and isinstance(error.code, int):
+            sys.stderr.flush()
+            os._exit(error.code)  # Python would wait for collectives that other ranks may not come to
         raise
 
 

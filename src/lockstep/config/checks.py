@@ -54,7 +54,8 @@ def _integers(node: Any, above: str = "") -> Iterator[tuple[str, int]]:
 def check_rules(cfg: DictConfig, rules: Mapping[str, Rule]) -> None:
     """Raises ConfigError for the first key, of those that the config has, whose value its rule does not accept: one that has the
     value of another comes after that."""
-    for key in sorted((key for key in rules if _has(cfg, key)), key=lambda key: _is_reference(cfg, key)):
+    places = [(*key.rpartition("."), key) for key in rules if _has(cfg, key)]
+    for *_, key in sorted(places, key=lambda place: OmegaConf.is_interpolation(OmegaConf.select(cfg, place[0]), place[2])):
         if not rules[key].test(value := OmegaConf.select(cfg, key)):
             raise config_error(key, shown(value), rules[key].words)
 
@@ -71,11 +72,6 @@ def _has(cfg: DictConfig, key: str) -> bool:
     parent, _, leaf = key.rpartition(".")
     node = OmegaConf.select(cfg, parent)
     return isinstance(node, DictConfig) and leaf in node
-
-
-def _is_reference(cfg: DictConfig, key: str) -> bool:
-    parent, _, leaf = key.rpartition(".")
-    return OmegaConf.is_interpolation(OmegaConf.select(cfg, parent), leaf)
 
 
 def _check_missing(cfg: DictConfig, needed: Iterable[str]) -> None:

@@ -60,27 +60,17 @@ def report_to_parent(outcome: Outcome) -> bool:
     return True
 
 
+def process_group() -> Any:
+    """Returns torch.distributed where this process has a group, else None."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed if distributed is not None and distributed.is_available() and distributed.is_initialized() else None
+
+
 def leave_process_group() -> None:
     """Destroys it: else a process may end with `terminate called without an active exception` although all went well."""
-    if (distributed := _distributed()) is not None:
+    if (distributed := process_group()) is not None:
         distributed.barrier()
         distributed.destroy_process_group()
-
-
-def end_without_the_others(code: int) -> None:
-    """Ends a rank that has failed, if it has a process group: to destroy that, as the interpreter does too, would be to wait for
-    collectives that other ranks may never come to."""
-    if _distributed() is not None:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
-
-
-def _distributed() -> Any:
-    """Returns torch.distributed where this process has a group."""
-    module = sys.modules.get("torch.distributed")
-    return module if module is not None and module.is_available() and module.is_initialized() else None
 
 
 def end_workers() -> None:
