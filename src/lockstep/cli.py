@@ -120,12 +120,9 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
         return str(error), ExitCode.REFUSED
     from lockstep.config.hydra_errors import explain
 
-    return (explain(error) or _unwritten(error)) if isinstance(error, Exception) else None, ExitCode.REFUSED
-
-
-def _unwritten(error: Exception) -> str | None:
-    """Says what Hydra could not write, on a full disk say. A run's own errors do not come this far: the run records them."""
-    return f"{error.filename or 'hydra.run.dir'}: {error.strerror or error}" if isinstance(error, OSError) else None
+    # what Hydra could not write, on a full disk say: a run's own errors do not come this far, the run records them
+    unwritten = f"{error.filename or 'hydra.run.dir'}: {error.strerror or error}" if isinstance(error, OSError) else None
+    return (explain(error) or unwritten) if isinstance(error, Exception) else None, ExitCode.REFUSED
 
 
 class ValidateConfig(Callback):

@@ -68,8 +68,7 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
     if isinstance(error, RuntimeError) and _PORT_TAKEN.search(str(error)) and (port := os.environ.get("MASTER_PORT")):
         reason = f"MASTER_PORT={port}: another program has this port on {platform.node()}; accepted is one that is free"
         return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
-    is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-    text = None if is_full else "".join(traceback.format_exception(error))
+    text = None if getattr(error, "errno", None) == errno.ENOSPC else "".join(traceback.format_exception(error))
     reason = f"rank {rank}: {type(error).__name__}: {error}"
     if _NO_ROOM.search(reason):
         reason += no_shared_memory()

@@ -41,7 +41,7 @@ class _Before:
     def read(cls, directory: Path) -> "_Before":
         before = cls(directory.is_dir(), [folder for folder in directory.parents if not folder.exists()])
         if before.existed:
-            before.paths = frozenset(_inside(directory))
+            before.paths = _inside(directory)
             before.sizes = {path.name: path.stat().st_size for path in directory.glob("train*.log")}
             files = [path for path in directory.iterdir() if path.is_file() and path.suffix != ".log" and path.name != "lock"]
             before.contents = {path.name: path.read_bytes() for path in files if path.stat().st_size <= _SMALL}
@@ -54,7 +54,7 @@ class _Before:
                 with contextlib.suppress(OSError):  # another run has come to be there
                     folder.rmdir()
             return
-        for path in {*_inside(directory)} - self.paths:
+        for path in _inside(directory) - self.paths:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
         for name, size in self.sizes.items():
             os.truncate(directory / name, size)
@@ -64,12 +64,10 @@ class _Before:
                 path.write_bytes(content)
 
 
-def _inside(directory: Path) -> Iterator[Path]:
-    """Yields what is in it, and in those of its folders that are no job's: that may be running."""
-    for path in directory.iterdir():
-        yield path
-        if path.is_dir() and not path.is_symlink() and not (path / "lock").exists():
-            yield from path.iterdir()
+def _inside(directory: Path) -> frozenset[Path]:
+    """Returns what is in it, and in those of its folders that are no job's, which may be running, and no links."""
+    below = (path for path in directory.glob("*/*") if not (path.parent.is_symlink() or (path.parent / "lock").exists()))
+    return frozenset([*directory.iterdir(), *below])
 
 
 class OwnDirectory:

@@ -270,8 +270,8 @@ class Run:
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
                 self._told.preempted(outcome.reason or "")
                 console.show_preempted(self.directory, outcome.reason or "")
-                line = queue().requeue_when_warned(outcome.signal, self._resumes_when_requeued())  # which may end this process
-                if line is not None:
+                resumes = self.command.gives_run_dir or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
+                if (line := queue().requeue_when_warned(outcome.signal, resumes)) is not None:  # which may end this process
                     console.say(line)
         else:
             if outcome.traceback:
@@ -280,10 +280,6 @@ class Run:
             with contextlib.suppress(OSError):  # the disk may be full: that is then the reason
                 record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
-
-    def _resumes_when_requeued(self) -> bool:
-        """Would the same command, started by a requeue, come to the same directory?"""
-        return self.command.gives_run_dir or self.launcher.ranks_are_tasks
 
 
 def _deadline(cfg: DictConfig, key: str) -> float:
