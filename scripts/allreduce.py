@@ -79,7 +79,7 @@ def main() -> None:
     backend = checked(arguments, None if rank is None else rank.started[0])
     if rank is not None:
         measured = {rank.world_size: in_group(rank, backend, arguments.seconds, sizes)}
-        leave_process_group(together=True)
+        leave_process_group()
     else:
         measured = {count: in_processes(count, backend, arguments.seconds, sizes) for count in sorted(set(arguments.processes))}
     if not is_rank_zero():
@@ -146,7 +146,7 @@ def as_rank(rank: Rank, backend: str, seconds: float, sizes: Sequence[int], reco
         result = in_group(rank, backend, seconds, sizes, store=store, rank=rank.global_rank, world_size=rank.world_size)
         if rank.global_rank == 0:
             write_json(record, {"seconds": result})
-        leave_process_group(together=True)
+        leave_process_group()
     except Exception as error:
         report_to_parent(classify_error(error, rank.global_rank))
         sys.exit(ExitCode.FAILED)
