@@ -156,9 +156,12 @@ class Task(LightningModule):
 
     def _measured(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         values = self.measure(outputs, targets)
-        for name in self.train_means.names:
+        for name in ("loss", *self.train_means.names):
             if name not in values:
                 raise config_error("model.metrics", name, f"accepted is what measure returns: {', '.join(values)}")
+            if (shape := getattr(values[name], "shape", ())) != targets.shape[:1]:
+                accepted = f"{name} has the shape {tuple(shape)}; accepted is {tuple(targets.shape[:1])}, one value per sample"
+                raise ConfigError(f"{type(self).__name__}.measure: {accepted}")
         return values
 
     def _log_step(self, loss: Tensor, batch_idx: int) -> None:

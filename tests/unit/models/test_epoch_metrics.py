@@ -1,5 +1,6 @@
-"""Metrics that are no means over samples."""
+"""Metrics that are no means over samples, and what `measure` may return."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,32 @@ def test_a_subclass_names_what_it_measures(tmp_path: Path) -> None:
     datamodule, model, trainer = prepared(tmp_path / "other", *options, "model.metrics=[loss,acc,marign]")
     with pytest.raises(ConfigError, match=r"^model.metrics=marign: accepted is what measure returns: loss, acc, margin$"):
         trainer.fit(model, datamodule)
+
+
+class MeansOfABatch(Classifier):
+    """Its loss is the batch's mean, as a loss is in code that knows of no samples; `wrong` says how."""
+
+    wrong = staticmethod(torch.Tensor.mean)
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        values = super().measure(outputs, targets)
+        return values | {"loss": self.wrong(values["loss"])}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shape"),
+    [
+        (torch.Tensor.mean, "()"),
+        (lambda loss: loss.mean().reshape(1), "(1,)"),
+        (lambda loss: torch.stack([loss, loss], dim=1), "(50, 2)"),
+    ],
+)
+def test_what_is_no_value_per_sample_is_refused_before_a_step(
+    wrong: Any, shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MeansOfABatch, "wrong", staticmethod(wrong))
+    datamodule, model, trainer = prepared(tmp_path, f"model._target_={__name__}.MeansOfABatch", "datamodule.batch_size=50")
+    line = f"MeansOfABatch.measure: loss has the shape {shape}; accepted is (50,), one value per sample"
+    with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
+        trainer.fit(model, datamodule)
+    assert trainer.global_step == 0

@@ -14,7 +14,7 @@ from lockstep.models.sample_mean import Sums
 
 _BATCHES, _NUMBERS = 64, 1 << 18  # that are kept at most; a batch with more of them is counted at once
 # A model that has one of these may look at the sums, or measures in its own way.
-_AS_THEY_ARE = ("training_step", "loss_and_values", "count_values", "measure")
+_AS_THEY_ARE = ("training_step", "loss_and_values", "count_values", "measure", "losses", "hits")
 _AS_THEY_ARE += ("on_train_batch_end", "on_train_epoch_end", "on_save_checkpoint")
 
 
