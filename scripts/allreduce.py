@@ -35,7 +35,6 @@ from lockstep.cli import start
 from lockstep.config.plan import visible_cores, visible_gpus
 from lockstep.console import aligned, say
 from lockstep.errors import ExitCode, config_error
-from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import Rank, is_rank_zero, this_rank
 from lockstep.launchers.outcome import classify_error
 from lockstep.launchers.rank import leave_process_group, report_to_parent
@@ -115,9 +114,8 @@ def in_processes(count: int, backend: str, seconds: float, sizes: Sequence[int] 
     """Seconds of an all-reduce of each size, over that many processes, which are gone afterwards."""
     with TemporaryDirectory(prefix="lockstep-") as folder:
         record = Path(folder) / "seconds.json"
-        command = command_with(
-            f"--record={record}", f"--backend={backend}", f"--seconds={seconds:g}", f"--largest={sizes[-1] / 2**20}"
-        )
+        given = f"--record={record}", f"--backend={backend}", f"--seconds={seconds:g}", f"--largest={sizes[-1] / 2**20}"
+        command = [sys.executable, *sys.argv, *given]
         outcome = supervise(command, count, Path(folder) / "log", fresh=False)
         if outcome.code:
             if outcome.traceback:

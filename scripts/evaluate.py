@@ -20,7 +20,6 @@ from omegaconf import DictConfig
 from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
-from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import RankZeroFilter, run_id
 from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared, validated
@@ -42,7 +41,7 @@ def main() -> None:
     cfg, plan = validated(cfg)
     with Run(cfg, Prepared(plan)) as run:
         if run.is_parent:
-            run.supervise(command_with(f"run_dir={quote(cfg.run_dir)}"))
+            run.supervise([sys.executable, *sys.argv, f"run_dir={quote(cfg.run_dir)}"])
         else:
             from lockstep.build import build
 

@@ -31,7 +31,6 @@ from lockstep.config.checks import check_rules
 from lockstep.config.overrides import check_single, quote
 from lockstep.config.rules import above, integer, number
 from lockstep.errors import config_error
-from lockstep.launchers.command_line import command_with
 from lockstep.launchers.environment import RankZeroFilter, run_id
 from lockstep.runs.composition import compose
 from lockstep.runs.run import Run
@@ -52,7 +51,7 @@ def main() -> None:
     _, plan = validated(cfg)
     with Run(cfg, Prepared(plan)) as run:
         if run.is_parent:
-            run.supervise(command_with(f"run_dir={quote(cfg.run_dir)}"))
+            run.supervise([sys.executable, *sys.argv, f"run_dir={quote(cfg.run_dir)}"])
         else:
             from lockstep.build import build
 

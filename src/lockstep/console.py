@@ -121,8 +121,9 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
         print(result["test_note"], flush=True)
     if ended_by := result.get("ended_by"):
         print(f"The run has finished: {ended_by}", flush=True)
-    if result["train_time"]:
-        print(f"\nNext:\n  tensorboard --logdir {shlex.quote(_relative(run_dir))}", flush=True)
+    has_events = (run_dir / "tensorboard").is_dir()
+    if result["train_time"] and (has_events or result.get("has_test", True)):
+        print("\nNext:" + has_events * f"\n  tensorboard --logdir {shlex.quote(_relative(run_dir))}", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:

@@ -156,6 +156,19 @@ def test_what_a_callback_adds_is_a_row(capsys: pytest.CaptureFixture[str], tmp_p
     assert next(line for line in lines if line.startswith("a step")).endswith("  data 31%, rest 69%")
 
 
+@pytest.mark.parametrize(("logged", "said"), [(True, ["Next:", "  tensorboard --logdir ."]), (False, ["Next:"])])
+def test_tensorboard_is_named_where_it_has_something_to_show(
+    logged: bool, said: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if logged:
+        (tmp_path / "tensorboard").mkdir()
+    result: dict[str, Any] = {"metrics": {"val/acc": 0.99}, "wall_time": 1.0, "world_size": 1}
+    console.show_result(tmp_path, result | {"train_time": 1.0, "samples_per_second": 1.0})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("Next:") :] == said
+
+
 def test_lines_break_between_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = ["epoch 1/3", "step 12", "train/acc 0.5", "train/loss 1.234", "val/acc 0.25", "val/loss 2.345"]
     lines = console.in_lines(cells, 40).splitlines()

@@ -85,8 +85,3 @@ def _plain(config: DictConfig | None) -> dict[str, Any]:
         return content | {"hydra": json.loads(json.dumps(hydra))} if is_plain else {}
     except (TypeError, ValueError):
         return {}
-
-
-def command_with(*overrides: str) -> list[str]:
-    """Returns the command line of this program with more overrides, for a process of its own."""
-    return [sys.executable, *sys.argv, *overrides]

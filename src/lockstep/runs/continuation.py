@@ -24,7 +24,7 @@ def check_length(cfg: DictConfig, epoch: int, checkpoint: Path) -> None:
     """Raises ConfigError where the checkpoint is of a later epoch than the last one."""
     epochs = cfg.trainer.max_epochs
     if 0 < (epochs or -1) < epoch:
-        raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; accepted is as many, or -1")
+        raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; accepted is {epoch} or more, or -1")
 
 
 def check_continuation(cfg: DictConfig, plan: Plan, content: Mapping[str, Any], checkpoint: Path) -> None:

@@ -211,7 +211,9 @@ class Sweep:
         print_table(view)
         if view.best is not None:
             print(f"\nbest: {view.best.directory}")
-        print(f"\n{self.directory}/results.csv\ntensorboard --logdir {shlex.quote(str(self.directory))}", flush=True)
+        print(f"\n{self.directory}/results.csv", flush=True)
+        if any(self.directory.glob("*/tensorboard")):
+            print(f"tensorboard --logdir {shlex.quote(str(self.directory))}", flush=True)
         if self.runner.stopped == DETACHED:
             self._leave_to_queue()
         if self.runner.stopped:

@@ -38,7 +38,7 @@ def causes(**parts: Any) -> list[str]:
         (("trainer.devices=2", "datamodule.global_batch_size=64", "model.net.dropout=0.1"), NOTHING),
         (
             ("trainer.devices=2", "trainer.accumulate_grad_batches=3"),
-            ("datamodule.batch_size=64 is of each process: a step has 384 samples, on one process 192;",),
+            ("datamodule.batch_size=64 is per process: a step has 384 samples, and on one process 192;",),
         ),
         (
             ("trainer.devices=2", "model=cnn", "trainer.sync_batchnorm=false", "datamodule.global_batch_size=64"),
@@ -66,7 +66,7 @@ class DropPath(nn.Module):
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        (nn.Dropout(0.1), "noise drawn by each process, where lockstep.nets.Dropout counts it from the sample: net.0 (Dropout)"),
+        (nn.Dropout(0.1), "noise drawn by each process (lockstep.nets.Dropout derives it from the sample): net.0 (Dropout)"),
         (nn.LSTM(2, 2, num_layers=2, dropout=0.1), "noise drawn"),
         (nn.MultiheadAttention(2, 1, dropout=0.1), "noise drawn"),
         (DropPath(), "noise drawn"),

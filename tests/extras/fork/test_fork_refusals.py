@@ -37,4 +37,4 @@ def test_a_sweep_of_forks_that_are_too_short_is_refused_once_before_any_job(tmp_
     torch.save({"state_dict": {}, "epoch": 3}, tmp_path / "old.ckpt")
     line = refused(tmp_path, "fork=old.ckpt", "trainer.max_epochs=4,2", "-m")
     assert line.startswith("job 1 (")
-    assert line.endswith(f"): trainer.max_epochs=2: {tmp_path}/old.ckpt is of epoch 3; accepted is as many, or -1")
+    assert line.endswith(f"): trainer.max_epochs=2: {tmp_path}/old.ckpt is of epoch 3; accepted is 3 or more, or -1")

@@ -143,7 +143,7 @@ def test_what_is_promised_is_said_once(tmp_path: Path, caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO):
         fitted(tmp_path, "trainer.limit_train_batches=1", "trainer.max_epochs=1")
     (said,) = [record.message for record in caplog.records if "plain Lightning" in record.message]
-    assert said.startswith("LitClassifier and DigitsData: plain Lightning. Resumed within an epoch, its metrics are of its rest")
+    assert said.startswith("LitClassifier and DigitsData: plain Lightning. If the run is resumed within an epoch, the metrics")
     assert not [record for record in caplog.records if record.message.startswith("Not as on one process")]
 
 
@@ -153,7 +153,7 @@ def test_on_several_processes_what_is_known_and_what_is_not_is_in_that_line(capl
     with caplog.at_level(logging.INFO):
         plain.on_fit_start(trainer, LitClassifier())
     assert plain.causes == []
-    assert "what is logged over an epoch is of all processes. Not known: losses and metrics that are no means" in caplog.text
+    assert "what is logged over an epoch is of all processes. Not known: whether a loss or a metric is a mean" in caplog.text
 
 
 @pytest.mark.parametrize(

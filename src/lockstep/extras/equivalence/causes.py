@@ -58,7 +58,7 @@ def _noise_of_each_process(trainer: Any, model: nn.Module) -> Iterator[str]:
         if _draws(layer) and not (isinstance(layer, Dropout) and is_counted)
     ]
     if drawing:
-        yield f"noise drawn by each process, where lockstep.nets.Dropout counts it from the sample: {join_first(drawing)}"
+        yield f"noise drawn by each process (lockstep.nets.Dropout derives it from the sample): {join_first(drawing)}"
 
 
 def _draws(layer: nn.Module) -> bool:
@@ -74,6 +74,6 @@ def _batches_of_each_process(trainer: Any, datamodule: Any) -> Iterator[str]:
     if isinstance(datamodule, DataModule) and datamodule.global_batch_size is None and shares > 1:
         order = datamodule.order_facts()
         yield (
-            f"datamodule.batch_size={datamodule.batch_size} is of each process: a step has {order['global_batch_size']} samples, "
-            f"on one process {order['global_batch_size'] // shares}; datamodule.global_batch_size is of all"
+            f"datamodule.batch_size={datamodule.batch_size} is per process: a step has {order['global_batch_size']} samples, and "
+            f"on one process {order['global_batch_size'] // shares}; datamodule.global_batch_size sets the batch of all processes"
         )

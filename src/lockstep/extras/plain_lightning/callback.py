@@ -34,10 +34,13 @@ log = logging.getLogger(__name__)
 
 _SAME = "Each sample is taken once, gradients are those of the whole batch, and what is logged over an epoch is of all processes."
 NOT_KNOWN = (
-    "losses and metrics that are no means over a batch (in-batch negatives, a maximum), state between batches that is no buffer, "
-    "random numbers drawn outside of a training or validation step"
+    "whether a loss or a metric is a mean over its batch (in-batch negatives and a maximum are not), whether state other than "
+    "buffers is kept between batches, whether random numbers are drawn outside of a training or validation step"
 )
-_WITHIN = "Resumed within an epoch, its metrics are of its rest, and random augmentation in the process itself is another."
+_WITHIN = (
+    "If the run is resumed within an epoch, the metrics of that epoch are those of its remaining batches, and random "
+    "augmentation in the process itself draws other numbers."
+)
 _GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
 
 
