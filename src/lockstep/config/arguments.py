@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from lockstep.errors import config_error
 
 _WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "null"}
 _MANY = {int: "integers", float: "numbers", str: "names"}
+_NO_TEXT = re.compile(r"(true|false|null|[-+.\de]*\d[-+.\de]*)?")
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
@@ -148,4 +150,5 @@ def shown(value: object) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value))}]"
-    return repr(value) if value == "" else str(value)
+    # text that YAML would read as something else, as ${oc.env:NAME} gives it
+    return repr(value) if isinstance(value, str) and _NO_TEXT.fullmatch(value) else str(value)

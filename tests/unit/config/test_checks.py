@@ -46,7 +46,7 @@ def test_yes_is_not_a_number(key: str, shipped: DictConfig) -> None:
         ("seed", -1, "seed=-1: accepted is an integer between 0 and 4294967295"),
         ("seed", None, "seed=null: accepted is an integer between 0 and 4294967295"),
         ("seed", 1.0, "seed=1.0: accepted is an integer between 0 and 4294967295"),
-        ("seed", "7", "seed=7: accepted is an integer between 0 and 4294967295"),
+        ("seed", "7", "seed='7': accepted is an integer between 0 and 4294967295"),
         ("test", 1, "test=1: accepted is true, false"),
         ("optimized_mode", "most", "optimized_mode=most: accepted is max, min"),
         ("lr_scaling", "cubic", "lr_scaling=cubic: accepted is none, linear, sqrt, adam"),

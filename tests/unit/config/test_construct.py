@@ -66,7 +66,7 @@ def node(name: str, /, **values: Any) -> dict[str, Any]:
         ("Typed", {"count": 1, "rate": float("nan")}, "part.rate=nan: accepted is a number"),
         ("Typed", {"count": 1, "mode": "up"}, "part.mode=up: accepted is min, max"),
         ("Typed", {"count": 1, "sizes": 5}, "part.sizes=5: accepted is a list of integers"),
-        ("Typed", {"count": 1, "sizes": "5"}, "part.sizes=5: accepted is a list of integers"),
+        ("Typed", {"count": 1, "sizes": "5"}, "part.sizes='5': accepted is a list of integers"),
         ("Typed", {"count": 1, "sizes": [1, "x"]}, "part.sizes=[1, x]: accepted is a list of integers"),
         ("Typed", {"count": 1, "name": 5}, "part.name=5: accepted is text, or null"),
         ("Typed", {"count": 101}, "part.count=101: Invalid count value: 101"),
