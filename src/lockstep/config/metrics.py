@@ -29,7 +29,8 @@ def check_metric(cfg: DictConfig, key: str, metric: str) -> None:
     declared = [f"{stage}/{name}" for stage in STAGES for name in names]
     declared += [f"{stage}/{name}" for stage in STAGES[1:] for name in OmegaConf.select(cfg, "model.torchmetrics") or {}]
     if metric not in declared:
-        raise config_error(key, metric, f"the model declares {', '.join(declared)}")
+        mode = "; optimized_mode says whether more of it is better" if key == "optimized_metric" else ""
+        raise config_error(key, metric, f"the model declares {', '.join(declared)}{mode}")
     if key == "optimized_metric" and metric.startswith("test/") and not cfg.test:
         raise config_error(key, metric, "needs test=true")
     if metric.startswith("val/") and OmegaConf.select(cfg, "trainer.limit_val_batches") == 0:

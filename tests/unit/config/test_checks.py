@@ -150,7 +150,8 @@ def test_a_metric_the_model_does_not_have_is_refused_under_its_key(key: str, val
     message = refusal(changed(shipped, **{key: value}))
     declared = "train/loss, train/acc, train/top3, val/loss, val/acc, val/top3, test/loss, test/acc, test/top3"
     named, metric = (f"{key}.monitor", value["monitor"]) if isinstance(value, dict) else (key, value)
-    assert message == f"{named}={metric}: the model declares {declared}"
+    mode = "; optimized_mode says whether more of it is better" if key == "optimized_metric" else ""
+    assert message == f"{named}={metric}: the model declares {declared}{mode}"
 
 
 def test_a_model_that_declares_no_metrics_may_monitor_any(shipped: DictConfig) -> None:
@@ -173,7 +174,7 @@ def test_a_validation_metric_needs_validation(none: float, shipped: DictConfig) 
 def test_a_regressor_with_the_metric_of_a_classifier_is_refused(compose: Callable[..., DictConfig]) -> None:
     message = refusal(compose("model=linear"))
     declared = "train/loss, train/mae, val/loss, val/mae, test/loss, test/mae"
-    assert message == f"optimized_metric=val/acc: the model declares {declared}"
+    assert message.startswith(f"optimized_metric=val/acc: the model declares {declared}; optimized_mode says")
 
 
 def test_a_missing_value_is_named(compose: Callable[..., DictConfig]) -> None:
