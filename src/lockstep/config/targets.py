@@ -4,6 +4,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,13 +37,17 @@ def is_project_module(module: str, read: Path | None) -> bool:
     no_parts = (*_TOOLS, _PACKAGE, Path(sys.argv[0]).stem)  # the program itself, train.py say, is no part of a run
     if not package or package in no_parts or package in sys.stdlib_module_names:
         return False
-    try:
-        spec = find_spec(package)
-    except (ImportError, ValueError):
-        return False
+    spec = find_package(package)
     places = [] if spec is None else [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location else [])]
     file = Path(*module.split(".")[1:])
     return bool(places) and all(is_project_path(Path(str(place)).resolve() / file, read) for place in places)
+
+
+def find_package(name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError):
+        return None
 
 
 def is_project_path(place: Path, read: Path | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.targets import BUILDABLE, Trust, is_project_module, resolve, source_directory, targets_in
+from lockstep.config.targets import BUILDABLE, Trust, find_package, is_project_module, resolve, source_directory, targets_in
 from lockstep.errors import ConfigError, config_error
 
 _PACKAGE = __name__.partition(".")[0]
@@ -81,6 +81,9 @@ class TrustedTargets:
         return isinstance(target, type) and issubclass(target, kinds)
 
     def _refusal(self, key: str, path: str) -> ConfigError:
+        if (package := path.partition(".")[0]) not in sys.modules and find_package(package) is None:
+            accepted = "accepted is one that is installed, or that the project in the working directory has"
+            return config_error(f"{key}._target_", path, f"No module named {package!r}; {accepted}")
         libraries = ", ".join(dict.fromkeys(name.partition(".")[0] for name in self.modules))
         accepted = f"accepted are classes of {libraries} and of the project, or what is trusted by"
         if self._is_for_a_run:

@@ -9,8 +9,10 @@ from typing import Any
 from torch import nn
 
 from lockstep.checkpointing import read_checkpoint
+from lockstep.config.targets import is_project_path
 from lockstep.errors import ConfigError, config_error
 from lockstep.models.from_config import build_model
+from lockstep.places import import_from_project, project
 
 log = logging.getLogger(__name__)
 _NO_CONFIG = (
@@ -28,6 +30,8 @@ def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
     from lockstep.config.trust import TrustedTargets
 
     path = Path(checkpoint)
+    if is_project_path(project() / "src", path):  # else it may have come with the checkpoint
+        import_from_project()
     model_config = read_checkpoint("checkpoint", path, whole=()).get("hyper_parameters")
     if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
         raise config_error("checkpoint", path, _NO_CONFIG)

@@ -4,13 +4,14 @@ import hydra
 from omegaconf import DictConfig
 
 from lockstep.launchers.environment import register_resolvers
-from lockstep.places import CONF
+from lockstep.places import CONF, import_from_project
 from lockstep.runs.events import Subscribers
 
 
 def compose(*overrides: str, config_name: str = "train") -> DictConfig:
-    """CONFIG_NAME of the project's conf/, or of Lockstep's, with overrides. `name` and `run_dir` are given, for which a run asks
-    Hydra."""
+    """CONFIG_NAME of the project's conf/, or of Lockstep's, with overrides; what it names can be imported then. `name` and
+    `run_dir` are given, for which a run asks Hydra."""
+    import_from_project()
     register_resolvers()
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         config = hydra.compose(config_name, overrides=[f"name={config_name}", "run_dir=.", *overrides])

@@ -1,5 +1,6 @@
 """A stranger's checkpoint or run directory runs nothing; what is allowed in one."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lockstep.config.trust import TrustedTargets
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
 from lockstep.models.from_config import build_model
+from lockstep.runs.composition import compose
 
 
 def saved(path: Path, model_config: Any) -> Path:
@@ -70,6 +72,38 @@ def test_a_module_of_one_s_own_is_allowed_by_name(tmp_path: Path, monkeypatch: p
     with pytest.raises(ConfigError, match=r"model\.net\._target_=my_nets\.Mine: a checkpoint may not name that; accepted are"):
         load_model(path)
     assert type(load_model(path, allow=["my_nets"]).net).__name__ == "Mine"
+
+
+def project_with_a_net(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of a script or a notebook, whose src/ is not on Python's path. Returns a run's checkpoint in it."""
+    (folder / "logs").mkdir(parents=True)
+    (folder / "conf").mkdir()
+    (folder / "src").mkdir()
+    (folder / "train.py").touch()
+    (folder / "src" / f"nets_of_{folder.name}.py").write_text("from lockstep.nets import MLP\nclass Net(MLP): ...\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (folder / "logs" / "run").mkdir()
+    return saved(folder / "logs" / "run" / "best.ckpt", changed({"net._target_": f"nets_of_{folder.name}.Net"}))
+
+
+def test_a_net_of_the_project_is_there_in_a_script_or_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(load_model(project_with_a_net(tmp_path / "mine", monkeypatch)).net).__name__ == "Net"
+
+
+def test_a_project_that_came_with_a_checkpoint_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = project_with_a_net(tmp_path / "strange", monkeypatch)
+    before, path = [*sys.path], path.rename(tmp_path / "strange" / "best.ckpt")
+    with pytest.raises(ConfigError, match=r"model.net._target_=nets_of_strange.Net: No module named 'nets_of_strange'; accepted"):
+        load_model(path)
+    assert sys.path == before
+
+
+def test_a_composed_config_s_classes_can_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project_with_a_net(tmp_path / "composed", monkeypatch)
+    (tmp_path / "composed" / "conf" / "train.yaml").write_text("defaults: [model: cnn, datamodule: digits, base, _self_]")
+    compose("model.net._target_=nets_of_composed.Net")
+    assert callable(resolve("model.net", "nets_of_composed.Net"))
 
 
 @pytest.mark.parametrize(
