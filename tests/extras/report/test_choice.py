@@ -106,6 +106,15 @@ def test_processes_that_share_cores_say_nothing_of_communication(tmp_path: Path,
     assert len(analysis.crowded) == (0 if is_fitted else 1)
 
 
+def test_jobs_that_are_left_out_are_said_at_once(tmp_path: Path) -> None:
+    """Also where the command line has chosen."""
+    folder = measured.sweep(tmp_path, [cell(n, overrides=(f"model.width={width}",)) for n in (1, 2) for width in (8, 16)])
+    own = choice.answer(Analysis(measurements.read(folder)))
+    assert own.endswith(". This is of 2 of the sweep's 4 jobs: left out are 2 of model.width=16.")
+    chosen = choice.answer(Analysis(measurements.read(folder, ["model.width=8"])))
+    assert chosen.endswith(". This is of 2 of the sweep's 4 jobs.")
+
+
 def test_gradients_have_the_bytes_of_their_precision(tmp_path: Path) -> None:
     for precision, size in {"32-true": 4e6, "bf16-mixed": 4e6, "bf16-true": 2e6, "64-true": 8e6}.items():
         assert analyze(tmp_path / precision, [cell(1, precision=precision)]).gradient_bytes == size

@@ -67,6 +67,13 @@ def test_jobs_that_differ_in_other_keys_are_kept_apart(tmp_path: Path) -> None:
         read(sweep, ["model=vgg"])
 
 
+@pytest.mark.parametrize("rate", ["lr", "learning_rate"])
+def test_the_rate_of_a_plain_module_is_an_axis(rate: str, tmp_path: Path) -> None:
+    read_back = read(measured.sweep(tmp_path, [cell(n, lr, rate=rate) for n in (1, 2) for lr in (0.001, 0.01)]))
+    assert [(row.devices, row.lr, row.variant) for row in read_back.rows] == [(n, lr, ()) for n in (1, 2) for lr in (0.001, 0.01)]
+    assert not read_back.left_out
+
+
 def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"SWEEP_DIR={tmp_path}: names no jobs"):
         read(tmp_path)

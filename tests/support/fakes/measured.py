@@ -15,7 +15,9 @@ RECORD |= {"versions": {"torch": "2.15.0", "lightning": "2.6.6"}, "python": "3.1
 
 def cell(devices: int, lr: float = 0.1, seed: int = 0, status: str = "finished", **more: Any) -> dict[str, Any]:
     """One job: `batch` samples per device (32), or `global_batch` over all; it takes `step` seconds a step and ends with
-    `metric`. `overrides` are more of them; `reason` is why it failed; what else is given stands in its record."""
+    `metric`. `rate` is the model's key of the rate.
+
+    `overrides` are more of them; `reason` is why it failed; what else is given stands in its record."""
     return {"devices": devices, "lr": lr, "seed": seed, "status": status, **more}
 
 
@@ -42,14 +44,16 @@ def _add(
     overrides: tuple[str, ...] = (),
     reason: str | None = None,
     history: Any = None,
+    rate: str = "optimizer.lr",
     **more: Any,
 ) -> None:
     number = len(manifest.jobs)
     key = f"{number:012x}"
-    swept = (f"trainer.devices={devices}", f"model.optimizer.lr={lr}", f"seed={seed}", *overrides)
+    swept = (f"trainer.devices={devices}", f"model.{rate}={lr}", f"seed={seed}", *overrides)
     directory = manifest.directory / directory_name(swept, key)
     data = {"batch_size": batch, "global_batch_size": global_batch}
-    config = {"seed": seed, "trainer": {"devices": devices}, "model": {"optimizer": {"lr": lr}}, "datamodule": data}
+    config = {"seed": seed, "trainer": {"devices": devices}, "datamodule": data}
+    config["model"] = {"optimizer": {"lr": lr}} if rate == "optimizer.lr" else {rate: lr}
     config |= {"others": dict(item.split("=") for item in overrides)}
     command = ("python", "train.py", *swept)
     job = Job(key, swept, directory, "gpu", devices, devices, "val/acc", mode, command, config)

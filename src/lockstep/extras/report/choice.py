@@ -2,8 +2,10 @@
 
 import math
 
+from lockstep.console import join_first
 from lockstep.extras.report.analysis import Analysis
 from lockstep.extras.report.goodput import Goodput, worth
+from lockstep.extras.report.measurements import Measurements
 from lockstep.extras.report.series import BETTER, SINGLE, Point, Series, metric_change
 
 WORTH = 0.5  # the least log speed-up per log of devices for which more are taken: twice as many have to give 1.41x
@@ -21,10 +23,21 @@ def choose(series: Series, goodput: Goodput, maximize: bool) -> Point:
 
 
 def answer(analysis: Analysis) -> str:
-    """One or two sentences, for a reader of nothing else."""
+    """A few sentences, for a reader of nothing else."""
+    left_out = _left_out(analysis.measured)
     if analysis.series is None or analysis.goodput is None:
-        return f"None of {count(len(analysis.measured.rows), 'job')} has finished with a result: nothing can be said yet."
-    return _recommendation(analysis, analysis.series, analysis.goodput)
+        return (
+            f"None of {count(len(analysis.measured.rows), 'job')} has finished with a result: nothing can be said yet.{left_out}"
+        )
+    return _recommendation(analysis, analysis.series, analysis.goodput) + left_out
+
+
+def _left_out(measured: Measurements) -> str:
+    """Says of which jobs of the sweep the report is, if these are not all."""
+    if len(measured.rows) == measured.total:
+        return ""
+    which = join_first([f"{number} of {' '.join(variant) or 'another config'}" for variant, number in measured.left_out.items()])
+    return f" This is of {len(measured.rows)} of the sweep's {measured.total} jobs{f': left out are {which}' if which else ''}."
 
 
 def _recommendation(analysis: Analysis, series: Series, goodput: Goodput) -> str:

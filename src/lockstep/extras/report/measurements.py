@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.config.overrides import flat
+from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
 from lockstep.sweeps.job_directory import read_metadata
 from lockstep.sweeps.jobs import REPEATS
@@ -17,8 +18,8 @@ from lockstep.sweeps.states import FAILED, FINISHED
 from lockstep.sweeps.view import JobView, look_at
 
 DIVERGED, MISSING = "diverged", "missing"
-# Keys for which a row has a field; jobs that differ in any other key are not compared with each other.
-_AXES = {"trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches", "model.optimizer.lr"}
+# Keys for which a row has a field, beside that of the rate; jobs that differ in any other key are not compared with each other.
+_AXES = {"trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
 _AXES |= {"datamodule.batch_size", "datamodule.global_batch_size", *REPEATS}
 _NOT_FINITE = re.compile(r"\b(nan|inf|infinite|not finite|diverged)\b", re.IGNORECASE)
 
@@ -33,6 +34,7 @@ class Measurement:
     history: after each epoch the seconds trained so far, the metric, and the number of epochs.
     variant: the values of other keys in which the sweep's jobs differ.
     config: the job's composed config, by dotted keys; record: its metrics.json.
+    axes: the keys of the config for which there is a field.
     """
 
     job: str
@@ -49,6 +51,7 @@ class Measurement:
     overrides: tuple[str, ...]
     config: dict[str, Any] = field(compare=False)
     record: dict[str, Any] = field(compare=False)
+    axes: set[str] = field(compare=False)
 
     @property
     def is_finished(self) -> bool:
@@ -78,7 +81,7 @@ class Measurement:
 class Measurements:
     """The rows of a sweep's largest variant, in the order of devices, rate and seed.
 
-    left_out: the number of jobs of each other variant.
+    left_out: the number of jobs of each other variant; total: of all jobs of the sweep.
     """
 
     directory: Path
@@ -86,6 +89,7 @@ class Measurements:
     metric: str
     maximize: bool
     left_out: dict[tuple[str, ...], int]
+    total: int
 
     @property
     def finished(self) -> list[Measurement]:
@@ -99,7 +103,8 @@ class Measurements:
 def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     """Reads the jobs that have the overrides `only` (KEY=VALUE); if several variants are left, the one with the most finished
     jobs. Raises ConfigError if there is none."""
-    jobs = [job for job in look_at(sweep_dir).jobs if job.reason != UNREADABLE]
+    every = look_at(sweep_dir).jobs
+    jobs = [job for job in every if job.reason != UNREADABLE]
     jobs = [job for job in jobs if {*only} <= {item.lstrip("+") for item in job.entry["overrides"]}]
     if not jobs:
         raise config_error("--only", " ".join(only), "no job has these; accepted are overrides of the sweep's jobs")
@@ -114,17 +119,19 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
         metric=jobs[0].entry["optimized_metric"],
         maximize=jobs[0].entry.get("optimized_mode") == "max",
         left_out=Counter(row.variant for group, row in zip(groups, rows, strict=True) if group != largest),
+        total=len(every),
     )
 
 
 def _group(row: Measurement) -> str:
     """Jobs of one group differ in the axes only. A config file that was edited between two jobs makes two groups."""
-    return json.dumps({key: value for key, value in row.config.items() if key not in _AXES}, sort_keys=True)
+    return json.dumps({key: value for key, value in row.config.items() if key not in row.axes}, sort_keys=True)
 
 
 def _row(job: JobView) -> Measurement:
-    config, record = flat((read_metadata(job.directory) or {}).get("config", {})), dict(job.record)
-    lr = config.get("model.optimizer.lr", record.get("lr"))
+    composed, record = (read_metadata(job.directory) or {}).get("config", {}), dict(job.record)
+    config, rate = flat(composed), f"model.{rate_key(composed.get('model') or {}) or 'optimizer.lr'}"
+    lr, axes = config.get(rate, record.get("lr")), {*_AXES, rate}
     swept = {key: value for key, _, value in (item.lstrip("+").partition("=") for item in job.overrides)}
     return Measurement(
         job=job.entry["directory"],
@@ -137,10 +144,11 @@ def _row(job: JobView) -> Measurement:
         seconds=record.get("wall_time") or job.seconds,
         metric=job.entry["metric"],
         history=_history(job),
-        variant=tuple(f"{name}={value}" for name, value in sorted(swept.items()) if name not in _AXES),
+        variant=tuple(f"{name}={value}" for name, value in sorted(swept.items()) if name not in axes),
         overrides=tuple(job.entry["overrides"]),
         config=config,
         record=record,
+        axes=axes,
     )
 
 
