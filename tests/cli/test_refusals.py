@@ -17,6 +17,7 @@ from commands import refused, started
         ("optimized_metric=val/f1", "optimized_metric=val/f1: the model declares train/loss, train/acc"),
         ("trainer.devices=[0", "trainer.devices=[0: not a valid override"),
         ("sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
+        ("hydra/launcher=basic seed=0,1 -m", "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep"),
         ("hydra.launcher.jobs=2", "hydra.launcher.jobs=2: is for sweeps; accepted with -m"),
         ("hydra.mode=RUN sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         (

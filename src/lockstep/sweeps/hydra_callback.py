@@ -20,6 +20,8 @@ class EndSweep(Callback):
         with refusing():
             if OmegaConf.select(config, "overwrite"):
                 raise config_error("overwrite", "true", "is for one run; accepted is another hydra.sweep.dir")
+            if config.hydra.runtime.choices["hydra/launcher"] == "basic":  # Hydra's own, which runs all jobs in this process
+                raise config_error("hydra/launcher", "basic", "gives a job no processes of its own; accepted is lockstep")
             take_sweep_directory(config)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
