@@ -106,6 +106,22 @@ def test_processes_that_share_cores_say_nothing_of_communication(tmp_path: Path,
     assert len(analysis.crowded) == (0 if is_fitted else 1)
 
 
+@pytest.mark.parametrize(
+    ("threads", "why"), [((1, 1), "the machine was busy with something else, say"), ((2, 1), "processes had 2, 1 threads")]
+)
+def test_more_than_the_devices_can_give_is_doubted_first(tmp_path: Path, threads: tuple[int, int], why: str) -> None:
+    cells = [cell(1, step=0.0876, threads=threads[0]), cell(2, step=0.010, threads=threads[1])]
+    assert answer(tmp_path / "doubt", cells).startswith(
+        f"Don't trust these times: 2 devices were 17.5x as fast as 1 device ({why}). Take 2 devices"
+    )
+    assert answer(tmp_path / "caches", [cell(1, step=0.0105), cell(2, step=0.010)]).startswith("Take 2 devices")
+
+
+def test_an_impossible_mean_is_doubted_however_wide_its_interval(tmp_path: Path) -> None:
+    cells = [cell(1, lr, step=step) for lr, step in ((0.1, 0.01), (0.2, 0.4))] + [cell(2, lr, step=0.01) for lr in (0.1, 0.2)]
+    assert answer(tmp_path, cells).startswith("Don't trust these times: 2 devices were 12.6x")
+
+
 def test_jobs_that_are_left_out_are_said_at_once(tmp_path: Path) -> None:
     """Also where the command line has chosen."""
     folder = measured.sweep(tmp_path, [cell(n, overrides=(f"model.width={width}",)) for n in (1, 2) for width in (8, 16)])

@@ -159,6 +159,7 @@ def test_little_is_predicted_from_two_counts_without_repeats(tmp_path: Path) -> 
 
     once = [cell(n, step=step) for n, step in ((1, 0.01), (2, 0.012))]
     assert predicted("once", once) == [1, 2, 4]
+    assert predicted("rates", [one | {"lr": lr} for one in once for lr in (0.1, 0.2)]) == [1, 2, 4]
     assert predicted("repeated", [one | {"seed": seed} for one in once for seed in (0, 1)]) == [1, 2, *COUNTS]
     assert predicted("three", [*once, cell(4, step=0.0135)]) == [1, 2, 4, *COUNTS]
 

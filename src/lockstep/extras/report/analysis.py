@@ -89,8 +89,8 @@ class Analysis:
     @cached_property
     def timings(self) -> list[step_model.Timing]:
         rows = [row for point in self.series.points for row in point.rows if row not in self.crowded] if self.series else []
-        complete = [(row.devices, row.batch_per_device, row.step_seconds) for row in rows]
-        return [step_model.Timing(n, batch, time) for n, batch, time in complete if batch and time]
+        complete = [(row.devices, row.batch_per_device, row.step_seconds, row.lr) for row in rows]
+        return [step_model.Timing(n, batch, time, lr) for n, batch, time, lr in complete if batch and time]
 
     @cached_property
     def fit(self) -> step_model.Fit | None:

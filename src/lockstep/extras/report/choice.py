@@ -5,9 +5,11 @@ import math
 from lockstep.console import join_first
 from lockstep.extras.report.analysis import Analysis
 from lockstep.extras.report.goodput import Goodput, worth
-from lockstep.extras.report.measurements import Measurements
+from lockstep.extras.report.measurements import Measurements, distinct
 from lockstep.extras.report.series import BETTER, SINGLE, Point, Series, metric_change
 
+IMPOSSIBLE = 1.1  # an efficiency that neither caches nor the noise of a quiet machine explain
+ABSURD = 2  # a mean efficiency that is doubted however far repeats differ
 WORTH = 0.5  # the least log speed-up per log of devices for which more are taken: twice as many have to give 1.41x
 
 
@@ -29,7 +31,7 @@ def answer(analysis: Analysis) -> str:
         return (
             f"None of {count(len(analysis.measured.rows), 'job')} has finished with a result: nothing can be said yet.{left_out}"
         )
-    return _recommendation(analysis, analysis.series, analysis.goodput) + left_out
+    return _doubt(analysis.series) + _recommendation(analysis, analysis.series, analysis.goodput) + left_out
 
 
 def _left_out(measured: Measurements) -> str:
@@ -38,6 +40,21 @@ def _left_out(measured: Measurements) -> str:
         return ""
     which = join_first([f"{number} of {' '.join(variant) or 'another config'}" for variant, number in measured.left_out.items()])
     return f" This is of {len(measured.rows)} of the sweep's {measured.total} jobs{f': left out are {which}' if which else ''}."
+
+
+def _doubt(series: Series) -> str:
+    """Says that more was measured than so many devices can give, and why that may be."""
+    point = max(series.points, key=lambda one: one.efficiency.bounds[0])
+    if point.efficiency.bounds[0] <= IMPOSSIBLE and (point := max(series.points, key=_efficiency)).efficiency.mean <= ABSURD:
+        return ""
+    threads = distinct([row for one in series.points for row in one.rows], "threads")
+    why = f"processes had {join_first(threads)} threads" if len(threads) > 1 else "the machine was busy with something else, say"
+    base = count(series.base.devices, "device")
+    return f"Don't trust these times: {point.devices} devices were {point.speedup.mean:.3g}x as fast as {base} ({why}). "
+
+
+def _efficiency(point: Point) -> float:
+    return point.efficiency.mean
 
 
 def _recommendation(analysis: Analysis, series: Series, goodput: Goodput) -> str:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,11 @@ def _history(job: JobView) -> tuple[tuple[float, float, float], ...]:
     name = job.entry["optimized_metric"]
     entries = [(one.get("seconds"), one.get("metrics", {}).get(name), one.get("epoch")) for one in epochs]
     return tuple((seconds, value, epoch) for seconds, value, epoch in entries if None not in (seconds, value, epoch))
+
+
+def distinct(rows: Iterable[Measurement], name: str) -> list[Any]:
+    """Returns what the jobs have recorded under this name, each value once."""
+    return [value for value in dict.fromkeys(row.record.get(name) for row in rows) if value is not None]
 
 
 def _place(row: Measurement) -> tuple[Any, ...]:

@@ -76,7 +76,7 @@ def _prediction(fit: Fit, workload: Workload, devices: int) -> list[str]:
     low, high = efficiency.bounds
     efficiency = Estimate(efficiency.mean, (low, min(1.0, high)))
     limits = dict.fromkeys(workload.limit(one.model, devices) for one in fit.candidates)
-    name = f"{devices} (measured)" if devices in fit.counts else str(devices)
+    name = f"{devices} (fitted)" if devices in fit.counts else str(devices)
     return [name, f"{efficiency:.0%}", f"{efficiency.scaled(devices):.3g}", " or ".join(limits)]
 
 

@@ -1,13 +1,12 @@
 """What the report rests on, and what it lacks."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from lockstep.console import join_first
 from lockstep.extras.report.analysis import Analysis
 from lockstep.extras.report.choice import count
-from lockstep.extras.report.measurements import Measurement
+from lockstep.extras.report.measurements import Measurement, distinct
 from lockstep.extras.report.page import Block
 from lockstep.extras.report.series import MIXED
 from lockstep.sweeps.table import shorten
@@ -43,14 +42,14 @@ def _doubts(analysis: Analysis) -> Iterator[str]:
         yield "Nothing was repeated: seed=0,1,2 in the sweep would say how far the metric is chance."
     if analysis.series.kind == MIXED:
         yield "Neither the batch of a device nor the global batch was kept over the counts: a speed-up is of both together."
-    threads = _distinct(finished, "threads")
+    threads = distinct(finished, "threads")
     if len(threads) > 1 and analysis.on_cpu:
         yield f"Processes had {join_first(threads)} threads: a speed-up is not that of one thread. OMP_NUM_THREADS=1 makes it so."
     if analysis.crowded:
         counts = sorted({row.devices for row in analysis.crowded})
         yield f"With {join_first(counts)} devices there were more threads than cores: they are left out of the model's fit."
     for name, words in {"git_commit": "commits", "device_name": "kinds of device", "precision": "precisions"}.items():
-        if len(values := _distinct(finished, name)) > 1:
+        if len(values := distinct(finished, name)) > 1:
             yield f"Jobs of several {words} are compared: {join_first(values)}."
     if any(row.record.get("git_dirty") for row in finished):
         yield "Some jobs ran with changes that were not committed."
@@ -63,13 +62,13 @@ def origin(analysis: Analysis) -> Iterator[Block]:
     facts = {
         "sweep": [analysis.measured.directory],
         "chosen": analysis.measured.variant,
-        "commit": _distinct(finished, "git_commit"),
-        "device": _distinct(finished, "device_name"),
+        "commit": distinct(finished, "git_commit"),
+        "device": distinct(finished, "device_name"),
         "machine": [f"{one.get('host')}, {one.get('cpu_count')} cores, {one.get('platform')}" for one in records],
-        "threads a process": _distinct(finished, "threads"),
-        "precision": _distinct(finished, "precision"),
-        "parameters": _distinct(finished, "parameters"),
-        "python": _distinct(finished, "python"),
+        "threads a process": distinct(finished, "threads"),
+        "precision": distinct(finished, "precision"),
+        "parameters": distinct(finished, "parameters"),
+        "python": distinct(finished, "python"),
         "versions": [", ".join(f"{name} {v}" for name, v in (one.get("versions") or {}).items()) for one in records],
     }
     yield {"list": [f"{name}: {'; '.join(map(str, dict.fromkeys(values)))}" for name, values in facts.items() if any(values)]}
@@ -81,7 +80,3 @@ def _job(row: Measurement) -> list[str]:
     numbers = [(row.lr, "g"), (row.samples_per_second, ",.0f"), (row.seconds, ".1f"), (row.metric, ".4g")]
     lr, rate, seconds, metric = ("" if number is None else format(number, form) for number, form in numbers)
     return [row.job, str(row.devices), lr, str(row.seed), rate, seconds, metric]
-
-
-def _distinct(rows: Iterable[Measurement], name: str) -> list[Any]:
-    return [value for value in dict.fromkeys(row.record.get(name) for row in rows) if value is not None]

@@ -28,11 +28,12 @@ _NEGLIGIBLE = 1e-6  # of a step: a smaller parameter is dropped
 
 @dataclass(frozen=True)
 class Timing:
-    """One run: seconds of an optimizer step on `devices`, with `batch` samples on each."""
+    """One run: seconds of an optimizer step on `devices`, with `batch` samples on each, at a learning rate."""
 
     devices: int
     batch: float
     seconds: float
+    lr: float | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def fit(timings: Sequence[Timing], given: Mapping[str, float] | None = None) -> 
     candidates = [one for free in choices if (one := _candidate(free, timings, noise, given or {})) is not None]
     candidates.sort(key=lambda one: one.misfit)
     best = tuple(one for one in candidates if one.misfit <= candidates[0].misfit + _AS_GOOD)
-    return Fit(best, counts, noise, len(timings) > len(groups)) if best else None
+    repeats = len(timings) - len({(one.devices, one.batch, one.lr) for one in timings})
+    return Fit(best, counts, noise, repeats > 0) if best else None
 
 
 def _choices(timings: Sequence[Timing], given: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
