@@ -12,7 +12,7 @@ class OptunaSweeper(JobSweeper):
 
     def setup(self, **context: Any) -> None:
         if importlib.util.find_spec("optuna") is None:
-            raise config_error("hydra/sweeper", "optuna", "the library `optuna` is not installed: pip install -e '.[search]'")
+            raise config_error("hydra/sweeper", "optuna", "the library `optuna` is not installed: pip install 'lockstep[search]'")
         super().setup(**context)
 
     def sweep(self, arguments: list[str]) -> None:

@@ -15,7 +15,7 @@ class RayLauncher(SweepLauncher):
 
     def executor(self, config: DictConfig) -> tuple[Any, Any]:
         if importlib.util.find_spec("ray") is None:
-            raise config_error("hydra/launcher", "ray", "the library `ray` is not installed: pip install -e '.[ray]'")
+            raise config_error("hydra/launcher", "ray", "the library `ray` is not installed: pip install 'lockstep[ray]'")
         from lockstep.extras.ray_cluster.launcher import RayExecutor
         from lockstep.extras.ray_cluster.settings import RaySettings
 

@@ -13,7 +13,8 @@ class RayTuneSweeper(JobSweeper):
     def setup(self, **context: Any) -> None:
         for name in ("ray", "pandas", "optuna"):  # Ray Tune needs pandas, and the space of a search Optuna's distributions
             if importlib.util.find_spec(name) is None:
-                raise config_error("hydra/sweeper", "ray_tune", f"the library `{name}` is not installed: pip install -e '.[ray]'")
+                needs = f"the library `{name}` is not installed: pip install 'lockstep[ray]'"
+                raise config_error("hydra/sweeper", "ray_tune", needs)
         super().setup(**context)
 
     def sweep(self, arguments: list[str]) -> None:

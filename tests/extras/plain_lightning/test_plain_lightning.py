@@ -6,7 +6,7 @@ import warnings
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -154,6 +154,18 @@ def test_on_several_processes_what_is_known_and_what_is_not_is_in_that_line(capl
         plain.on_fit_start(trainer, LitClassifier())
     assert plain.causes == []
     assert "what is logged over an epoch is of all processes. Not known: whether a loss or a metric is a mean" in caplog.text
+    assert "; python scripts/parity.py finds them." in caplog.text
+
+
+def test_in_a_project_it_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.INFO):
+        PlainLightning(seed=0).on_fit_start(cast(Any, SimpleNamespace(world_size=2, datamodule=DigitsData())), LitClassifier())
+    assert "; lockstep parity finds them." in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -59,4 +59,4 @@ def test_what_no_node_has_is_refused_by_its_key_unless_nodes_may_come(tmp_path: 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_the_launcher_is_refused(tmp_path: Path) -> None:
     line = refused(tmp_path, "hydra.mode=MULTIRUN", "hydra/launcher=ray", "seed=0,1")
-    assert line == "hydra/launcher=ray: the library `ray` is not installed: pip install -e '.[ray]'"
+    assert line == "hydra/launcher=ray: the library `ray` is not installed: pip install 'lockstep[ray]'"

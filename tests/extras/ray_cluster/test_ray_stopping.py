@@ -34,4 +34,4 @@ def test_without_ray_the_search_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "ray", None)  # as if there were none
     with pytest.raises(ConfigError) as refusal:
         RayTuneSweeper().setup()
-    assert str(refusal.value) == "hydra/sweeper=ray_tune: the library `ray` is not installed: pip install -e '.[ray]'"
+    assert str(refusal.value) == "hydra/sweeper=ray_tune: the library `ray` is not installed: pip install 'lockstep[ray]'"

@@ -196,7 +196,7 @@ def test_every_choice_is_composed_before_the_first_trial(tmp_path: Path) -> None
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)  # as if there were none
     nothing: Any = None
-    with pytest.raises(ConfigError, match=r"^hydra/sweeper=optuna: .* is not installed: pip install -e '\.\[search\]'$"):
+    with pytest.raises(ConfigError, match=r"^hydra/sweeper=optuna: .* is not installed: pip install 'lockstep\[search\]'$"):
         OptunaSweeper().setup(hydra_context=nothing, task_function=nothing, config=nothing)
 
 

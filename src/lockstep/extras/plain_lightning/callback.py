@@ -15,7 +15,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
-from lockstep.console import join_first
+from lockstep.console import command_line, join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
@@ -142,7 +142,8 @@ class PlainLightning(Callback):
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None and not isinstance(part, Task | DataModule)]
         names = " and ".join(type(part).__name__ for part in parts)
-        several = f" {self.same} Not known: {self.not_known}; scripts/parity.py finds them." if trainer.world_size > 1 else ""
+        asked = command_line("scripts/parity.py")
+        several = f" {self.same} Not known: {self.not_known}; {asked} finds them." if trainer.world_size > 1 else ""
         log.info(f"{names}: plain Lightning.{several} {_WITHIN}")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:

@@ -156,7 +156,7 @@ class WandbLogger(loggers.WandbLogger):
 
 def _check_installed(library: str) -> None:
     if importlib.util.find_spec(library) is None:
-        raise config_error("logger", library, f"the library `{library}` is not installed: pip install -e '.[{library}]'")
+        raise config_error("logger", library, f"the library `{library}` is not installed: pip install 'lockstep[{library}]'")
 
 
 def _unreachable(key: str, value: str, error: Exception, accepted: str) -> ConfigError:
