@@ -1,6 +1,7 @@
 """A project of one's own: what is written, what is refused, and what a later version of its files changes."""
 
 import json
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def test_it_is_small_and_its_configs_name_its_own_code(model: str, tmp_path: Pat
     assert sum(path.read_text().count("\n") for path in files) <= 400
     assert not [path for path in files if "my_project" in path.read_text()]
     monkeypatch.chdir(tmp_path / "my-study")
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the project's src/ is added
     cfg = compose("experiment=wide")
     targets = [cfg.datamodule._target_, cfg.model.net._target_ if "net" in cfg.model else cfg.model._target_]
     assert all(target.startswith("my_study.") for target in targets)
