@@ -69,6 +69,15 @@ def test_where(logs: Path, conditions: list[str], expected: list[str]) -> None:
     assert names(where(find_runs(logs), conditions)) == expected
 
 
+def test_a_list_is_found_by_all_of_it_and_by_an_item(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "a/0", 0.5)
+    (run / ".hydra" / "config.yaml").write_text("tags:\n- a\n- 1\n")
+    matches = {
+        text: bool(where(find_runs(tmp_path), [f"tags={text}"])) for text in ("[a,1]", "[a, 1]", "a", "1", "[a]", "b", "[]")
+    }
+    assert matches == {"[a,1]": True, "[a, 1]": True, "a": True, "1": True, "[a]": False, "b": False, "[]": False}
+
+
 def test_a_key_is_read_as_the_whole_config_says_it(tmp_path: Path) -> None:
     run = RunRecord(make_run(tmp_path, "a/0", 0.5), "a/0")
     other = "datamodel: 1\nmodel:\n  note: |\n    one\n\n    model: two\n  model:\n    datamodule: 3\ntags:\n- a\n- b\nseed: 7"
@@ -116,7 +125,7 @@ def test_what_is_unknown_is_refused(logs: Path) -> None:
 
 def test_one_best_of_runs_with_different_metrics_is_refused(logs: Path) -> None:
     make_run(logs, "c/3", 0.1, mode="min")
-    with pytest.raises(ConfigError, match="--where"):
+    with pytest.raises(ConfigError, match=r"--best=val/acc \(max\), val/acc \(min\): .* one optimized_mode; --where"):
         best_run(find_runs(logs))
 
 

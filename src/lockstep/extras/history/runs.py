@@ -145,10 +145,9 @@ def best_run(runs: list[RunRecord]) -> RunRecord:
     having = [run for run in runs if isinstance(run.value("metric"), int | float) and run.value("state") == "finished"]
     kinds = {(run.optimized_metric, run.is_better_if_larger) for run in having}
     if len(kinds) != 1:
-        names = ", ".join(sorted(str(name) for name, _ in kinds)) or "none"
-        raise config_error(
-            "--best", names, "accepted are finished runs that have recorded one optimized_metric; --where chooses some"
-        )
+        names = ", ".join(sorted(f"{name} ({'max' if is_max else 'min'})" for name, is_max in kinds)) or "none"
+        accepted = "accepted are finished runs of one optimized_metric and one optimized_mode; --where chooses some"
+        raise config_error("--best", names, accepted)
     return sort_runs(having, "metric")[0]
 
 
@@ -167,7 +166,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_equal(value: Any, text: str) -> bool:
-    """Compares as text, or as numbers: 1e-3 is 0.001."""
+    """Compares as text, or as numbers: 1e-3 is 0.001. A list equals [a,b], and each of its items."""
+    if isinstance(value, list):
+        items = text[1:-1].split(",") if text[:1] == "[" and text[-1:] == "]" else None
+        if items is None:
+            return any(_is_equal(item, text) for item in value)
+        items = [item.strip() for item in items if item.strip()]
+        return len(items) == len(value) and all(map(_is_equal, value, items))
     if value is None or isinstance(value, bool):
         return text.lower() == {None: "null", True: "true", False: "false"}[value]
     try:
