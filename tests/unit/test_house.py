@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_602,
+    "the core": 10_608,
     "imported by a default run": 9_740,
-    "all of src/": 32_641,
+    "all of src/": 32_647,
     "the largest room": 1_678,
 }  # lines; these go down, and up by nothing but what mends a defect
 

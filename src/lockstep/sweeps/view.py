@@ -89,7 +89,7 @@ class SweepView:
 
     @cached_property
     def jobs(self) -> list[JobView]:
-        """Returns them by their final metrics, the best first; then those that have none, by their numbers."""
+        """Returns them by their final metrics, the best of each metric first; then those that have none, by their numbers."""
         entries, folder = self.manifest.jobs, self.manifest.directory
         names = varying([entry["overrides"] for entry in entries.values()])
         jobs = [JobView(key, entry, folder / entry["directory"], names) for key, entry in entries.items()]
@@ -119,12 +119,18 @@ class SweepView:
 
     @property
     def best(self) -> JobView | None:
-        return next((job for job in self.jobs if job.status == FINISHED), None)
+        """Returns None where jobs have several metrics, too."""
+        finished = [job for job in self.jobs if job.status == FINISHED]
+        return finished[0] if len({_measure(job) for job in finished}) == 1 else None
 
 
-def _rank(job: JobView) -> tuple[bool, float, int]:
-    metric, sign = job.entry["metric"], -1 if job.entry.get("optimized_mode") == "max" else 1
-    return metric is None, 0.0 if metric is None else sign * metric, job.number
+def _measure(job: JobView) -> tuple[str, bool]:
+    return job.entry["optimized_metric"], job.entry.get("optimized_mode") == "max"
+
+
+def _rank(job: JobView) -> tuple[bool, tuple[str, bool], float, int]:
+    metric, measure = job.entry["metric"], _measure(job)
+    return metric is None, measure, 0.0 if metric is None else -metric if measure[1] else metric, job.number
 
 
 def look_at(directory: Path) -> SweepView:

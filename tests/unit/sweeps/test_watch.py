@@ -107,6 +107,17 @@ def test_the_summary_counts_the_jobs_that_are_still_to_come(tmp_path: Path) -> N
     assert summary(looked_at(tmp_path)).startswith("2 of 8 jobs finished, 1 running, ")
 
 
+def test_of_jobs_with_several_metrics_none_is_the_best(tmp_path: Path) -> None:
+    manifest = made(tmp_path, "finished", "finished", "finished")
+    key = next(iter(manifest.jobs))
+    manifest.update(key, optimized_metric="val/mse", optimized_mode="min", metric=0.1)
+    manifest.save()
+    view = looked_at(tmp_path)
+    assert [job.number for job in view.jobs][-1] == 0  # after those of the other metric
+    assert view.best is None
+    assert summary(view) == "3 of 3 jobs finished"
+
+
 @pytest.mark.parametrize(
     ("states", "code", "note"),
     [
