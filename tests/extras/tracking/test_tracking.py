@@ -151,7 +151,7 @@ def test_a_library_that_is_not_installed_is_named(
     entry = dict(compose(f"logger={library}", run_dir=tmp_path).logger[library])
     with pytest.raises(ConfigError) as refused:
         construct(f"logger.{library}", entry)
-    assert str(refused.value) == f"logger={library}: the library `{library}` is not installed: pip install -e '.[{library}]'"
+    assert str(refused.value) == f"logger={library}: the library `{library}` is not installed: pip install 'lockstep[{library}]'"
 
 
 def test_several_loggers_are_chosen_together(compose: Callable[..., DictConfig]) -> None:
