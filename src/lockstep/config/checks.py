@@ -54,8 +54,8 @@ def _integers(node: Any, above: str = "") -> Iterator[tuple[str, int]]:
 def check_rules(cfg: DictConfig, rules: Mapping[str, Rule]) -> None:
     """Raises ConfigError for the first key, of those that the config has, whose value its rule does not accept: one that has the
     value of another comes after that."""
-    places = [(*key.rpartition("."), key) for key in rules if _has(cfg, key)]
-    for *_, key in sorted(places, key=lambda place: OmegaConf.is_interpolation(OmegaConf.select(cfg, place[0]), place[2])):
+    there = [key for key in rules if _has(cfg, key)]
+    for key in sorted(there, key=lambda key: OmegaConf.is_interpolation(*_node_and_name(cfg, key))):
         if not rules[key].test(value := OmegaConf.select(cfg, key)):
             raise config_error(key, shown(value), rules[key].words)
 
@@ -69,9 +69,13 @@ def _has_checkpoint(cfg: DictConfig) -> bool:
 
 
 def _has(cfg: DictConfig, key: str) -> bool:
-    parent, _, leaf = key.rpartition(".")
-    node = OmegaConf.select(cfg, parent)
-    return isinstance(node, DictConfig) and leaf in node
+    node, name = _node_and_name(cfg, key)
+    return isinstance(node, DictConfig) and name in node
+
+
+def _node_and_name(cfg: DictConfig, key: str) -> tuple[Any, str]:
+    parent, _, name = key.rpartition(".")
+    return OmegaConf.select(cfg, parent), name
 
 
 def _check_missing(cfg: DictConfig, needed: Iterable[str]) -> None:

@@ -142,9 +142,8 @@ class PlainLightning(Callback):
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None and not isinstance(part, Task | DataModule)]
         names = " and ".join(type(part).__name__ for part in parts)
-        asked = command_line("scripts/parity.py")
-        several = f" {self.same} Not known: {self.not_known}; {asked} finds them." if trainer.world_size > 1 else ""
-        log.info(f"{names}: plain Lightning.{several} {_WITHIN}")
+        known = f" {self.same} Not known: {self.not_known}; {command_line('scripts/parity.py')} finds them."
+        log.info(f"{names}: plain Lightning.{known if trainer.world_size > 1 else ''} {_WITHIN}")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self._accumulated = trainer.accumulate_grad_batches

@@ -44,17 +44,14 @@ def _left_out(measured: Measurements) -> str:
 
 def _doubt(series: Series) -> str:
     """Says that more was measured than so many devices can give, and why that may be."""
-    point = max(series.points, key=lambda one: one.efficiency.bounds[0])
-    if point.efficiency.bounds[0] <= IMPOSSIBLE and (point := max(series.points, key=_efficiency)).efficiency.mean <= ABSURD:
+    doubtful = [one for one in series.points if one.efficiency.bounds[0] > IMPOSSIBLE or one.efficiency.mean > ABSURD]
+    if not doubtful:
         return ""
+    point = max(doubtful, key=lambda one: one.efficiency.bounds[0])
     threads = distinct([row for one in series.points for row in one.rows], "threads")
     why = f"processes had {join_first(threads)} threads" if len(threads) > 1 else "the machine was busy with something else, say"
     base = count(series.base.devices, "device")
     return f"Don't trust these times: {point.devices} devices were {point.speedup.mean:.3g}x as fast as {base} ({why}). "
-
-
-def _efficiency(point: Point) -> float:
-    return point.efficiency.mean
 
 
 def _recommendation(analysis: Analysis, series: Series, goodput: Goodput) -> str:
