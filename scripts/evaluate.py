@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 
 from lockstep.cli import start
 from lockstep.config.overrides import quote
+from lockstep.errors import config_error
 from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
 from lockstep.launchers.environment import RankZeroFilter, run_id
 from lockstep.runs.run import Run
@@ -44,8 +45,12 @@ def main() -> None:
             run.supervise([sys.executable, *sys.argv, f"run_dir={quote(cfg.run_dir)}"])
         else:
             from lockstep.build import build
+            from lockstep.runs.results import lacking_for_test
 
+            cfg.test = False  # that is for a training
             datamodule, model, trainer = build(cfg, run.plan)
+            if (lacking := lacking_for_test(model, datamodule)) is not None:
+                raise config_error("RUN_DIR", arguments.run_dir, f"{lacking}; accepted is a run that can be tested")
             trainer.test(model, datamodule, verbose=False)
             run.finish(trainer)
 

@@ -1,5 +1,6 @@
 """From a composed config to the three objects of a run."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ from lightning import LightningDataModule, LightningModule, Trainer, seed_everyt
 from lightning.pytorch import loggers
 from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.plugins.precision import DoublePrecision
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -23,9 +23,12 @@ from lockstep.launchers.environment import launcher
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.task import Task
 from lockstep.runs.events import Subscribers
+from lockstep.runs.results import lacking_for_test
 from lockstep.trainer.known_warnings import drop_commentary, ignore_warnings_about_tasks
 from lockstep.trainer.lightning_internals import disable_sigterm_handling
 from lockstep.trainer.loggers import CSVLogger
+
+log = logging.getLogger(__name__)
 
 _WITHOUT_A_SPEC = (
     "has no `spec`, the shape of its inputs and the number of outputs, which a lockstep.models.Task needs; "
@@ -57,8 +60,8 @@ def build(
     trainer.callbacks += [FirstValidation(), SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})]  # pyright: ignore[reportAttributeAccessIssue]
     for subscriber in subscribers:
         subscriber.built(cfg, model, trainer, checkpoint)
-    if cfg.test:
-        _check_test_data(model, datamodule)
+    if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:
+        _leave_out_test(cfg, lacking)
     disable_sigterm_handling(trainer)
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
@@ -94,13 +97,14 @@ def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | 
     return build_model(model_config, plan.lr, trust, plan.scaled)
 
 
-def _check_test_data(model: LightningModule, datamodule: LightningDataModule | None) -> None:
-    """Raises ConfigError where there is nothing to test, or no test: before training, which would end with that."""
-    if not getattr(datamodule, "has_test", True):
-        raise config_error("test", "true", "this data has no test split; accepted is test=false")
-    for part, hook in ((model, "test_step"), (datamodule or model, "test_dataloader")):
-        if not is_overridden(hook, part):
-            raise config_error("test", "true", f"{type(part).__name__} has no {hook}; accepted is test=false")
+def _leave_out_test(cfg: DictConfig, lacking: str) -> None:
+    """Raises ConfigError where the config needs a test: before training, which would end with that."""
+    if cfg.test != "auto":
+        raise config_error("test", "true", f"{lacking}; accepted is test=auto, which then tests nothing")
+    if cfg.optimized_metric.startswith("test"):
+        raise config_error("optimized_metric", cfg.optimized_metric, f"needs a test, and {lacking}")
+    log.warning(f"Nothing will be tested: {lacking}.")
+    cfg.test = False
 
 
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:

@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_612,
-    "imported by a default run": 9_744,
-    "all of src/": 32_647,
+    "the core": 10_621,
+    "imported by a default run": 9_753,
+    "all of src/": 32_656,
     "the largest room": 1_678,
 }  # lines; these go down, and up by nothing but what mends a defect
 

@@ -78,10 +78,11 @@ TEXT = Rule("accepted is text", lambda v: isinstance(v, str) and v != "")
 MODE = one_of("max", "min")
 PATTERN = Rule("accepted is a regular expression", _is_pattern)
 SEED = integer(0, 2**32 - 1)  # numpy's bounds
-SWITCHES = ("test", "overwrite", "fresh_processes")
+SWITCHES = ("overwrite", "fresh_processes")
 # Root keys.
 ROOT: dict[str, Rule] = {
     **dict.fromkeys(SWITCHES, YES_NO),
+    "test": YES_NO.or_auto(),
     **dict.fromkeys(("max_processes_per_core", "base_batch_size"), integer(1)),
     **dict.fromkeys(("resume", "init_from"), TEXT.or_null()),
     "name": Rule("accepted is text, of which no part is ..", lambda v: TEXT.test(v) and ".." not in v.split("/")),

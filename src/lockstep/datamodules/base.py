@@ -57,7 +57,7 @@ class DataModule(LightningDataModule):
 
     spec: DataSpec
     test_note: str | None = None  # what the test split has that validation has not, said below a run's results
-    has_test: bool = True  # known before the data is loaded, so that a run that is to be tested can be refused
+    has_test: bool = True  # known before the data is loaded
 
     def __init__(
         self,

@@ -54,7 +54,8 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "samples_trained": samples + sum(getattr(callback, "samples_before", 0) for callback in trainer.callbacks),  # pyright: ignore[reportAttributeAccessIssue]
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),
         "samples": datamodule.describe() if hasattr(datamodule, "describe") else {},
-        "has_test": _has_test(model, datamodule),
+        "has_test": (lacking := lacking_for_test(model, datamodule)) is None,
+        "lacking_for_test": lacking,
         "test_note": getattr(datamodule, "test_note", None),
         "epochs": trainer.current_epoch,
         "steps": trainer.global_step,
@@ -81,11 +82,14 @@ def samples_trained(trainer: Trainer) -> int:
     return counted * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
 
 
-def _has_test(model: Any, datamodule: Any) -> bool:
-    """Can a checkpoint be tested on the data?"""
-    parts = ((model, "test_step"), (datamodule, "test_dataloader"))
-    are_lightning_s = isinstance(model, LightningModule) and isinstance(datamodule, LightningDataModule)
-    return are_lightning_s and getattr(datamodule, "has_test", True) and all(is_overridden(hook, part) for part, hook in parts)
+def lacking_for_test(model: Any, datamodule: Any) -> str | None:
+    """Returns what a model or its data lacks for a test, None if nothing."""
+    if not getattr(datamodule, "has_test", True):
+        return "this data has no test split"
+    for part, hook in ((model, "test_step"), (datamodule or model, "test_dataloader")):
+        if not (isinstance(part, LightningModule | LightningDataModule) and is_overridden(hook, part)):
+            return f"{type(part).__name__} has no {hook}"
+    return None
 
 
 def ended_by(trainer: Any) -> str:

@@ -185,10 +185,10 @@ def test_a_class_that_is_not_tested_is_said_and_keeps_the_numbers_of_the_others(
 def test_a_test_folder_is_needed_for_a_test_only(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
     write_split(tmp_path, train=2, val=1)
     here = ("datamodule=image_folder", f"datamodule.data_dir={tmp_path}", "trainer=cpu", "logger=csv")
-    cfg = compose(*here)
-    with pytest.raises(ConfigError, match=r"^test=true: this data has no test split; accepted is test=false$"):
+    cfg = compose(*here, "test=true")
+    with pytest.raises(ConfigError, match=r"^test=true: this data has no test split; accepted is test=auto"):
         build(cfg, Plan.from_config(cfg))
-    cfg = compose(*here, "test=false")
+    cfg = compose(*here)
     datamodule, _, _ = build(cfg, Plan.from_config(cfg))
     datamodule.prepare_data()
     assert datamodule.describe() == {"train": 4, "val": 2, "test": 0}

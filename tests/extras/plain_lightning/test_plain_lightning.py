@@ -13,6 +13,7 @@ import torch
 from capabilities import requires
 from in_process import SMALL, KeepAll, composed, last
 from lightning.pytorch.callbacks import EarlyStopping
+from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
 from sklearn.datasets import load_digits
 from torch import nn
@@ -25,7 +26,7 @@ from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.loaders import SharedSampler
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.identity import Identity
-from lockstep.runs.results import collect_facts, ended_by
+from lockstep.runs.results import collect_facts, ended_by, lacking_for_test
 from lockstep.runs.validation import validated
 
 GOES_ON = "ignore:You're resuming from a checkpoint that ended before the epoch ended"  # as Lightning says of all plain loaders
@@ -223,12 +224,27 @@ def test_a_module_clips_in_a_way_of_its_own(tmp_path: Path) -> None:
         validated(cfg)
 
 
-def test_the_rate_that_a_module_takes_is_scaled_and_a_test_it_lacks_is_refused(tmp_path: Path) -> None:
+def test_the_rate_that_a_module_takes_is_scaled(tmp_path: Path) -> None:
     cfg = composed(*QUIET, *MINE, *METRIC, "lr_scaling=linear", "base_batch_size=50", run_dir=tmp_path)
     assert build(cfg, Plan.from_config(cfg))[1].hparams["lr"] == 0.1
+
+
+def test_a_test_that_a_module_lacks_is_left_out_and_refused_where_it_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cfg = composed(*QUIET, *MINE, *METRIC, run_dir=tmp_path)
     cfg.model = {"_target_": "lightning_modules.GAN"}
-    with pytest.raises(ConfigError, match=r"^test=true: GAN has no test_step; accepted is test=false$"):
-        build(cfg, Plan.from_config(cfg))
+    for changes, line in (
+        ({"test": True}, r"^test=true: GAN has no test_step; accepted is test=auto"),
+        ({"optimized_metric": "test_acc"}, r"^optimized_metric=test_acc: needs a test, and GAN has no test_step$"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            build(changed := OmegaConf.merge(cfg, changes), Plan.from_config(changed))
+    datamodule, model, _ = build(cfg, Plan.from_config(cfg))
+    assert (cfg.test, caplog.messages[-1]) == (False, "Nothing will be tested: GAN has no test_step.")
+    assert lacking_for_test(model, datamodule) == "GAN has no test_step"
+    assert lacking_for_test(LitClassifier(), None) == "LitClassifier has no test_dataloader"
+    assert lacking_for_test(LitClassifier(), datamodule) is None
 
 
 def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ class MonitoredMetrics(Callback):
         for key, metric in self.monitored.items():
             is_later = metric.startswith("test") or (logs_later and not metric.startswith("val"))
             if metric not in known and not is_later:
-                raise config_error(
-                    key, metric, f"the model logs {', '.join(sorted(known)) or 'nothing'}; accepted is one of these"
-                )
+                mode = ", and optimized_mode says whether more of it is better" if key == "optimized_metric" else ""
+                logged = ", ".join(sorted(known)) or "nothing"
+                raise config_error(key, metric, f"the model logs {logged}; accepted is one of these{mode}")
 
 
 def _has_hooks_at_the_end(trainer: Any, model: LightningModule) -> bool:
