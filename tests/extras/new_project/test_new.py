@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from capabilities import requires
 from commands import ROOT, python
 
 from lockstep.errors import ConfigError
@@ -99,6 +100,33 @@ def test_the_engine_is_the_one_that_is_installed(
         (tmp_path / "direct_url.json").write_text(origin)
     monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
     assert project.engine() == requirement
+
+
+@requires("plain_lightning")
+def test_the_shipped_sweeps_change_the_rate_of_a_module_or_say_that_it_has_none(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    project.create(study, "lightning")
+    sweep = (study / "train.py", "-m", "trainer=cpu", "hydra.launcher.dry_run=true")
+    for name, points in (("lr", "model.lr=0.0003"), ("scaling", "trainer.devices=2 model.lr=0.003")):
+        done = python(*sweep, f"sweep={name}", cwd=study)
+        assert done.returncode == 0, done.stderr
+        assert f"{points} trainer=cpu sweep={name}" in done.stdout
+        assert "optimizer" not in done.stdout
+    done = python(*sweep, "sweep=scaling", "~model.lr", cwd=study)
+    values, accepted = "1e-3,3e-3", "model has neither lr nor learning_rate; accepted is its own key in the place of the sweep"
+    assert done.returncode == 2
+    assert done.stderr == f"hydra.sweeper.params.model.optimizer.lr={values}: {accepted}: KEY={values}\n"
+    assert not [*(study / "logs").iterdir()]
+
+
+@requires("plain_lightning", "search")
+def test_a_search_for_the_rate_of_a_module(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    project.create(tmp_path / "study", "lightning")
+    options = ("sweep=optuna", "trainer=cpu", "hydra.launcher.dry_run=true")
+    done = python(tmp_path / "study" / "train.py", "-m", *options, cwd=tmp_path / "study")
+    assert done.returncode == 0, done.stderr
+    assert "sweep=optuna trainer=cpu model.lr=" in done.stdout
 
 
 @pytest.mark.slow
