@@ -204,6 +204,19 @@ def test_what_has_no_matrix_says_so(tmp_path: Path, caplog: pytest.LogCaptureFix
     ]
 
 
+def test_an_optimizer_whose_steps_have_no_known_geometry_has_no_noise_scale(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ("model.optimizer._target_=torch.optim.RMSprop", "~model.optimizer.nesterov", "~model.optimizer.fused")
+    with caplog.at_level(logging.WARNING, "lockstep.extras.noise_scale.noise_scale"):
+        facts = linear.fitted(tmp_path, 64 * 3, *options, "datamodule.global_batch_size=64", geometry="optimizer").facts()
+    assert caplog.messages == [
+        "callbacks.noise_scale: no noise scale is estimated: the geometry of RMSprop's steps is not known; "
+        "accepted is geometry=euclidean, sign or spectral"
+    ]
+    assert (facts["noise_scale"], facts["noise_scale_estimates"]) == (None, 0)
+
+
 def test_another_geometry_is_refused(tmp_path: Path) -> None:
     cfg = composed("callbacks=noise_scale", "callbacks.noise_scale.geometry=round", run_dir=tmp_path)
     assert refusal(cfg) == "callbacks.noise_scale.geometry=round: accepted is euclidean, optimizer, sign, spectral"

@@ -3,8 +3,8 @@
 It is (N / M)^2, the batch whose noise is as large as its gradient: M is the norm of the gradient G of the expected loss, and
 N / sqrt(B) bounds the expected norm of the noise of B samples. For the sign M is |G|_1, and N the sum of the standard deviations
 of single samples' gradients g (Bernstein et al. 2018, arXiv:1802.04434). For an orthogonalised matrix M is G's nuclear norm and
-N is tr(C^(1/2)), C = E[(g - G) (g - G)^T], from the side that has fewer rows. The estimators are our own, and that parameters
-add up by the lengths of their steps is, too.
+N is tr(C^(1/2)), C = E[(g - G) (g - G)^T], from the side that has fewer rows, as in the code of the paper's authors, in which all
+parameters simply add up. That they add up by the lengths of their steps is our own, and so are the estimators.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 SIGN_STEPS = {"Lion", "SignSGD", "Signum"}  # classes of these names, and those that inherit from them
+_KNOWN = SIGN_STEPS | {"Muon", "SGD", "Adam", "AdamW", "NAdam", "RAdam"}  # these have a geometry that is known
 
 
 class Block:
@@ -138,8 +139,17 @@ class DualNorms:
 
 def _kind(parameter: Tensor, optimizer: Optimizer, group: Mapping[str, Any], geometry: str) -> str | None:
     """`sign`, `spectral`, or None for what is not measured by a dual norm."""
-    names = {base.__name__ for base in type(optimizer).__mro__}
+    names = _names(optimizer)
     if geometry == "optimizer":
         geometry = "sign" if names & SIGN_STEPS else "spectral" if "Muon" in names else ""
     is_matrix = parameter.ndim >= 2 and group.get("orthogonalize", True)  # false: of the optimizer beside Muon
     return geometry if geometry == "sign" or (geometry == "spectral" and is_matrix) else None
+
+
+def _names(optimizer: Optimizer) -> set[str]:
+    return {base.__name__ for base in type(optimizer).__mro__}
+
+
+def unknown_steps(optimizers: Sequence[Optimizer]) -> list[str]:
+    """Returns the classes of optimizers in the geometry of whose steps nothing can be measured."""
+    return [type(one).__name__ for one in optimizers if not _names(one) & _KNOWN]

@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.extras.noise_scale.dual_norms import DualNorms
+from lockstep.extras.noise_scale.dual_norms import DualNorms, unknown_steps
 from lockstep.extras.noise_scale.smoothed import Smoothed
 from lockstep.models import Task
 from lockstep.trainer.monitor import Monitor, together, watched
@@ -37,8 +37,8 @@ class NoiseScale(Monitor, Callback):
     geometry: with `optimizer`, gradients of Adam and AdamW are measured as these scale them: |g|^2 is the sum of
     g_i^2 / (sqrt(v_i) + eps), v the optimizer's second moment before the step, so that it is tr(P Sigma) / G P G. `sign` and
     `spectral` measure by dual norms, see dual_norms.py, and `optimizer` takes the one for a Signum or a Lion, the other for the
-    matrices that a Muon orthogonalises. Those of other optimizers are measured as with `euclidean`. The first step, which has no
-    moments yet, is not sampled then.
+    matrices that a Muon orthogonalises. Those of an SGD are measured as with `euclidean`, those of other optimizers not at
+    all. The first step, which has no moments yet, is not sampled then.
 
     Where BatchNorm couples samples there is no gradient of a single one; what a part then adds to the step's gradient counts.
     """
@@ -101,6 +101,8 @@ class NoiseScale(Monitor, Callback):
         reason = _why_not(trainer, pl_module, self._has_halves)
         if self.geometry == "spectral" and not self._dual.blocks:
             reason = "geometry=spectral measures matrices, and the model has none"
+        if self.geometry == "optimizer" and (unknown := unknown_steps(trainer.optimizers)):
+            reason = f"the geometry of {unknown[0]}'s steps is not known; accepted is geometry=euclidean, sign or spectral"
         if reason is not None:
             log.warning(f"callbacks.noise_scale: no noise scale is estimated: {reason}")
         self._every = 0 if reason else self.every_n_steps_alone if self._has_halves else self.every_n_steps
