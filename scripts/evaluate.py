@@ -52,6 +52,8 @@ def main() -> None:
             if (lacking := lacking_for_test(model, datamodule)) is not None:
                 raise config_error("RUN_DIR", arguments.run_dir, f"{lacking}; accepted is a run that can be tested")
             trainer.test(model, datamodule, verbose=False)
+            if not any(one.startswith("optimized_metric=") for one in arguments.overrides):
+                cfg.optimized_metric = _tested(cfg.optimized_metric, list(trainer.callback_metrics))
             run.finish(trainer)
 
 
@@ -66,8 +68,18 @@ def _compose_evaluation(run_dir: Path, overrides: list[str], allow: list[str]) -
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
     if "global_batch_size" in (cfg.datamodule or ()):
         cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
-    cfg.optimized_metric = re.sub(r"^(train|val|validation)(?=[/_.])", "test", cfg.optimized_metric)
+    cfg.optimized_metric = _name_in_test(cfg.optimized_metric)
     return cfg
+
+
+def _name_in_test(metric: str) -> str:
+    return re.sub(r"^(train|val|validation)(?=[/_.])", "test", metric)
+
+
+def _tested(metric: str, logged: list[str]) -> str:
+    """The metric of the test, or else the logged one that stands for it, or else the first: a model may name them as it likes."""
+    same = [name for name in logged if _name_in_test(name) == metric]
+    return next(iter([name for name in logged if name == metric] or same or logged), metric)
 
 
 if __name__ == "__main__":

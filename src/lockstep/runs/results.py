@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lockstep.checkpointing import read_checkpoint
@@ -31,13 +32,16 @@ def accountant(trainer: Any) -> Any:
 def collect_metrics(trainer: Trainer) -> dict[str, float]:
     """The metrics of the checkpoint to use: training and validation as of when the best one was saved, then the test.
 
-    Without a best checkpoint they are the last ones. In float64 where the model keeps them so.
+    Without a best checkpoint they are the last ones. In float64 where the model keeps them so. What a test has logged by a name
+    of the validation is test/NAME.
     """
-    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    metrics |= getattr(accountant(trainer), "results", {})
+    trained = dict(getattr(accountant(trainer), "results", {}))
     if (best := best_checkpoint(trainer)) is not None:
-        metrics |= read_checkpoint("best checkpoint", best, whole=()).get("metrics", {})
-    return metrics
+        trained |= read_checkpoint("best checkpoint", best, whole=()).get("metrics", {})
+    latest = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    if trainer.state.fn == TrainerFn.TESTING:
+        latest = {f"test/{name}" if name in trained and not name.startswith("test") else name: latest[name] for name in latest}
+    return latest | trained
 
 
 def collect_facts(trainer: Trainer) -> dict[str, Any]:

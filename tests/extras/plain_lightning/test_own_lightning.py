@@ -52,6 +52,21 @@ def test_a_module_without_a_test_is_trained_and_its_evaluation_refused(tmp_path:
     assert not any((tmp_path / "run").glob("evaluations/*"))
 
 
+@requires("saved_runs")
+def test_a_module_that_names_its_test_otherwise_is_evaluated(tmp_path: Path) -> None:
+    """It is chosen by val_loss, and its test logs test_acc alone."""
+    chosen = (*MINE[:3], "optimized_metric=val_loss", "optimized_mode=min")
+    done = train(*chosen, "trainer.max_epochs=1", "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = python(ROOT / "scripts" / "evaluate.py", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (evaluated,) = (tmp_path / "run" / "evaluations").iterdir()
+    assert record(evaluated)["metrics"] == {"test_acc": pytest.approx(record(tmp_path / "run")["metrics"]["test_acc"])}
+    done = python(ROOT / "scripts" / "evaluate.py", "run", "optimized_metric=test_loss", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "optimized_metric=test_loss: the run has logged only test_acc" in done.stderr
+
+
 def record(run: Path) -> dict[str, Any]:
     return json.loads((run / "metrics.json").read_text())
 

@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from lockstep.callbacks import BestCheckpoint
 from lockstep.runs.results import collect_metrics, ended_by
 
+SETTINGS: Any = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+
 
 class OfOnesOwn(LightningModule):
     """It knows nothing of Lockstep; its accuracy is best in the second epoch."""
@@ -33,12 +35,30 @@ class OfOnesOwn(LightningModule):
 
 def test_metrics_are_the_best_checkpoint_s_of_any_model(tmp_path: Path) -> None:
     best = BestCheckpoint(dirpath=str(tmp_path), filename="best", monitor="val/acc", mode="max")
-    settings: Any = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
-    trainer = Trainer(max_epochs=3, callbacks=[best], num_sanity_val_steps=0, default_root_dir=tmp_path, **settings)
+    trainer = Trainer(max_epochs=3, callbacks=[best], num_sanity_val_steps=0, default_root_dir=tmp_path, **SETTINGS)
     loader = DataLoader(TensorDataset(torch.ones(4, 1)))
     trainer.fit(OfOnesOwn(), loader, loader)
     assert float(trainer.callback_metrics["val/acc"]) == pytest.approx(0.2)
     assert collect_metrics(trainer)["val/acc"] == pytest.approx(0.9)
+
+
+class OneStepForBoth(OfOnesOwn):
+    """Its test is its validation, by whose name it logs."""
+
+    def validation_step(self, batch: list[Tensor], _: int) -> None:
+        self.log("acc", batch[0].mean())
+
+    def test_step(self, batch: list[Tensor], index: int) -> None:
+        self.validation_step(batch, index)
+
+
+def test_what_a_test_logs_by_a_name_of_the_validation_is_not_lost(tmp_path: Path) -> None:
+    best = BestCheckpoint(dirpath=str(tmp_path), filename="best", monitor="acc", mode="max")
+    trainer = Trainer(max_epochs=1, callbacks=[best], default_root_dir=tmp_path, **SETTINGS)
+    loader, test = (DataLoader(TensorDataset(torch.full((4, 1), value))) for value in (1.0, 3.0))
+    trainer.fit(OneStepForBoth(), loader, loader)
+    trainer.test(OneStepForBoth(), test, verbose=False)
+    assert collect_metrics(trainer) == {"acc": 1.0, "test/acc": 3.0}
 
 
 class Validations(Callback):
