@@ -30,6 +30,7 @@ from typing import Any
 import numpy
 from scipy.optimize import nnls
 
+from lockstep.__main__ import script_parser
 from lockstep.atomic_files import read_json, write_json
 from lockstep.cli import start
 from lockstep.config.plan import visible_cores, visible_gpus
@@ -63,7 +64,7 @@ class Ring:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("--processes", type=int, nargs="+", default=[2], metavar="N", help="numbers of processes; default: 2")
     parser.add_argument("--backend", choices=["gloo", "nccl"], help="default: nccl where there are enough GPUs, else gloo")
     parser.add_argument("--seconds", type=float, default=5.0, help="to measure in, for each number of processes; default: 5")

@@ -9,7 +9,6 @@ The result is kept as RUN_DIR/evaluations/ID/metrics.json.
 import lockstep.launchers.begin  # noqa: F401
 
 # isort: split
-import argparse
 import logging
 import re
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.errors import config_error
@@ -27,7 +27,7 @@ from lockstep.runs.validation import Prepared, validated
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to the saved config")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")

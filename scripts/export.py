@@ -15,7 +15,6 @@ from, or the hyperparameters that a LightningModule of your own has saved. In Py
 With --layout llama it is a folder that transformers' LlamaForCausalLM.from_pretrained reads: model.safetensors and config.json.
 """
 
-import argparse
 import json
 from collections.abc import Callable
 from importlib import import_module
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep import console
+from lockstep.__main__ import script_parser
 from lockstep.atomic_files import replacing, write_json
 from lockstep.cli import start
 from lockstep.errors import config_error
@@ -31,7 +31,7 @@ from lockstep.extras.saved_runs.saved import find_checkpoint
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     parser.add_argument("--layout", default="own", help="own, or one that the net knows; default: own")

@@ -6,16 +6,16 @@
 A directory that is as new as its copy is left as it is; an older one is moved to DIRECTORY.before-1.
 """
 
-import argparse
 from pathlib import Path
 
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.extras.mirror.fetch import bring, directory_for
 from lockstep.runs.directory import absolute
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("url", metavar="URL", help="of a run; its mirror.json says it")
     parser.add_argument("--to", type=Path, metavar="DIRECTORY")
     arguments = parser.parse_args()

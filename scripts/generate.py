@@ -10,7 +10,6 @@ model was trained on: a token sees at most so many back.
 import lockstep.launchers.begin  # noqa: F401
 
 # isort: split
-import argparse
 import itertools
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.rules import SEED, Rule, integer, number
 from lockstep.errors import config_error
@@ -28,7 +28,7 @@ ACCEPTED = {"length": integer(1), "temperature": number(0), "top_k": integer(1).
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", default="", help="default: the beginning of a document")
     parser.add_argument("--length", type=int, default=400, help="tokens at most; default: 400")

@@ -6,7 +6,6 @@ and prints the command that trains it further. Accepted are Llamas whose head is
 Nothing is downloaded.
 """
 
-import argparse
 import json
 import re
 import shlex
@@ -16,6 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lockstep import console
+from lockstep.__main__ import script_parser
 from lockstep.atomic_files import replacing
 from lockstep.cli import start
 from lockstep.config.overrides import quote
@@ -24,7 +24,7 @@ from lockstep.runs.composition import compose
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("checkpoint", type=Path, metavar="FILE")
     arguments = parser.parse_args()

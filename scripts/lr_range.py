@@ -18,13 +18,13 @@ No checkpoint is saved, and nothing that was trained is kept.
 import lockstep.launchers.begin  # noqa: F401
 
 # isort: split
-import argparse
 import logging
 import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from lockstep.__main__ import script_parser
 from lockstep.atomic_files import read_json
 from lockstep.cli import start
 from lockstep.config.checks import check_rules
@@ -40,7 +40,7 @@ _RULES = {"from": above(0), "to": above(0), "steps": integer(10, 10**6), "stop_a
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     overrides = parser.parse_args().overrides
     check_single(overrides)

@@ -15,7 +15,9 @@ OLD = "lockstep"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python scripts/make_it_yours.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", help="of the Python package")
     name = parser.parse_args().name
     if not name.isidentifier() or not name.islower() or iskeyword(name) or find_spec(name) is not None:

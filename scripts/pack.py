@@ -7,13 +7,13 @@ Give what the run will be given of its datamodule: another size is another file.
 that can't be read are named, all of them, and the exit code is 2.
 """
 
-import argparse
 import logging
 import sys
 
 from omegaconf import OmegaConf
 
 from lockstep import console
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.checks import check
 from lockstep.config.construct import construct
@@ -22,7 +22,7 @@ from lockstep.runs.composition import compose
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="as for train.py")
     parser.add_argument("--workers", type=int, metavar="N", help="processes that decode; default: one per core")
     arguments = parser.parse_intermixed_args()

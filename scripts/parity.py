@@ -37,12 +37,12 @@ Nothing is left on disk.
 import lockstep.launchers.begin  # noqa: F401
 
 # isort: split
-import argparse
 import logging
 import signal
 import sys
 from functools import partial
 
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.overrides import check_single, quote
 from lockstep.console import say
@@ -53,7 +53,7 @@ from lockstep.runs.composition import compose
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     overrides = [_quoted(override) for override in parser.parse_args().overrides]
     check_single(overrides)

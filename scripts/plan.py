@@ -9,11 +9,11 @@ must have a checkpoint from within its training. Overrides that follow are the s
 Exit codes: those of a sweep.
 """
 
-import argparse
 import os
 import sys
 from pathlib import Path
 
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.overrides import override_key, quote
 from lockstep.errors import config_error
@@ -25,7 +25,7 @@ _OF_THE_RUN = ("fork", "trainer.devices", "datamodule.global_batch_size")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the sweep")
     given = parser.parse_args()

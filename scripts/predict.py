@@ -10,7 +10,6 @@ that can't be read is named, the others are predicted, and the exit code is 1. F
 import lockstep.launchers.begin  # noqa: F401
 
 # isort: split
-import argparse
 import contextlib
 import csv
 import sys
@@ -20,6 +19,7 @@ from typing import IO, Any
 
 from omegaconf import DictConfig
 
+from lockstep.__main__ import script_parser
 from lockstep.atomic_files import replacing
 from lockstep.cli import start
 from lockstep.config.plan import Plan
@@ -29,7 +29,7 @@ from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="images, folders, and changes to the saved config as key=value"

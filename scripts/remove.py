@@ -61,7 +61,9 @@ def extras() -> dict[str, Extra]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python scripts/remove.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--all", action="store_true", help="every capability")
     arguments = parser.parse_args()
@@ -117,7 +119,7 @@ def _lines_with_names(file: Path, gone: list[Extra]) -> Iterator[int]:
     commands that use it."""
     targets = [re.escape(f"{PACKAGE}.{extra.name}.") for extra in gone]
     paths = [path.relative_to(ROOT) for extra in gone for path in extra.files]
-    scripts = [re.escape(str(path)) for path in paths if path.parts[0] == "scripts"]
+    scripts = [rf"scripts/{path.name}|^ +{EXTRAS.parent.name} {path.stem} " for path in paths if path.parts[0] == "scripts"]
     groups = [rf"^ +{path.relative_to('conf')} " for path in paths if path.parts[0] == "conf" and not path.suffix]
     commands = rf"^ +python .*(?:{'|'.join(_uses(gone))})"
     pattern = re.compile("|".join([*targets, *scripts, *groups, commands]))

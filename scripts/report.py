@@ -12,11 +12,11 @@ sections of the page are listed in conf/report.yaml.
 Exit codes: 0 written, 2 it can't be.
 """
 
-import argparse
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.extras.report.analysis import read_all_reduce
 from lockstep.extras.report.page import write_report
@@ -24,7 +24,7 @@ from lockstep.places import config_file
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
     parser.add_argument("--only", nargs="+", default=[], metavar="KEY=VALUE", help="jobs with these overrides")
     parser.add_argument("--target", type=float, help="the metric to which time is measured; else what every count reached")

@@ -8,11 +8,11 @@ the worktree comes to lie; by default it is beside the checkout. `git worktree r
 Exit codes: 0, or 2 where the run has no code.patch or its commit is not in this checkout.
 """
 
-import argparse
 import shlex
 import sys
 from pathlib import Path
 
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.errors import config_error
 from lockstep.extras.history.code import FILE, check_out, read_code
@@ -23,7 +23,7 @@ CHECKOUT = project()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("path", type=Path, nargs="?", metavar="PATH")
     given = parser.parse_args()

@@ -9,7 +9,6 @@ python scripts/runs.py diff RUN_DIR RUN_DIR                      # config, code,
 KEY is a column, a metric, a config group or a key of the config. Exit codes: 0, or 2 where there is no such run or key.
 """
 
-import argparse
 import csv
 import json
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 from rich.table import Table
 
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.console import format_duration, show_table, wide_console
 from lockstep.errors import config_error
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def list_runs() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("logs", type=Path, nargs="?", default=Path("logs"), metavar="LOGS")
     parser.add_argument("--where", nargs="+", default=[], metavar="KEY=VALUE", help="only runs of which each of these is true")
     parser.add_argument("--sort", default="started", metavar="KEY", help="the best, smallest or earliest first (started)")
@@ -85,7 +85,7 @@ def print_csv(runs: Sequence[RunRecord]) -> None:
 
 
 def print_differences(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="runs.py diff", description="What two runs have not in common.")
+    parser = script_parser("What two runs have not in common.", "diff")
     parser.add_argument("run_dirs", type=Path, nargs=2, metavar="RUN_DIR")
     paths: list[Path] = parser.parse_args(arguments).run_dirs
     if missing := next((path for path in paths if not (path / FILE).is_file()), None):

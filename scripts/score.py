@@ -12,13 +12,13 @@ The samples are those of the run's training split, not augmented; another seed s
 import lockstep.launchers.begin  # noqa: F401
 
 # isort: split
-import argparse
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from lockstep import console
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.construct import construct
 from lockstep.config.trust import get_trust
@@ -27,7 +27,7 @@ from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to the saved config")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")

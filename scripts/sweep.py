@@ -6,7 +6,6 @@ python scripts/sweep.py resume SWEEP_DIR         # the same sweep once more, for
 python scripts/sweep.py cancel SWEEP_DIR         # takes its jobs out of a cluster's queue, running ones too; resume continues
 """
 
-import argparse
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep import console
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.config.read import Given, check_flags, check_overrides
@@ -34,7 +34,7 @@ QUEUE_INTERVAL = 10.0  # seconds at least between two questions to a cluster's q
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("status", "watch", "resume", "cancel"):
         commands.add_parser(name).add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")

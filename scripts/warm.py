@@ -3,16 +3,16 @@
 What was forked from one goes on.
 """
 
-import argparse
 import contextlib
 import os
 import signal
 
+from lockstep.__main__ import script_parser
 from lockstep.extras.warm import client
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("what", choices=("stop", "list"))
     is_stop = parser.parse_args().what == "stop"
     servers = list(client.servers())

@@ -1,5 +1,6 @@
 """The command `lockstep`: each of Lockstep's scripts, and of the project's, under its name."""
 
+import argparse
 import ast
 import os
 import sys
@@ -28,6 +29,16 @@ def run_train() -> None:
     hand_over()
     program = HOME / "train.py"
     exec(compile(program.read_bytes(), program, "exec"), {"__name__": "__main__", "__file__": str(program)})
+
+
+def script_parser(description: str | None, *subcommand: str) -> argparse.ArgumentParser:
+    """Returns a parser of a script's arguments, whose help has the script as it was called: by its path, or as `lockstep NAME`,
+    which gives its whole path."""
+    path = Path(sys.argv[0])
+    called = f"{__package__} {path.stem}" if path.is_absolute() else f"python {path}"
+    text = (description or "").replace(f"python scripts/{path.name}", called)
+    form = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=" ".join([called, *subcommand]), description=text, formatter_class=form)
 
 
 def _programs() -> dict[str, Path]:

@@ -80,6 +80,16 @@ def test_the_command_runs_its_programs_before_lockstep_s(project: Path, monkeypa
     assert started == [[sys.executable, str(script), "a=1"] for script in scripts]
 
 
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [(str(places.HOME / "scripts" / "count.py"), "lockstep count"), ("scripts/count.py", "python scripts/count.py")],
+)
+def test_the_help_of_a_script_has_it_as_it_was_called(called: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [called])
+    text = command.script_parser("Counts:  python scripts/count.py N", "up").format_help()
+    assert text.startswith(f"usage: {name} up [-h]\n\nCounts:  {name} N\n")
+
+
 @pytest.mark.usefixtures("project")
 def test_the_command_lists_each_script_with_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["lockstep"])
