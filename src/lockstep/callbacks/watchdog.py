@@ -18,10 +18,10 @@ class Watchdog(Callback):
 
     def __init__(self, seconds: float = 600, seconds_to_first_batch: float = 1800) -> None:
         self.seconds, self.seconds_to_first_batch = seconds, seconds_to_first_batch
-        self._has_had_a_batch: set[str] = set()  # stages
+        self._has_had_a_batch: set[Any] = set()  # stages
 
     def _progress(self, trainer: Trainer, where: str, is_over: bool = False) -> None:
-        stage = str(trainer.state.stage)
+        stage = trainer.state.stage
         if is_over:
             self._has_had_a_batch.add(stage)
         HEARTBEAT.beat(where, self.seconds if stage in self._has_had_a_batch else self.seconds_to_first_batch)

@@ -42,10 +42,10 @@ class Classifier(Task):
         """From logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""
         return {"loss": self.losses(outputs, targets), **self.hits(outputs.detach(), targets)}
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, outputs: Tensor, targets: Tensor, reduction: Literal["none", "sum"] = "none") -> Tensor:
         if targets.ndim != 1 or targets.is_floating_point():
             raise wrong_targets(targets, "a classifier are class numbers, integers of shape (n,)")
-        return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
+        return functional.cross_entropy(outputs, targets, reduction=reduction, label_smoothing=self.label_smoothing)
 
     def hits(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """What `measure` returns beside the loss, by how many classes have a larger output than the target's: of equal ones that

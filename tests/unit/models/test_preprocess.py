@@ -36,6 +36,9 @@ def test_vectors_are_standardised_per_feature_and_the_fit_is_saved() -> None:
     again.load_state_dict(preprocess.state_dict())
     assert again.mean.tolist() == [2.0, 30.0]
     assert again.scale.tolist() == [1.0, 20.0]
+    assert again(torch.tensor(data)).tolist() == preprocess(torch.tensor(data)).tolist()
+    again.load_state_dict(Preprocess((2,)).state_dict())
+    assert again(torch.tensor(data)).tolist() == data.tolist()
 
 
 def test_bytes_use_the_type_of_the_model() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from lightning import Callback
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
 
 from lockstep.callbacks import NonFinite
@@ -19,12 +20,13 @@ _AS_THEY_ARE += ("on_train_batch_end", "on_train_epoch_end", "on_save_checkpoint
 
 
 class LaterCounts(Callback):
-    """Keeps the outputs of a Classifier's steps, and measures whether they hit their targets for several batches at once: on a
-    CPU these calls take longer than what they compute of a small batch. The sums have the same bits."""
+    """Keeps the outputs of a Classifier's steps, and measures their losses, and whether they hit their targets, for several
+    batches at once: on a CPU these calls take longer than what they compute of a small batch. The sums and the gradients have the
+    same bits; a step's own loss is added up by the cross entropy, and may be rounded otherwise."""
 
     def __init__(self, model: Classifier) -> None:
         self.model = model
-        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []  # losses, outputs, targets; of batches of one shape
+        self._kept: list[tuple[Tensor, Tensor]] = []  # outputs, targets; of batches of one shape
 
     @classmethod
     def install(cls, trainer: Any) -> None:
@@ -32,7 +34,8 @@ class LaterCounts(Callback):
         model = trainer.lightning_module
         skips = any(isinstance(callback, NonFinite) and callback.action == "skip" for callback in trainer.callbacks)
         is_as_it_is = isinstance(model, Classifier) and not any(is_replaced(name, model, Classifier) for name in _AS_THEY_ARE)
-        if is_as_it_is and not skips and trainer.strategy.root_device.type == "cpu":
+        is_mixed = isinstance(trainer.precision_plugin, MixedPrecision)  # its losses have another type than the outputs
+        if is_as_it_is and not skips and not is_mixed and trainer.strategy.root_device.type == "cpu":
             counts = cls(model)
             trainer.callbacks.insert(0, counts)
             model.loss_and_values, model.count_values = counts.loss_and_outputs, counts.keep
@@ -40,16 +43,16 @@ class LaterCounts(Callback):
     def loss_and_outputs(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """In the place of `loss_and_values`."""
         outputs = self.model(batch.inputs)
-        losses = self.model.losses(outputs, batch.targets)
-        return losses.sum() * batch.loss_weight, {"losses": losses.detach(), "outputs": outputs.detach()}
+        loss = self.model.losses(outputs, batch.targets, reduction="sum")
+        return loss * batch.loss_weight, {"outputs": outputs.detach()}
 
     def keep(self, batch: Batch, values: Any) -> None:
         """In the place of `count_values`."""
-        losses, outputs = values["losses"], values["outputs"]
-        if self._kept and outputs.shape != self._kept[0][1].shape:
+        outputs = values["outputs"]
+        if self._kept and outputs.shape != self._kept[0][0].shape:
             self.count()
-        self._kept.append((losses, outputs, batch.targets))
-        vars(self.model)["samples_trained"] += losses.shape[0]  # nn.Module.__setattr__ looks for parameters and buffers first
+        self._kept.append((outputs, batch.targets))
+        vars(self.model)["samples_trained"] += outputs.shape[0]  # nn.Module.__setattr__ looks for parameters and buffers first
         if len(self._kept) >= min(_BATCHES, _NUMBERS // max(1, outputs.numel())):
             self.count()
 
@@ -63,9 +66,9 @@ class LaterCounts(Callback):
         if not self._kept:
             return
         means, batches, samples = self.model.train_means, len(self._kept), len(self._kept[0][0])
-        losses, outputs, targets = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        outputs, targets = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
         self._kept.clear()
-        values = {"loss": losses, **self.model.hits(outputs, targets)}
+        values = {"loss": self.model.losses(outputs, targets), **self.model.hits(outputs, targets)}
         stacked = torch.stack([values[name] for name in means.names]).view(len(means.names), batches, samples)
         *earlier, last = stacked.sum(dim=2, dtype=torch.float64).unbind(dim=1)
         for totals in earlier:  # one after the other, as they came
