@@ -7,7 +7,8 @@ Such a module may have two dictionaries, from the name of a class or function to
 
 For `a.b.c.Class` it is a.b.checks, or else a.checks. Only those of this package and of the project are run, without their
 packages: they must not import torch, nor the package that they are in. In the rooms of the groups model, datamodule and trainer
-"*" stands for whatever class that group names, one of a library or of the user's own too.
+"*" stands for whatever class that group names, and "plain" for that of a model or datamodule whose option does not extend the one
+of this package that has the keys of all: its arguments mean what its class says, though they have names of this package's.
 """
 
 import functools
@@ -25,6 +26,7 @@ from lockstep.config.targets import is_project_module, source_directory, targets
 Check = Callable[[DictConfig, str, Plan], None]
 _PACKAGE = __name__.partition(".")[0]
 _ROOMS = {"trainer": "trainer", "datamodule": "datamodules", "model": "models"}  # of the groups
+_IN_ALL = {"trainer": "_target_", "datamodule": "global_batch_size", "model": "param_groups"}  # a key of what options extend
 
 
 def rules_in(cfg: DictConfig) -> Iterator[tuple[str, Rule]]:
@@ -32,6 +34,11 @@ def rules_in(cfg: DictConfig) -> Iterator[tuple[str, Rule]]:
     for key, name, checks in _modules_in(cfg):
         for argument, rule in getattr(checks, "RULES", {}).get(name, {}).items():
             yield f"{key}.{argument}", rule
+
+
+def is_plain(cfg: DictConfig, group: str) -> bool:
+    """Returns whether the group's keys are those of a class that knows nothing of this package."""
+    return _IN_ALL[group] not in (OmegaConf.select(cfg, group) or ())
 
 
 def check_classes(cfg: DictConfig, plan: Plan) -> None:
@@ -45,7 +52,8 @@ def check_classes(cfg: DictConfig, plan: Plan) -> None:
 def _modules_in(cfg: DictConfig) -> Iterator[tuple[str, str, ModuleType]]:
     """Yields for each node with a `_target_` its key, a name to look up and the module to look it up in."""
     read = source_directory(cfg)
-    rooms = [(key, f"{_PACKAGE}.{room}.*") for key, room in _ROOMS.items() if OmegaConf.is_dict(OmegaConf.select(cfg, key))]
+    there = [(key, room) for key, room in _ROOMS.items() if OmegaConf.is_dict(OmegaConf.select(cfg, key))]
+    rooms = [(key, f"{_PACKAGE}.{room}.{'plain' if is_plain(cfg, key) else '*'}") for key, room in there]
     for key, target in (*rooms, *targets_in(OmegaConf.to_container(cfg))):
         module, _, name = str(target).rpartition(".")
         if module.partition(".")[0] == _PACKAGE or is_project_module(module, read):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.class_checks import is_plain
 from lockstep.errors import config_error
 
 STAGES = ("train", "val", "test")
@@ -23,7 +24,7 @@ def monitored(cfg: DictConfig) -> Iterator[tuple[str, str]]:
 
 
 def check_metric(cfg: DictConfig, key: str, metric: str) -> None:
-    names = OmegaConf.select(cfg, "model.metrics")
+    names = None if is_plain(cfg, "model") else OmegaConf.select(cfg, "model.metrics")
     if names is None:  # a model of one's own that declares none
         return
     declared = [f"{stage}/{name}" for stage in STAGES for name in names]

@@ -124,6 +124,33 @@ def test_rules_for_keys_that_a_config_lacks_are_not_asked(shipped: DictConfig) -
     validate(shipped)
 
 
+PLAIN: dict[str, dict[str, Any]] = {
+    "datamodule": {"augment": "strong", "shuffle": "by_length", "seed": None, "folds": 1, "fold": None, "val_fraction": 0.95}
+    | {"dataset": None, "data_dir": "made/by/prepare_data", "pin_memory": "auto", "batch_size": None},
+    "model": {
+        "metrics": ["f1"],
+        "torchmetrics": ["f1"],
+        "compile": "default",
+        "optimizer": "adam",
+        "lr_scheduler": {"interval": 5},
+    },
+}
+
+
+@pytest.mark.parametrize(("group", "key"), [(group, key) for group, keys in PLAIN.items() for key in keys])
+def test_arguments_of_a_plain_class_mean_what_it_says(group: str, key: str, shipped: DictConfig) -> None:
+    """Its option extends none of ours, whose keys may have the same names."""
+    with open_dict(shipped):
+        shipped[group] = {"_target_": "own.Module", key: PLAIN[group][key]}
+    validate(shipped)
+
+
+def test_what_torch_s_loaders_take_is_asked_of_a_plain_datamodule_too(shipped: DictConfig) -> None:
+    with open_dict(shipped):
+        shipped.datamodule = {"_target_": "own.Data", "batch_size": 0}
+    assert refusal(shipped) == "datamodule.batch_size=0: accepted is an integer of at least 1, or null"
+
+
 def test_validations_across_epochs_are_counted_in_batches(shipped: DictConfig) -> None:
     message = refusal(changed(shipped, **{"trainer.check_val_every_n_epoch": None}))
     expected = "needs trainer.val_check_interval as a number of batches, which is 1; accepted is an integer"

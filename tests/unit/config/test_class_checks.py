@@ -26,11 +26,11 @@ def test_an_argument_refuses_what_makes_no_sense_and_says_what_does(
     module: str, name: str, argument: str, shipped: DictConfig
 ) -> None:
     rule, package = load(module).RULES[name][argument], module.rpartition(".")[0]
-    node = ROOMS[package] if name == "*" else "callbacks.progress"
+    node = ROOMS[package] if name in ("*", "plain") else "callbacks.progress"
     key, nonsense = f"{node}.{argument}", 5 if rule.words.startswith("accepted is a list of") else ["nonsense"]
     group, _, leaf = argument.rpartition(".")
     with open_dict(shipped):
-        if name != "*":
+        if name != "*":  # a plain class of a group, or some part
             OmegaConf.update(shipped, node, {"_target_": f"{package}.anywhere.{name}"}, merge=False)
         if not OmegaConf.is_dict(parent := OmegaConf.select(shipped, f"{node}.{group}" if group else node)):
             OmegaConf.update(shipped, f"{node}.{group}", parent := OmegaConf.create({}), merge=False)
@@ -45,7 +45,7 @@ def test_every_class_that_has_checks_is_one_of_its_package() -> None:
     for module in MODULES:
         checks, folder = load(module), ROOT.parent / Path(*module.split(".")[:-1])
         code = "\n".join(file.read_text() for file in folder.glob("*.py"))
-        for name in {*checks.RULES, *getattr(checks, "CHECKS", {})} - {"*"}:
+        for name in {*checks.RULES, *getattr(checks, "CHECKS", {})} - {"*", "plain"}:
             assert re.search(rf"^(class|def) {name}\b", code, re.MULTILINE), f"{module}: {name}"
 
 
