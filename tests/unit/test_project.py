@@ -1,6 +1,7 @@
 """A project of one's own: its configs before Lockstep's, its packages, and the command `lockstep` in it."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -17,9 +18,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a model and a trainer of its own, which is the working directory."""
     for name, text in {
         "train.py": '"""Trains what is ours."""',
-        "conf/train.yaml": "defaults: [model: mine, datamodule: digits, base, _self_, experiment: null]\nseed: 7",
+        "conf/train.yaml": "defaults: [model: mine, datamodule: digits, base, _self_, experiment: null]\n"
+        "seed: 7\ndefault_max_epochs: 3",
         "conf/model/mine.yaml": "defaults: [classifier]\nnet: {_target_: own_nets.Net}",
         "conf/trainer/ddp.yaml": "defaults: [gpu]\nmax_epochs: 77",
+        "conf/trainer/own.yaml": "defaults: [cpu]\nprecision: 64-true",
         "conf/report.yaml": "sections: {}",
         "scripts/count.py": '"""Counts:  python scripts/count.py"""',
         "src/own_nets.py": "Net = 1",
@@ -36,6 +39,8 @@ def test_its_configs_stand_before_lockstep_s_and_win(project: Path) -> None:
     assert (cfg.seed, cfg.model.net._target_, cfg.trainer.max_epochs) == (7, "own_nets.Net", 77)
     assert cfg.trainer.accelerator == "gpu"
     assert compose("trainer=cpu").trainer.accelerator == "cpu"
+    epochs = {"trainer=own": 3, "trainer=ddp": 77, "experiment=mnist_ddp": 2, "trainer.max_epochs=4": 4}
+    assert {override: compose(override).trainer.max_epochs for override in epochs} == epochs
     assert compose(config_name="parity").model.net._target_ == "own_nets.Net"
     assert places.config_file("report.yaml") == project / "conf" / "report.yaml"
     assert places.config_file("parity.yaml") == places.CONF / "parity.yaml"
@@ -111,3 +116,9 @@ def test_an_unknown_name_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch,
 def test_what_only_the_installed_package_has_is_run_by_the_command(project: Path) -> None:
     assert command_line("train.py", "resume=x") == "python train.py resume=x"
     assert command_line("scripts/evaluate.py", project / "logs") == "lockstep evaluate logs"
+
+
+def test_what_is_to_be_installed_is_named_so_that_a_project_can_do_it() -> None:
+    """A project's own pyproject.toml has none of Lockstep's optional dependencies."""
+    files = [path for folder in ("conf", "docs") for path in (places.HOME / folder).rglob("*") if path.suffix in (".yaml", ".md")]
+    assert [path.name for path in files if re.search(r"install [^\n]*['\"]\.\[", path.read_text())] == []
