@@ -147,6 +147,28 @@ def test_a_metric_that_is_no_number_is_none(value: str, logs: Path) -> None:
     assert RunRecord(run, "c/3").value("metric") is None
 
 
+def test_a_killed_run_is_shown_by_its_config_and_how_far_it_has_come(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "a/0", None, lr=0.3, state="running")
+    config = "optimized_metric: val_acc\nlr_scaling: none\nseed: 7\ntrainer:\n  devices: 2\n  num_nodes: 1\n"
+    with (run / ".hydra" / "config.yaml").open("a") as file:
+        file.write(config)
+    started = {"status": "running", "reason": None, "started": "2026-01-01T00:00:00", "updated": "2026-01-01T00:00:02"}
+    (run / "status.json").write_text(json.dumps(started | {"ranks": [{}, {}]}))
+    progress = {"epoch": 4, "metrics": {"val_acc": 0.75}, "samples_per_second": 50.0, "history": [{"seconds": 9.5}]}
+    (run / "progress.json").write_text(json.dumps(progress))
+    killed = RunRecord(run, "a/0")
+    expected = {"state": "interrupted", "metric": 0.75, "devices": 2, "lr": 0.3, "duration": 9.5, "seed": 7, "world_size": 2}
+    assert {key: killed.value(key) for key in expected} == expected
+    assert killed.value("reason") == killed.as_dict()["reason"] == "it was killed, or its machine went down: no process has it"
+    with pytest.raises(ConfigError, match="accepted are finished runs"):
+        best_run([killed])
+    (run / "progress.json").write_text(json.dumps(progress | {"history": 1}))
+    assert (RunRecord(run, "a/0").duration, RunRecord(run, "a/0").value("metric")) == (None, 0.75)
+    text = (run / ".hydra" / "config.yaml").read_text().replace("lr_scaling: none", "lr_scaling: linear")
+    (run / ".hydra" / "config.yaml").write_text(text)
+    assert RunRecord(run, "a/0").recorded["lr"] is None  # the rate that it stepped with
+
+
 def test_what_two_runs_have_not_in_common(logs: Path) -> None:
     compared = differences(*(RunRecord(logs / name, name) for name in ("a/0", "a/sweep/1")))
     assert compared == {

@@ -12,12 +12,16 @@ from typing import Any
 import yaml
 
 from lockstep.atomic_files import read_json
+from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
 from lockstep.extras.history.directories import run_directories
 from lockstep.runs.identity import FILE
 from lockstep.runs.record import actual_status
+from lockstep.sweeps.job_directory import read_progress
 
 RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")
+_CONFIGURED = {"devices": "trainer.devices", "num_nodes": "trainer.num_nodes", "seed": "seed"}
+_KILLED = "it was killed, or its machine went down: no process has it"
 COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # of the table
 
 
@@ -35,6 +39,27 @@ class RunRecord:
     @cached_property
     def result(self) -> dict[str, Any]:
         return read_json(self.path / "metrics.json") or {}
+
+    @cached_property
+    def progress(self) -> dict[str, Any]:
+        """How far it has come, where it has no result."""
+        return {} if self.result else read_progress(self.path)
+
+    @cached_property
+    def recorded(self) -> dict[str, Any]:
+        """Returns what its result says, or else its config and how far it has come."""
+        if self.result:
+            return {name: self.result.get(name) for name in RECORDED}
+        known = {name: self._configured(key) for name, key in _CONFIGURED.items()}
+        known["samples_per_second"] = self.progress.get("samples_per_second")
+        ranks, model = self.status.get("ranks"), self._configured("model")
+        known["world_size"] = len(ranks) if isinstance(ranks, list) else None
+        if self._configured("lr_scaling") == "none" and isinstance(model, dict) and (key := rate_key(model)) is not None:
+            known["lr"] = select(model, key)
+        return {name: known.get(name) for name in RECORDED}
+
+    def _configured(self, key: str) -> Any:
+        return select(_read_yaml(_block(self._config_text, key.partition(".")[0])), key)
 
     @cached_property
     def overrides(self) -> list[str]:
@@ -58,14 +83,14 @@ class RunRecord:
 
     @property
     def metrics(self) -> dict[str, float | None]:
-        """Those that are numbers; a run writes null for one that is not finite."""
-        metrics = self.result.get("metrics")
+        """Those that are numbers; a run writes null for one that is not finite. Without a result they are the last ones."""
+        metrics = (self.result or self.progress).get("metrics")
         values = metrics.items() if isinstance(metrics, dict) else ()
         return {name: value for name, value in values if value is None or _is_number(value)}
 
     @property
     def optimized_metric(self) -> str | None:
-        name = self.result.get("optimized_metric")
+        name = self.result.get("optimized_metric") or self._configured("optimized_metric")
         return name if isinstance(name, str) else None
 
     @property
@@ -75,14 +100,16 @@ class RunRecord:
 
     @property
     def duration(self) -> float | None:
-        """Seconds: of the run's last start, or from its first to the last word of it where it has not finished."""
+        """Seconds: of the run's last start, or from its first to the last word of it where it has not finished; at least those of
+        the epochs that it has trained."""
         if isinstance(wall_time := self.result.get("wall_time"), int | float):
             return float(wall_time)
         try:
             begin, end = (datetime.fromisoformat(self.status[key]) for key in ("started", "updated"))
+            epochs = self.progress.get("history") or [{"seconds": 0.0}]
+            return max((end - begin).total_seconds(), float(epochs[-1]["seconds"]))
         except (KeyError, TypeError, ValueError):
             return None
-        return (end - begin).total_seconds()
 
     def value(self, key: str) -> Any:
         """Returns the value of a column, metric, recorded fact, config group's option, or key of the config; None without any."""
@@ -94,21 +121,22 @@ class RunRecord:
             return self.metrics.get(self.optimized_metric or "")
         if key == "duration":
             return self.duration
-        if key in ("started", "reason"):
+        if key == "started":
             return self.status.get(key)
-        for values in (self.metrics, {name: self.result.get(name) for name in RECORDED}):
+        if key == "reason":
+            return self.status.get(key) or (_KILLED if self.value("state") == "interrupted" else None)
+        for values in (self.metrics, self.recorded):
             if values.get(key) is not None:
                 return values[key]
         if "." not in key and key in self.choices:  # to read the options of a thousand runs takes a while
             return self.choices[key]
-        return select(_read_yaml(_block(self._config_text, key.partition(".")[0])), key)
+        return self._configured(key)
 
     def as_dict(self) -> dict[str, Any]:
         """What a notebook or another program wants of it."""
-        own = {"path": str(self.path), "run": self.name, "state": self.value("state"), "reason": self.status.get("reason")}
+        own = {"path": str(self.path), "run": self.name, "state": self.value("state"), "reason": self.value("reason")}
         own |= {"started": self.status.get("started"), "duration": self.duration, "optimized_metric": self.optimized_metric}
-        own |= {name: self.result.get(name) for name in RECORDED}
-        return own | {"overrides": self.overrides, "metrics": self.metrics}
+        return own | self.recorded | {"overrides": self.overrides, "metrics": self.metrics}
 
 
 def find_runs(folder: Path) -> list[RunRecord]:
