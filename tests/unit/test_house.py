@@ -8,7 +8,7 @@ from house import sizes
 CEILINGS = {
     "the core": 10_655,
     "imported by a default run": 9_819,
-    "all of src/": 32_774,
+    "all of src/": 32_778,
     "the largest room": 1_678,
 }  # lines; these go down, and up by nothing but what mends a defect
 

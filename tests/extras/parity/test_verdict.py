@@ -13,7 +13,7 @@ from lockstep.extras.parity.verdict import not_compared, verdict
 
 
 def comparison_with(bits: int, weights: float, control: float, gradients: float = 0.0, sgd: bool = False) -> Comparison:
-    cfg = OmegaConf.create({"trainer": {"precision": f"{bits}-true"}})
+    cfg = OmegaConf.create({"trainer": {"precision": f"{bits}-true", "accumulate_grad_batches": 1}})
     result = [
         Difference(0, "loss", "", 0.0),
         Difference(2, "gradients", "net.weight", gradients, size=1.0),
@@ -110,7 +110,13 @@ def test_a_control_whose_loss_differs_within_a_step_is_another_training() -> Non
 
 
 def test_what_a_verdict_does_not_rest_on_is_listed() -> None:
-    facts: dict[str, Any] = {"batches per epoch": 40, "no loss": False, "ran": {"validation"}, "untrained": ["a", "b", "c", "d"]}
+    facts: dict[str, Any] = {
+        "batches per epoch": 40,
+        "no loss": False,
+        "losses": 1,
+        "ran": {"validation"},
+        "untrained": ["a", "b", "c", "d"],
+    }
     facts |= {"logged per step": set(), "not tensors": set(), "samples left out": set()}
     sides = OmegaConf.create({"trainer": {"precision": "64-true", "accumulate_grad_batches": 2}})
     result = Comparison(Sides(sides, sides, steps=10), Findings([], facts), Findings([], facts))
@@ -120,6 +126,17 @@ def test_what_a_verdict_does_not_rest_on_is_listed() -> None:
         "parameters that had no gradient in any step (a, b, c and 1 more)",
     ]
     assert not_compared(replace(result, sides=Sides(sides, sides, steps=20)))[0] == "test, since none ran"
+
+
+@pytest.mark.parametrize(("losses", "which"), [(0, "any step"), (3, "some steps")])
+def test_a_loss_that_is_not_returned_is_no_row_of_the_table(losses: int, which: str) -> None:
+    result = comparison_with(64, weights=1e-12, control=1e-12)
+    result.other.differences.append(Difference(9, "loss", "", 0.0))
+    result.control.facts.update({"losses": losses, "no loss": True, "batches per epoch": 5, "untrained": [], "ran": set()})
+    result.control.facts.update({"logged per step": set(), "not tensors": set()})
+    result.other.facts["samples left out"] = set()
+    assert ("loss" in result.table()) is (losses > 0)
+    assert f"the loss of {which}, which the model does not return; gradients and weights are" in not_compared(result)
 
 
 def said(comparison: Comparison) -> str:

@@ -126,7 +126,9 @@ class Comparison:
         return list(filter(self._counts, self.other.differences))
 
     def _counts(self, difference: Difference) -> bool:
-        """Gradients of rounding alone do not count, nor does what an optimizer makes of them."""
+        """Gradients of rounding alone do not count, nor does what an optimizer makes of them, nor a loss that no step returns."""
+        if difference.quantity == "loss" and self.control.facts.get("losses") == 0:
+            return False
         return difference.quantity not in ("gradients", "weights") or difference.name not in self.rounding_alone
 
     @property

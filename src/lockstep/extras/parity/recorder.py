@@ -37,7 +37,7 @@ class Recorder(Callback):
         self.interventions, self.records = interventions, records
         self.differences = Differences()
         self.facts: dict[str, Any] = {"draws": set(), "unused": False, "steps": 0, "logged per step": set(), "not tensors": set()}
-        self.facts |= {"ran": set(), "trained": set(), "no loss": False, "tokens": False, "epoch": 0}
+        self.facts |= {"ran": set(), "trained": set(), "no loss": False, "losses": 0, "tokens": False, "epoch": 0}
         self.facts |= {"changes with each batch": False, "rates": [], "repeated": set(), "samples left out": set(), "length": {}}
         self.end: Tensors = {}  # the model's state at the end of training
         self.number = 0  # of the step; the trainer's own counts each optimizer's
@@ -98,6 +98,7 @@ class Recorder(Callback):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):
             self._losses.append(loss.detach())
+            self.facts["losses"] += 1
         else:
             self.facts["no loss"] = True  # the model has left the batch out, or optimizes by itself
         self._known = dict(trainer.callback_metrics)

@@ -104,10 +104,11 @@ def not_compared(comparison: Comparison) -> list[str]:
     facts, steps = comparison.control.facts, comparison.sides.steps
     batches = facts["batches per epoch"]
     epoch = None if batches is None else -(-batches // comparison.sides.reference.trainer.accumulate_grad_batches)
+    which = "any step" if facts["losses"] == 0 else "some steps"
     parts = {
         f"what comes later, since these {steps} steps end before the first epoch, of {epoch}, does": (epoch or 0) > steps,
         f"what comes later, since it is not known whether the first epoch ends within these {steps} steps": epoch is None,
-        "the loss of each step, which the model does not return": facts["no loss"],
+        f"the loss of {which}, which the model does not return; gradients and weights are": facts["no loss"],
         "validation, since none ran": "validation" not in facts["ran"],
         "test, since none ran": "test" not in facts["ran"],
     }
