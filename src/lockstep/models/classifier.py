@@ -42,10 +42,9 @@ class Classifier(Task):
         """From logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""
         return {"loss": self.losses(outputs, targets), **self.hits(outputs.detach(), targets)}
 
-    def losses(self, outputs: Tensor, targets: Tensor, reduction: Literal["none", "sum"] = "none") -> Tensor:
-        if targets.ndim != 1 or targets.is_floating_point():
-            raise wrong_targets(targets, "a classifier are class numbers, integers of shape (n,)")
-        return functional.cross_entropy(outputs, targets, reduction=reduction, label_smoothing=self.label_smoothing)
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        check_class_numbers(targets)
+        return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
 
     def hits(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """What `measure` returns beside the loss, by how many classes have a larger output than the target's: of equal ones that
@@ -65,3 +64,8 @@ class Classifier(Task):
     def predict(self, inputs: Tensor) -> Tensor:
         """Probabilities (n, classes), of what Task.predict takes."""
         return super().predict(inputs).softmax(dim=1)
+
+
+def check_class_numbers(targets: Tensor) -> None:
+    if targets.ndim != 1 or targets.is_floating_point():
+        raise wrong_targets(targets, "a classifier are class numbers, integers of shape (n,)")

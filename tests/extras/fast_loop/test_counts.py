@@ -52,7 +52,13 @@ class Measures(Classifier):
 
 @pytest.mark.parametrize(
     "options",
-    [("guards.nonfinite.action=skip",), ("trainer.precision=bf16-mixed",), (f"model._target_={__name__}.Measures",), ()],
+    [
+        ("guards.nonfinite.action=skip",),
+        ("trainer.precision=bf16-mixed",),
+        ("model.label_smoothing=0.1",),
+        (f"model._target_={__name__}.Measures",),
+        (),
+    ],
 )
 def test_who_may_look_at_each_step_s_sums_has_them(options: tuple[str, ...], tmp_path: Path) -> None:
     _, model, trainer = prepared(tmp_path, *options)
@@ -67,7 +73,8 @@ def test_batches_without_a_sample_are_counted(tmp_path: Path) -> None:
     for samples in (3, 3, 0, 0, 2):
         targets = torch.zeros(samples, dtype=torch.int64)
         batch = Batch(torch.empty(samples, 1), targets, targets, 1.0)
-        later.keep(batch, {"outputs": torch.eye(10)[:samples]})
+        outputs = torch.eye(10)[:samples]
+        later.keep(batch, {"outputs": outputs, "logarithms": outputs.log_softmax(dim=1)})
     later.count()
     means = {name: float(value) for name, value in model.train_means.compute().items()}
     assert means["loss"] == pytest.approx(math.log(math.e + 9) - 3 / 8)  # the first of each batch that has one is right by 1
