@@ -11,6 +11,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from lockstep.config.modes import register_mode_resolvers
 from lockstep.launchers.cluster import Cluster, Rank, clusters, stat
 
 PARENT_PIPE = "LOCKSTEP_PARENT_PIPE"  # a file descriptor that closes when the parent dies
@@ -125,7 +126,8 @@ def output_subdir(resume: str | None, run_dir: str) -> str | None:
 
 
 def register_resolvers() -> None:
-    """Makes ${run_id:}, ${rank_log:} and ${output_subdir:} known to the configs under conf/hydra."""
+    """Makes ${run_id:}, ${rank_log:} and ${output_subdir:} known to the configs under conf/hydra, and modes to those of runs."""
+    register_mode_resolvers()
     OmegaConf.register_new_resolver("run_id", run_id, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("rank_log", rank_log, replace=True)
     OmegaConf.register_new_resolver("output_subdir", output_subdir, replace=True)

@@ -129,6 +129,13 @@ def test_one_best_of_runs_with_different_metrics_is_refused(logs: Path) -> None:
         best_run(find_runs(logs))
 
 
+def test_a_mode_that_the_config_leaves_to_the_metric_s_name_is_read(logs: Path) -> None:
+    run = RunRecord(make_run(logs, "c/3", 0.1, mode="${mode_by_name:${optimized_metric}}"), "c/3")
+    assert run.is_better_if_larger
+    (run.path / "metrics.json").write_text(json.dumps({"optimized_metric": "val/loss"}))
+    assert not RunRecord(run.path, "c/3").is_better_if_larger
+
+
 def test_damaged_files_hide_no_other_run(logs: Path) -> None:
     for path in (*(logs / "a/0").glob("*.json"), *(logs / "a/0/.hydra").iterdir()):
         path.write_text("{\x00[")

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from lockstep.atomic_files import read_json
+from lockstep.config.modes import mode_by_name
 from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
 from lockstep.extras.history.directories import run_directories
@@ -96,7 +97,8 @@ class RunRecord:
     @property
     def is_better_if_larger(self) -> bool:
         """Reads optimized_mode, which stands at the root of the config."""
-        return _block(self._config_text, "optimized_mode").strip() == "optimized_mode: max"
+        mode = _block(self._config_text, "optimized_mode").strip().removeprefix("optimized_mode: ")
+        return (mode_by_name(self.optimized_metric) if "${" in mode else mode) == "max"
 
     @property
     def duration(self) -> float | None:
