@@ -230,7 +230,9 @@ def test_a_setting_that_can_not_be_is_one_line(settings: dict[str, Any], message
 
 def test_an_objective_that_the_model_does_not_declare_is_refused_before_the_first_trial(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^hydra.sweeper.objectives=val/foo: the model declares train/loss, val/loss, test"):
-        search(Launcher(tmp_path, near_a_hundredth), model={"metrics": ["loss"]}, objectives={"val/foo": "max"})
+        search(
+            Launcher(tmp_path, near_a_hundredth), model={"metrics": ["loss"], "param_groups": {}}, objectives={"val/foo": "max"}
+        )
     assert list(tmp_path.iterdir()) == []
 
 
