@@ -87,7 +87,9 @@ def _describe_exit(error: SystemExit) -> str:
 
 def original_error(error: BaseException) -> BaseException:
     """Returns the error for which Lightning was ending a stage when it raised this one: it asks a loader that could not start its
-    workers for its length, say."""
+    workers for its length, say. A refusal that was made of an error, as its cause, comes before it."""
+    if isinstance(error.__cause__, ConfigError):
+        return error.__cause__
     first = error.__context__
     if first is None or first.__traceback__ is None:
         return error

@@ -1,6 +1,7 @@
 """How processes work together: Lightning's strategies, set by config."""
 
 import os
+import re
 import socket
 from datetime import timedelta
 from inspect import signature
@@ -11,10 +12,13 @@ from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lockstep.console import join_first
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import this_rank
 
-_UNUSED = "trainer.strategy.find_unused_parameters=false: the loss did not depend on all parameters; accepted is true"
+_UNUSED = re.compile(
+    r"finished reduction in the prior iteration.*did not receive grad for rank \d+:(?P<indices>[ \d]*)", re.DOTALL
+)
 _BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # of DDP; torch 2.15 has renamed it
 
 
@@ -50,16 +54,22 @@ class DDP(PlannedWorldSize, DDPStrategy):
                 raise config_error(f"trainer.strategy.{name}", value, accepts)
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
         self.planned_world_size, self._may_send_less = world_size, not _BROADCAST & ddp.keys()
+        self._trained: list[str] = []  # parameters, as torch numbers them
+        self._finds_unused = bool(ddp.get("find_unused_parameters"))
 
     def on_exception(self, exception: BaseException) -> None:
-        """Names the key where Lightning would name an argument of its own."""
-        if "finished reduction in the prior iteration" in str(exception):
-            exception.args = (f"{_UNUSED}. {exception}",)
+        """Names the key and the parameters where Lightning would name an argument of its own, and torch numbers."""
+        if not self._finds_unused and (match := _UNUSED.search(str(exception))) is not None:
+            unused = join_first([self._trained[int(index)] for index in match["indices"].split()]) or "all parameters"
+            accepted = f"the loss does not depend on {unused}; accepted is true"
+            exception.__cause__ = config_error("trainer.strategy.find_unused_parameters", "false", accepted)
 
     def configure_ddp(self) -> None:
         """Buffers that stay equal by themselves are not sent before each forward pass, unless the config says that they are."""
         super().configure_ddp()
         wrapped: Any = self.model
+        parameters = wrapped.module.named_parameters()
+        self._trained = [name for name, one in parameters if one.requires_grad and name not in wrapped.parameters_to_ignore]
         if self._may_send_less and have_equal_buffers(wrapped.module):
             wrapped.broadcast_buffers = False
 
