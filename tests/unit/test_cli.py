@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from commands import ROOT
 from omegaconf import DictConfig
 
 from lockstep.cli import start
+from lockstep.config import hydra_errors
 from lockstep.config.hydra_errors import explain
 from lockstep.errors import config_error
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, this_rank
@@ -41,8 +43,17 @@ def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: py
             "_target_, _partial_, lr, betas, weight_decay, fused; +model.optimizer.lrr=1 adds a new one",
         ),
         ("sede=1", "sede=1: unknown key; did you mean seed? accepted are "),
-        ("xyzzy=1", "xyzzy=1: unknown key; accepted are "),
-        ("trainer.device=2", "trainer.device=2: unknown key; did you mean trainer.devices? accepted are "),
+        ("xyzzy=1", "xyzzy=1: unknown key; accepted are the "),
+        ("trainer.device=2", "trainer.device=2: unknown key; did you mean trainer.devices? accepted are the "),
+        ("devices=2", "devices=2: unknown key; did you mean trainer.devices? accepted are the "),
+        (
+            "trainer.max_epoch=2",
+            "trainer.max_epoch=2: unknown key; did you mean trainer.max_epochs, trainer.max_steps? accepted are",
+        ),
+        (
+            "model.optimiser.lr=1",
+            "model.optimiser.lr=1: unknown key; did you mean model.optimizer.lr? accepted are ",
+        ),
     ],
 )
 def test_an_unknown_key_is_one_line_with_the_keys_there_are(
@@ -52,9 +63,18 @@ def test_an_unknown_key_is_one_line_with_the_keys_there_are(
     assert line.startswith(message)
     assert line.endswith(f"; +{override} adds a new one")
     assert "\n" not in line
+    assert len(line) < 250
+
+
+def test_many_keys_are_left_to_be_printed(compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    for override, option in (("trainer.xyz=1", "--cfg job -p trainer"), ("xyz=1", "--cfg job")):
+        line = explained(override, compose, monkeypatch)
+        keys = rf"accepted are the \d\d keys that `{option}` in its place prints"
+        assert re.fullmatch(rf"{override}: unknown key; {keys}; \+{override} adds a new one", line)
 
 
 def test_the_keys_of_hydra_are_not_offered(compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hydra_errors, "_MANY", 100)
     line = explained("sede=1", compose, monkeypatch)
     accepted = line.partition("accepted are ")[2].partition(";")[0].split(", ")
     assert {"model", "datamodule", "trainer", "seed", "run_dir"} <= set(accepted)

@@ -3,14 +3,18 @@
 import re
 import sys
 import traceback
+from collections.abc import Iterator
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from lockstep.config.overrides import override_key
+
+_MANY = 8  # keys that a line has no room for
 
 
 def explain(error: Exception) -> str | None:
@@ -42,9 +46,31 @@ def _unknown_key(key: str, parent: Any) -> str:
         return f"{unknown}; accepted is +{override} to add it"
     if not siblings:
         return f"{override}: {group} has no values of its own to change; accepted is {group}=..., or +{override} to add one"
-    close = get_close_matches(name, siblings, n=1)
-    guess = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
-    return f"{unknown}; {guess}accepted are {', '.join(siblings)}; +{override} adds a new one"
+    prefix = f"{group}." if group else ""
+    close = _same_name_elsewhere(override_key(override), parent) or [
+        prefix + one for one in get_close_matches(name, siblings, n=3)
+    ]
+    guess = f"did you mean {', '.join(close)}? " if close else ""
+    listed = ", ".join(siblings)
+    if len(siblings) > _MANY and Path(sys.argv[0]).name == "train.py":
+        listed = f"the {len(siblings)} keys that `--cfg job{f' -p {group}' if group else ''}` in its place prints"
+    return f"{unknown}; {guess}accepted are {listed}; +{override} adds a new one"
+
+
+def _same_name_elsewhere(wanted: str, node: DictConfig) -> list[str]:
+    """Returns the keys of the whole config that end as the wanted one does, if they are few: the rate of another model, say."""
+    name = wanted.rpartition(".")[2]
+    keys = [key for key in _keys(OmegaConf.to_container(node._get_root())) if key.rpartition(".")[2] == name]
+    return keys if len(keys) <= 3 else []
+
+
+def _keys(node: Any, above: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        if not above and key == "hydra":
+            continue
+        yield f"{above}{key}"
+        if isinstance(value, dict):
+            yield from _keys(value, f"{above}{key}.")
 
 
 def _place_in_hydra(error: BaseException) -> tuple[str | None, list[str]]:
