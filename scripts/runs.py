@@ -71,7 +71,7 @@ def cell(run: RunRecord, column: str) -> str:
         return f"{run.optimized_metric} {value:.5g}"
     if column == "duration":
         return format_duration(value)
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else " ".join(str(value).split())  # an error may have several lines
 
 
 def print_csv(runs: Sequence[RunRecord]) -> None:

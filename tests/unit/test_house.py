@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_717,
-    "imported by a default run": 9_856,
-    "all of src/": 32_842,
+    "the core": 10_718,
+    "imported by a default run": 9_857,
+    "all of src/": 32_843,
     "the largest room": 1_678,
 }  # lines; these go down, and up by nothing but what mends a defect
 

@@ -62,7 +62,8 @@ def some(what: str, one: Rule, count: int | None = None) -> Rule:
 
 
 def one_of(*options: object) -> Rule:
-    words = "accepted is " + ", ".join(str(option).lower() if isinstance(option, bool) else str(option) for option in options)
+    shown = (str(option).lower() if isinstance(option, bool) else str(option) for option in options)
+    words = "accepted is " + ", ".join(dict.fromkeys(shown))
     return Rule(words, lambda v: any(v == option and isinstance(v, type(option)) for option in options))
 
 

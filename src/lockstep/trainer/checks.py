@@ -39,7 +39,7 @@ LIMIT = Rule(
     lambda v: (is_int(v) and v >= 0) or (isinstance(v, float) and 0 <= v <= 1),
 )
 BACKEND = Rule("accepted is nccl, gloo, another one that this torch was built with", _is_backend)
-PRECISIONS = ("32-true", "32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true", "64", 16, 32, 64)
+PRECISIONS = ("32-true", "32", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true", "64", "bf16", 16, 32, 64)
 GRADIENT_SCALER = (16, "16-mixed")  # the precisions in which gradients are scaled
 
 RULES = {

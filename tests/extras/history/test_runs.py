@@ -200,6 +200,15 @@ def test_losses_have_any_name(tmp_path: Path) -> None:
     assert common_losses(tmp_path / "one", tmp_path / "nowhere") == []
 
 
+def test_each_run_has_one_line_though_its_error_had_several(logs: Path) -> None:
+    (logs / "b/2/status.json").write_text(
+        json.dumps({"status": "failed", "reason": "rank 0: ValueError: sizes\n  (3, 4)\n  (5, 6)"})
+    )
+    listed = python(RUNS, logs, cwd=logs)
+    assert len(listed.stdout.splitlines()) == 4
+    assert "ValueError: sizes (3, 4) (5, 6)" in listed.stdout
+
+
 @pytest.mark.slow
 def test_runs_that_part_at_a_step(tmp_path: Path) -> None:
     """Two runs whose rates differ: their first losses are equal, the next are not."""
