@@ -1,6 +1,8 @@
 """A project of one's own: what is written, what is refused, and what a later version of its files changes."""
 
 import json
+import os
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -51,6 +53,28 @@ def test_without_a_path_the_command_says_what_it_takes(tmp_path: Path) -> None:
     assert usage.startswith("usage: lockstep new ")
     assert usage.endswith(" PATH")
     assert error == "lockstep new: error: the following arguments are required: PATH"
+
+
+@pytest.mark.parametrize(
+    ("environment", "target", "message"),
+    [
+        ("empty", "train", "has no lockstep: pip install --editable '.[dev]'"),
+        ("other", "test", "an environment with pytest: pip install"),
+    ],
+)
+def test_make_says_what_the_active_environment_lacks(environment: str, target: str, message: str, tmp_path: Path) -> None:
+    study, bin_ = tmp_path / "study", tmp_path / environment / "bin"
+    project.create(study, "image")
+    bin_.mkdir(parents=True)
+    if environment == "other":
+        (bin_ / "lockstep").touch()
+        (bin_ / "python").symlink_to("/bin/false")
+    own = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"} | {
+        "VIRTUAL_ENV": str(tmp_path / environment)
+    }
+    done = subprocess.run(["make", target], cwd=study, env=own, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[0]
 
 
 def test_an_update_writes_what_the_user_has_not_changed_and_names_the_rest(

@@ -1,4 +1,4 @@
-"""A plain LightningModule, which knows nothing of Lockstep."""
+"""A plain LightningModule, which knows nothing of Lockstep; put yours in its place. A stage without a step is left out."""
 
 import torch
 from lightning import LightningModule
