@@ -11,7 +11,7 @@ What is validated is the average of the weights over some 25 steps of the smalle
 
 What counts, as it was written down before any of these trainings was run but one of each, at its smallest batch: all ten
 trainings under all five links. The grid chooses by its three seeds, the plan by its own, and the time of both choices is
-measured by six other seeds, with which nothing was chosen: by the seeds that the grid's choice was the best of many with, it
+measured by other seeds, with which nothing was chosen: by the seeds that the grid's choice was the best of many with, it
 looks better than it is. A plan's choice is as good as the grid's if its time is within 5%. The grid's choice is the most devices
 each step up to which is worth its devices. A choice that is faster by more than 5% has more devices than are worth it: it is
 counted apart, with its device-hours. The time by the grid's own three seeds stands beside it. The plan's rates are among those
@@ -21,6 +21,9 @@ the last four, of which none was seen. benchmarks/plan.md has both counts.
 Beside it stands what a second full grid chooses by three other seeds, timed as the plan's choice is: more than its count of
 choices within 5% can't be asked of a plan. A choice is called the same where devices and batch are the grid's, and the rate is
 nearest to the grid's of those that the grid was made with; that is counted apart.
+
+The other seeds were six, and are twenty-four now, since by six the ratio of two times had a standard error as large as what is
+judged. The error that stands beside a ratio is that of drawing the seeds anew from themselves (the bootstrap).
 
 What is there in OUT already is not computed again: losses by training, batch, rate and seed, records of jobs, and plans.
 """
@@ -37,6 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -57,6 +61,7 @@ from lockstep.runs.identity import Identity
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 3  # of plans: none of the grids' own
+DRAWS = 200  # of the seeds that choices are timed by
 
 
 def slug(name: str) -> str:
@@ -149,11 +154,13 @@ class InProcess(Jobs):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A choice beside the grid's: how much longer it takes, and the device-hours, by seeds that neither was chosen with; the time
-    by the grid's own seeds; whether devices and batch are the grid's, and the rate is nearest to the grid's of those it has."""
+    """A choice beside the grid's: how much longer it takes, with the standard error, and the device-hours, by seeds that neither
+    was chosen with; the time by the grid's own seeds; whether devices and batch are the grid's, and the rate is nearest to the
+    grid's of those it has."""
 
     choice: str
     slower: float = math.inf
+    error: float = math.nan
     hours: float = math.inf
     by_its_seeds: float = math.inf
     is_same: bool = False
@@ -162,11 +169,14 @@ class Verdict:
     def on(cls, grid: Grid, step: StepModel, choice: Choice | None, best: Choice) -> "Verdict":
         if choice is None:
             return cls("nothing can be said")
-        other = grid.on_other_seeds({choice[1:], best[1:]})
-        slower, by_its_seeds = (one.seconds(step, *choice) / one.seconds(step, *best) - 1 for one in (other, grid))
+        pairs, seeds = {choice[1:], best[1:]}, grid.other_seeds
+        drawn = numpy.random.default_rng(0).choice(seeds, (DRAWS, len(seeds))).tolist()
+        measured = [grid, *(grid.on_seeds(own, pairs) for own in (seeds, *drawn))]
+        by_its_seeds, slower, *draws = (one.seconds(step, *choice) / one.seconds(step, *best) - 1 for one in measured)
         hours = (1 + slower) * choice[0] / best[0] - 1
         is_same = choice[:2] == best[:2] and grid.nearest(*choice[1:]) == grid.nearest(*best[1:])
-        return cls(grid.words(choice), slower, hours, by_its_seeds, is_same)
+        error = float(numpy.std(draws)) if math.isfinite(slower) else math.nan
+        return cls(grid.words(choice), slower, error, hours, by_its_seeds, is_same)
 
     @property
     def word(self) -> str:
@@ -174,7 +184,8 @@ class Verdict:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        return self.choice, f"{self.slower:+.1%}", ", ".join(filter(None, (self.word, "same" if self.is_same else "")))
+        words = ", ".join(filter(None, (self.word, "same" if self.is_same else "")))
+        return self.choice, f"{self.slower:+.1%} ± {self.error:.1%}" if math.isfinite(self.slower) else "never", words
 
 
 def summary(whose: str, verdicts: Sequence[Verdict]) -> str:
