@@ -29,6 +29,7 @@ from lockstep.atomic_files import read_json
 from lockstep.cli import start
 from lockstep.config.checks import check_rules
 from lockstep.config.overrides import check_single, quote
+from lockstep.config.plan import rate_key
 from lockstep.config.rules import above, integer, number
 from lockstep.errors import config_error
 from lockstep.launchers.environment import RankZeroFilter, run_id
@@ -59,7 +60,7 @@ def main() -> None:
             trainer.fit(model, datamodule)
             run.finish(trainer)
     if run.is_owner:
-        _say(run.directory)
+        _say(run.directory, f"model.{rate_key(cfg.model) or 'optimizer.lr'}")
 
 
 def _check(cfg: DictConfig) -> None:
@@ -70,9 +71,9 @@ def _check(cfg: DictConfig) -> None:
         raise config_error("lr_range.to", last, f"accepted is a number above lr_range.from={first}")
 
 
-def _say(directory: Path) -> None:
+def _say(directory: Path, key: str) -> None:
     result = (read_json(directory / "metrics.json") or {})["lr_range"]
-    rate = "No rate is suggested" if result["suggestion"] is None else f"model.optimizer.lr={result['suggestion']:.2g}"
+    rate = "No rate is suggested" if result["suggestion"] is None else f"{key}={result['suggestion']:.2g}"
     print(f"\n{rate}: {result['reason']}\nThe curve: {directory / 'lr_range.png'}", flush=True)
 
 

@@ -8,7 +8,7 @@ from house import sizes
 CEILINGS = {
     "the core": 10_719,
     "imported by a default run": 9_857,
-    "all of src/": 32_856,
+    "all of src/": 32_859,
     "the largest room": 1_678,
 }  # lines; these go down, and up by nothing but what mends a defect
 

@@ -110,3 +110,9 @@ def test_what_is_for_sweeps_is_refused(override: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", ["lr_range.py", override])
     with pytest.raises(ConfigError, match=f"^{override}: is for sweeps; accepted with -m$"):
         lr_range.main()
+
+
+def test_the_rate_is_named_by_the_model_s_own_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metrics.json").write_text('{"lr_range": {"suggestion": 0.25, "reason": "why"}}')
+    lr_range._say(tmp_path, "model.lr")
+    assert capsys.readouterr().out.startswith("\nmodel.lr=0.25: why\n")

@@ -126,3 +126,10 @@ def test_the_link_is_measured_once_and_a_failure_is_said(tmp_path: Path, capsys:
     assert "plan: the all-reduce can't be measured apart" in capsys.readouterr().err
     (tmp_path / "all_reduce.json").write_text('{"all": {"latency": 1e-4, "bandwidth": 1e9}}')
     assert measured_link(tmp_path, [1, 2], "gloo") == {"latency": 1e-4, "bandwidth": 1e9}
+
+
+def test_data_without_a_batch_of_all_processes_is_refused() -> None:
+    one = training()
+    one.cfg.datamodule = {"_target_": "mine.Data", "batch_size": 32}
+    with pytest.raises(ConfigError, match=r"^sweep=plan: chooses the batch of all processes; accepted is data of a lockstep"):
+        one.check()

@@ -42,6 +42,9 @@ class Training:
         if self.is_searched and OmegaConf.select(self.cfg, "datamodule.global_batch_size") is None:
             words = "is no batch to begin with; accepted beside it is datamodule.global_batch_size, the batch on one device"
             raise config_error(_SIZE, AUTO, words)
+        if "global_batch_size" not in (self.cfg.datamodule or ()):
+            words = "chooses the batch of all processes; accepted is data of a lockstep.datamodules.DataModule, which divides it"
+            raise config_error("sweep", "plan", words)
         if not self.batch or rate_key(self.cfg.model) is None:
             key = "model.optimizer.lr" if self.batch else _SIZE
             raise config_error("sweep", "plan", f"needs {key}, which it is to choose; accepted is a config that has it")
