@@ -120,7 +120,7 @@ def read_json(path: Path, shape: Any = dict, fits: Callable[[dict[str, Any]], bo
         reason = "holds something else than it should"
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = f"is not readable ({error})"
     if path not in _named:
         log.warning(f"{path}: {reason}; going on without it")

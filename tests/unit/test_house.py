@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_719,
-    "imported by a default run": 9_857,
-    "all of src/": 32_859,
+    "the core": 10_735,
+    "imported by a default run": 9_873,
+    "all of src/": 32_875,
     "the largest room": 1_678,
 }  # lines; these go down, and up by nothing but what mends a defect
 

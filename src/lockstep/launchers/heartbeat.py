@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 SHUTDOWN_GRACE = 3.0  # seconds for the other ranks, which wait for this one, to leave their stacks too
+_AWAY = 5.0  # seconds that one second takes only in a process that was stopped, by Ctrl-Z or a queue; they don't count
 
 
 class Heartbeat:
@@ -32,7 +33,11 @@ class Heartbeat:
         self._over.set()
 
     def _watch(self, over: threading.Event, log: Path, give_up: Callable[[str], None]) -> None:
+        looked = time.monotonic()
         while not over.wait(min(1.0, self._limit / 4)):
+            before, looked = looked, time.monotonic()
+            if looked - before > _AWAY:
+                self._due += looked - before
             if not self._is_late():
                 continue
             reason = f"no progress for {self._limit:g} s, {self._where}; the stacks of its threads are in {log.name}"

@@ -16,6 +16,8 @@ from lockstep.launchers.stop_signals import Preempted
 _TIMED_OUT = re.compile("Timed out waiting|timeout caused pair closure|collective operation timeout")
 _PORT_TAKEN = re.compile("EADDRINUSE|[Aa]ddress already in use")
 _LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe|Connection timed out")
+# torch.utils.data: the error of a data worker, whose text is the worker's traceback
+_OF_WORKER = re.compile(r"Caught (\w+) (in .*?)\.\nOriginal Traceback.*\n((?:[\w.]+\.)?\1.*)", re.DOTALL)
 _SHARED_MEMORY = "/dev/shm"
 _NO_ROOM = re.compile("No space left|shared memory")
 
@@ -69,7 +71,9 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
         reason = f"MASTER_PORT={port}: another program has this port on {platform.node()}; accepted is one that is free"
         return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
     text = None if getattr(error, "errno", None) == errno.ENOSPC else "".join(traceback.format_exception(error))
-    reason = f"rank {rank}: {type(error).__name__}: {error}"
+    worker = _OF_WORKER.search(str(error))
+    said = f"{type(error).__name__}: {error}" if worker is None else f"{worker[3].strip()} ({worker[2]})"
+    reason = f"rank {rank}: {said}"
     if _NO_ROOM.search(reason):
         reason += no_shared_memory()
     if isinstance(error, RuntimeError) and _TIMED_OUT.search(str(error)):
@@ -87,8 +91,11 @@ def _describe_exit(error: SystemExit) -> str:
 
 def original_error(error: BaseException) -> BaseException:
     """Returns the error for which Lightning was ending a stage when it raised this one: it asks a loader that could not start its
-    workers for its length, say. A refusal that was made of an error, as its cause, comes before it."""
-    if isinstance(error.__cause__, ConfigError):
+    workers for its length, say. A refusal that was made of an error, as its cause, comes before it; and so does what the system
+    has said where Lightning's TensorBoardLogger has taken it for a value that it does not support."""
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    first_of = (ConfigError, OSError) if modules[-1:] == ["lightning.fabric.loggers.tensorboard"] else ConfigError
+    if isinstance(error.__cause__, first_of):
         return error.__cause__
     first = error.__context__
     if first is None or first.__traceback__ is None:

@@ -198,7 +198,7 @@ class Run:
         metrics = collect_metrics(trainer)
         optimized = self.cfg.optimized_metric
         if optimized not in metrics:
-            raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics))}")
+            raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics)) or 'nothing'}")
         facts = self.plan.facts() | collect_facts(trainer) | {"seed": self.cfg.seed}
         result = {
             "metrics": metrics,

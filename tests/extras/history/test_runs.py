@@ -1,6 +1,7 @@
 """The runs below a folder, as scripts/runs.py lists, searches and compares them."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,17 @@ def test_damaged_files_hide_no_other_run(logs: Path) -> None:
     for path in (*(logs / "a/0").glob("*.json"), *(logs / "a/0/.hydra").iterdir()):
         path.write_text("{\x00[")
     assert names(sort_runs(find_runs(logs), "val/acc")) == ["a/sweep/1", "a/0", "b/2"]
+
+
+def test_a_pipe_is_not_waited_for_and_wrong_types_are_passed_over(logs: Path) -> None:
+    (logs / "a/0/.hydra/config.yaml").unlink()
+    os.mkfifo(logs / "a/0/.hydra/config.yaml")
+    (logs / "a/0/.hydra/hydra.yaml").write_text("hydra:\n  runtime:\n    choices: x\n")
+    (logs / "a/0/metrics.json").write_text('{"versions": "x", "metrics": "x"}')
+    (logs / "a/0/status.json").write_text("[" * 10**5)
+    one, other = (RunRecord(logs / name, name) for name in ("a/0", "a/sweep/1"))
+    assert differences(one, other)["metrics"] == {"val/acc": (None, 0.9)}
+    assert one.value("started") is None
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "true", '"text"', "[1]"])

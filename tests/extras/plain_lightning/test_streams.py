@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.errors import ConfigError
@@ -45,6 +46,8 @@ def test_a_stream_that_each_process_would_read_whole_is_refused() -> None:
         share_stream(loader, (1, 2), "train_dataloader")
     with pytest.raises(ConfigError, match="the whole generator of val_dataloader"):
         share_stream((batch for batch in ()), (1, 2), "val_dataloader")
+    (loader,) = CombinedLoader([]).flattened
+    share_stream(loader, (1, 2), "val_dataloader")  # Lightning's way to say that there is no validation
 
 
 def test_a_stream_says_that_it_is_divided() -> None:

@@ -20,6 +20,7 @@ connection.settimeout(30)
 connection.connect(sys.argv[1])
 request = {"arguments": ["script.py"], "cwd": sys.argv[2], "environment": {}}
 try:
+    connection.recv(16)
     socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
     print(connection.recv(16))
 except OSError as error:
@@ -61,6 +62,7 @@ def answer(home: Home, content: bytes, descriptors: list[int]) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(30)
         connection.connect(str(path))
+        assert connection.recv(16) == client.HERE
         socket.send_fds(connection, [content], descriptors)
         return connection.recv(16)
 

@@ -89,6 +89,15 @@ ENDS = {
 }
 
 
+def test_a_server_that_is_stopped_keeps_nobody_waiting_for_the_end_of_what_a_command_says(home: Home) -> None:
+    """The command has run by itself then, and who reads its output, `tee` say, sees that it has ended."""
+    os.kill(home.server, signal.SIGSTOP)
+    try:
+        assert home.call(f"import sys; print({IS_FORKED})") == (0, "False\n", "")
+    finally:
+        os.kill(home.server, signal.SIGCONT)
+
+
 def test_it_ends_as_a_fresh_one_does(home: Home) -> None:
     for text, ended in ENDS.items():
         assert home.call(f"import sys; assert {IS_FORKED}\n{text}") == ended

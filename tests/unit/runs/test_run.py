@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig
+from torch.utils.data import DataLoader, Dataset
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.callbacks import SteppedRate
@@ -81,6 +84,34 @@ def test_what_goes_wrong_while_lightning_ends_is_not_the_reason() -> None:
     with pytest.raises(KeyError) as raised:
         trainer.fit(LightningModule())
     assert "training_step" in str(original_error(raised.value))
+
+
+def test_what_the_system_says_is_the_reason_and_not_what_a_logger_takes_it_for(tmp_path: Path) -> None:
+    """Lightning's TensorBoardLogger takes any error for a value that it does not support."""
+    logger = TensorBoardLogger(tmp_path)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    logger._experiment = SimpleNamespace(add_scalar=Mock(side_effect=full))  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ValueError, match="currently not supported") as raised:
+        logger.log_metrics({"train/loss": 1.0}, step=1)
+    assert original_error(raised.value) is full
+
+
+class Broken(Dataset[int]):
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        raise ValueError("shard 7\nis broken")
+
+
+def test_what_a_data_worker_raises_is_named_without_its_traceback() -> None:
+    """A sweep's table shows the first words of a reason."""
+    with pytest.raises(ValueError, match="Original Traceback") as raised:
+        next(iter(DataLoader(Broken(), num_workers=1)))
+    outcome = classify_error(raised.value, 1)
+    assert outcome.reason == "rank 1: ValueError: shard 7\nis broken (in DataLoader worker process 0)"
+    assert outcome.traceback is not None
+    assert "__getitem__" in outcome.traceback
 
 
 def test_an_error_that_says_more_than_the_first_is_the_reason() -> None:

@@ -21,7 +21,7 @@ def differences(one: RunRecord, other: RunRecord) -> dict[str, Differences]:
             "config": {key: value for key, value in flat(run.config).items() if key != "run_dir"}
             | {f"{group}: option": option for group, option in run.choices.items()},
             "code": {name: run.result.get(name) for name in _CODE} | _kept_code(run.path),
-            "versions": run.result.get("versions") or {},
+            "versions": versions if isinstance(versions := run.result.get("versions"), dict) else {},
             "machine": {name: run.result.get(name) for name in _MACHINE},
             "metrics": run.metrics,
         }

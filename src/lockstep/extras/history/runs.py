@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from lockstep.atomic_files import read_json
+from lockstep.atomic_files import read_json, read_regular
 from lockstep.config.modes import mode_by_name
 from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
@@ -76,7 +76,8 @@ class RunRecord:
     def choices(self) -> dict[str, Any]:
         """The option of each config group."""
         block = _block(_read_text(self.path / ".hydra" / "hydra.yaml"), "choices", indent="    ")
-        return _read_yaml(block).get("choices") or {}
+        choices = _read_yaml(block).get("choices")
+        return choices if isinstance(choices, dict) else {}
 
     @cached_property
     def _config_text(self) -> str:
@@ -213,7 +214,7 @@ def _is_equal(value: Any, text: str) -> bool:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text()
+        return read_regular(path)
     except (OSError, ValueError):
         return ""
 

@@ -70,7 +70,7 @@ def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
         return
     by_node = getattr(dataset, "_distributed", None)  # what datasets.distributed.split_dataset_by_node leaves on its result
     is_divided = by_node is not None and (by_node.rank, by_node.world_size) == share
-    if share[1] == 1 or is_divided or is_sharded(loader) or is_sharded(dataset):
+    if share[1] == 1 or is_divided or is_sharded(loader) or is_sharded(dataset) or loader == []:  # no loader
         return
     kind = type(dataset).__name__
     ways = f"datasets.distributed.split_dataset_by_node, {__name__}.Shard(STREAM)"

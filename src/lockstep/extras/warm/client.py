@@ -26,7 +26,7 @@ DECLINES = {"warm=false", "fresh_processes=true"}
 # Those that reach the command: of a terminal, of `kill`, of a queue. Being stopped and continued the server sees by itself.
 PASSED_ON = {signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH}
 PATIENCE = 5.0  # seconds that a server gets to answer
-READY, GO = b"ready", b"go"
+HERE, READY, GO = b"here", b"ready", b"go"
 is_served = False  # was this process forked from a server
 
 
@@ -39,6 +39,8 @@ def hand_over() -> None:
         return
     with connection, contextlib.suppress(OSError):
         request = {"arguments": sys.argv, "cwd": str(Path.cwd()), "environment": dict(os.environ)}
+        if connection.recv(len(HERE)) != HERE:  # a server that is stopped would hold the streams, and keep their readers waiting
+            return
         socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
         if connection.recv(len(READY)) == READY:
             from lockstep.extras.warm.standing import stand_for

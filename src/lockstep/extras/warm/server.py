@@ -102,6 +102,7 @@ def _keep(connection: socket.socket, imports: Warm) -> NoReturn:
     """Runs in a process of its own for each connection."""
     client.is_served = True
     with contextlib.suppress(OSError, ValueError):  # its client has gone, or is none
+        connection.send(client.HERE)
         content, given, _, _ = socket.recv_fds(connection, LONGEST, 3)
         request = json.loads(content)
         if is_like(request, SHAPE) and request["arguments"] and len(given) == 3 and imports.are_those_of(request):
