@@ -65,6 +65,7 @@ def _compose_evaluation(run_dir: Path, overrides: list[str], allow: list[str]) -
     cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name == "progress"}
     cfg.logger, cfg.init_without = {}, None
     cfg.events = {}  # an evaluation is not copied
+    cfg.test = True  # whatever the training did
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
     if "global_batch_size" in (cfg.datamodule or ()):
         cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided

@@ -1,13 +1,16 @@
 """A run directory opened again: what of it is read, and what is refused in one line."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
+from evaluate import _compose_evaluation
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import ConfigError
 from lockstep.extras.saved_runs.events import OfferEvaluation
 from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
+from lockstep.runs.validation import validated
 
 
 @pytest.fixture
@@ -28,6 +31,13 @@ def test_a_config_that_is_not_whole_is_one_line(run: Path) -> None:
             saved_config(run, [])
         assert str(refused.value).startswith(f"RUN_DIR={run}: .hydra/config.yaml is damaged (")
         assert "\n" not in str(refused.value)
+
+
+def test_a_run_that_was_not_tested_can_be_evaluated(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
+    (tmp_path / "run" / ".hydra").mkdir(parents=True)
+    OmegaConf.save(compose("trainer=cpu", "test=false", f"run_dir={tmp_path}"), tmp_path / "run" / ".hydra" / "config.yaml")
+    cfg, _ = validated(_compose_evaluation(tmp_path / "run", [], []))
+    assert cfg.optimized_metric == "test/acc"
 
 
 def test_it_is_read_as_what_a_stranger_may_have_made(run: Path) -> None:
