@@ -23,6 +23,7 @@ EQUAL_BUT = {  # with what is said beside it
         odd("equal.TimeMajor", data="TimeFirst"),
         "The control: batches in another order are another training",
     ),
+    "folders and checkpoints of its own": (odd("equal.Leaves", steps=6), ""),
     "data workers": (odd("equal.Plain", data="ReadByWorkers"), ""),
     "padded sentences": (odd("equal.Tokens", data="Sentences"), "as padded ones have (batch.ids, batch.labels)"),
     "a model that converges": (odd("equal.Converges", steps=12), ""),

@@ -2,11 +2,13 @@
 something of its own.
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning import LightningModule
+from lightning.pytorch.callbacks import ModelCheckpoint
 from planted_data import world
 from torch import Tensor, nn
 from torch.nn import functional
@@ -35,6 +37,16 @@ class Plain(LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Leaves(Plain):
+    """It brings a callback that saves, and makes a folder of its own in the run's directory."""
+
+    def on_fit_start(self) -> None:
+        Path(self.trainer.default_root_dir, "plots").mkdir(exist_ok=True)
+
+    def configure_callbacks(self) -> Any:
+        return ModelCheckpoint(every_n_train_steps=1)
 
 
 class UnfreezesLater(Plain):

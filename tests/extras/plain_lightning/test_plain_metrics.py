@@ -44,6 +44,16 @@ def test_a_metric_that_is_logged_in_training_or_in_the_test_is_accepted(metric: 
     assert trainer.global_step == 14
 
 
+class Silent(LitClassifier):
+    def log(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def test_a_model_that_logs_nothing_is_told_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^optimized_metric=val_acc: the model logs nothing; accepted is a name that it logs$"):
+        fitted(tmp_path, "model._target_=test_plain_metrics.Silent", "callbacks.best_checkpoint=null")
+
+
 class TwoValidations(DigitsData):
     def val_dataloader(self) -> Any:
         return [super().val_dataloader(), DataLoader(self.train, 200)]

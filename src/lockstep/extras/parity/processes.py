@@ -134,14 +134,15 @@ def train_once(sides: Sides, processes: Processes, roles: Roles) -> dict[str, Fi
 
 def train_sides(sides: Sides, processes: Processes, folder: Path, roles: Roles) -> dict[str, Findings]:
     """Trains the sides in their roles, at the same time."""
-    trainings = {}
+    trainings, records = {}, folder / "records"  # apart from what a model's own callbacks write
+    records.mkdir(exist_ok=True)
     for name, (role, interventions) in roles.items():
         if role == "follow":
-            (folder / name).mkdir()
+            (records / name).mkdir()
         cfg = for_steps(sides.other if name == "other" else sides.reference, sides.steps, folder)
         cfg.interventions.update(interventions)
         content: Any = OmegaConf.to_container(cfg)
         if json.loads(json.dumps(content)) != content:  # JSON has no numbers for keys
             content = OmegaConf.to_yaml(cfg)
-        trainings[name] = Training(content, asdict(Plan.from_config(cfg)), role, str(folder), name)
+        trainings[name] = Training(content, asdict(Plan.from_config(cfg)), role, str(records), name)
     return processes.train(trainings)

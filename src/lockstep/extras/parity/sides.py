@@ -34,7 +34,7 @@ PARITY_RULES = {
 @dataclass(frozen=True)
 class Training:
     """A training to do: the config and the plan of its run in plain containers, or the config as YAML, and what it is for (see
-    trainings.py). `folder`: of the comparison; its subfolders are of the trainings that follow another one."""
+    trainings.py). `folder`: of the records; its subfolders are of the trainings that follow another one."""
 
     config: Any
     plan: dict[str, Any]

@@ -5,6 +5,7 @@ own processes, batches and kernels: what then differs, differs because of these,
 """
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ def train(training: Training, patience: float) -> Findings:
     kind: Any = kinds.get(training.role) or get_class(training.role)
     PlainLightningGuard(cfg.seed).attach(trainer, model, datamodule)
     recorder = kind(cfg.interventions, Records(Path(training.folder), training.subfolder))
-    wanted: list[Any] = [callback for callback in trainer.callbacks if not isinstance(callback, _UNWANTED)]  # pyright: ignore
+    wanted = _wanted(trainer.callbacks)  # pyright: ignore[reportAttributeAccessIssue]
+    own = model.configure_callbacks
+    model.configure_callbacks = lambda: _wanted(own())
     trainer.callbacks = [*wanted, recorder, Watchdog(patience, 3 * patience)]  # pyright: ignore[reportAttributeAccessIssue]
     if times := cfg.interventions.get("larger_batches"):
         take_larger_batches(datamodule or model, times)
@@ -69,6 +72,11 @@ def train(training: Training, patience: float) -> Findings:
         "untrained": [name for name, _ in model.named_parameters() if name not in recorder.facts["trained"]],
     }
     return Findings(recorder.differences.all, recorder.facts | facts)
+
+
+def _wanted(callbacks: Any) -> list[Any]:
+    several = callbacks if isinstance(callbacks, Sequence) else [callbacks]
+    return [callback for callback in several if not isinstance(callback, _UNWANTED)]
 
 
 class Leader(Recorder):

@@ -40,8 +40,9 @@ class MonitoredMetrics(Callback):
             is_later = metric.startswith("test") or (logs_later and not metric.startswith("val"))
             if metric not in known and not is_later:
                 mode = ", and optimized_mode says whether more of it is better" if key == "optimized_metric" else ""
-                logged = ", ".join(sorted(known)) or "nothing"
-                raise config_error(key, metric, f"the model logs {logged}; accepted is one of these{mode}")
+                logged = ", ".join(sorted(known))
+                words = f"{logged}; accepted is one of these{mode}" if logged else "nothing; accepted is a name that it logs"
+                raise config_error(key, metric, f"the model logs {words}")
 
 
 def _has_hooks_at_the_end(trainer: Any, model: LightningModule) -> bool:
