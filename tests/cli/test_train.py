@@ -198,4 +198,5 @@ def test_help_is_worth_reading(tmp_path: Path) -> None:
         assert f"{group}: " in done.stdout
     examples = [line for line in done.stdout.splitlines() if line.startswith("  python train.py ") and "[" not in line]
     assert len([line for line in examples if "RUN_DIR" not in line]) == 5
+    assert not any(word in line for line in examples[:2] for word in ("digits", "optimizer"))  # a project has others, or none
     assert not list(tmp_path.iterdir())
