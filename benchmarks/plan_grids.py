@@ -46,7 +46,7 @@ from matplotlib.lines import Line2D
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support" / "models"))
 from plan import COUNTS, LINKS, fitted  # pyright: ignore[reportAttributeAccessIssue]  # benchmarks/plan.py
-from plan_trainings import ANOTHER, AVERAGED, SEEDS, SETTINGS, Choice, Grid  # pyright: ignore[reportMissingImports]
+from plan_trainings import ANOTHER, AVERAGED, OTHER_SEEDS, SEEDS, SETTINGS, Choice, Grid  # pyright: ignore[reportMissingImports]
 
 from lockstep.atomic_files import write_json
 from lockstep.build import build
@@ -169,9 +169,8 @@ class Verdict:
     def on(cls, grid: Grid, step: StepModel, choice: Choice | None, best: Choice) -> "Verdict":
         if choice is None:
             return cls("nothing can be said")
-        pairs, seeds = {choice[1:], best[1:]}, grid.other_seeds
-        drawn = numpy.random.default_rng(0).choice(seeds, (DRAWS, len(seeds))).tolist()
-        measured = [grid, *(grid.on_seeds(own, pairs) for own in (seeds, *drawn))]
+        drawn = numpy.random.default_rng(0).choice(OTHER_SEEDS, (DRAWS, len(OTHER_SEEDS))).tolist()
+        measured = [grid, *(grid.on_seeds(seeds, {choice[1:], best[1:]}) for seeds in (OTHER_SEEDS, *drawn))]
         by_its_seeds, slower, *draws = (one.seconds(step, *choice) / one.seconds(step, *best) - 1 for one in measured)
         hours = (1 + slower) * choice[0] / best[0] - 1
         is_same = choice[:2] == best[:2] and grid.nearest(*choice[1:]) == grid.nearest(*best[1:])
@@ -235,7 +234,7 @@ def _budget(grid: Grid) -> float:
 
 def draw(names: Sequence[str], out: Path, data: Path, budget: float | None, seed: int, picture: Path) -> None:
     """Critical batches by branches, and noise scales, by checkpoint."""
-    columns = min(3, len(names))
+    columns = min(5, len(names))
     rows = math.ceil(len(names) / columns)
     figure = Figure(figsize=(2.6 * columns + 0.8, 2.4 * rows + 0.8), layout="constrained")
     panels = [*figure.subplots(rows, columns, sharey=True, squeeze=False).flat]

@@ -30,7 +30,7 @@ from lockstep.extras.report.step_model import StepModel
 
 SEEDS, POINTS = (0, 1, 2), 24  # validations of a training
 ANOTHER = (20, 21, 22)  # of a second grid, whose choices are timed beside the first one's as a plan's are
-OTHER_SEEDS = (*range(10, 16), *range(60, 102))  # neither a grid's nor a plan's
+OTHER_SEEDS = (*range(10, 16), *range(60, 78))  # neither a grid's nor a plan's
 TARGET = 0.4  # of a training
 DECAY = 0.96  # of the average of the weights, per step of the smallest batch: what is validated
 MOST_RATES = 8  # of a batch
@@ -41,7 +41,7 @@ Choice = tuple[int, int, float]  # devices before these
 @dataclass(frozen=True)
 class Setting:
     """rate: at the smallest batch; epochs: of the training; part: of each epoch; is_accumulated: whether larger batches are
-    accumulated over the smallest one, not computed at once; timed: by how many of the other seeds choices are timed."""
+    accumulated over the smallest one, not computed at once."""
 
     overrides: tuple[str, ...]
     batch: int
@@ -50,7 +50,6 @@ class Setting:
     largest: int = 16
     part: float = 1.0
     is_accumulated: bool = False
-    timed: int = 24
 
     @property
     def micro_batch(self) -> int:
@@ -170,10 +169,6 @@ class Grid:
         """Trains at a rate of a plan's, which then is one of those that the best one is chosen from."""
         if multiple in self.setting.multiples:
             self.parts[multiple, rate] = self._samples_to_target(multiple, rate)
-
-    @property
-    def other_seeds(self) -> tuple[int, ...]:
-        return OTHER_SEEDS[: self.setting.timed]
 
     def on_seeds(self, seeds: Sequence[int], pairs: Collection[Pair]) -> "Grid":
         """By seeds that no rate and no batch was chosen by; the target is theirs too, of the smallest batch at the rate that is
