@@ -51,6 +51,7 @@ def main() -> None:
             datamodule, model, trainer = build(cfg, run.plan)
             if (lacking := lacking_for_test(model, datamodule)) is not None:
                 raise config_error("RUN_DIR", arguments.run_dir, f"{lacking}; accepted is a run that can be tested")
+            logging.info(f"The weights are those of {checkpoint}.")  # the last ones, where there are no best ones
             trainer.test(model, datamodule, verbose=False)
             if not any(one.startswith("optimized_metric=") for one in arguments.overrides):
                 cfg.optimized_metric = _tested(cfg.optimized_metric, list(trainer.callback_metrics))
