@@ -54,7 +54,8 @@ def _do_trainings(folder: Path, rank: int) -> None:
             if rank == 0:
                 write_plain(folder / f"{number}.findings.json", asdict(findings))
     except BaseException as error:
-        _end_with(classify_error(original_error(error), rank))
+        in_a_step = isinstance(error, RuntimeError)  # of torch: a difference of this side, though a refusal may explain it
+        _end_with(classify_error(original_error(error), rank, has_stepped=in_a_step))
 
 
 def _end_with(outcome: Outcome) -> None:
