@@ -54,8 +54,7 @@ def _do_trainings(folder: Path, rank: int) -> None:
             if rank == 0:
                 write_plain(folder / f"{number}.findings.json", asdict(findings))
     except BaseException as error:
-        in_a_step = isinstance(error, RuntimeError)  # of torch: a difference of this side, though a refusal may explain it
-        _end_with(classify_error(original_error(error), rank, has_stepped=in_a_step))
+        _end_with(classify_error(original_error(error), rank, has_stepped=isinstance(error, RuntimeError)))  # torch's, in a step
 
 
 def _end_with(outcome: Outcome) -> None:
