@@ -120,7 +120,10 @@ def _main(arguments: list[str], cwd: Path, environment: dict[str, str], output: 
     sys.path[:0] = [str(Path(arguments[0]).resolve().parent), *environment.get("PYTHONPATH", "").split(os.pathsep)]
     import torch  # as it was before: not in the tests' own process when it begins
 
-    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # which was read when torch was imported
+    threads = int(environment["OMP_NUM_THREADS"])  # which was read when torch was imported
+    torch.set_num_threads(threads)
+    # A fork's first two threads may otherwise renew the pool at once, which is fatal: pytorch/pytorch#178535
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(threads))
     with contextlib.suppress(ImportError):  # it can be removed
         from imported import give
 
