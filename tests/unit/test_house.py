@@ -8,7 +8,7 @@ from house import sizes
 CEILINGS = {
     "the core": 10_735,
     "imported by a default run": 9_883,
-    "all of src/": 32_885,
+    "all of src/": 32_882,
     "the largest room": 1_691,
 }  # lines; these go down, and up by nothing but what mends a defect
 

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import replace_text
-from lockstep.config.class_checks import check_classes
+from lockstep.config.class_checks import check_classes, is_plain
 from lockstep.config.overrides import override_key, with_values
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, config_error
@@ -39,7 +39,7 @@ def is_out_of_memory(outcome: Outcome) -> bool:
 
 def can_halve(cfg: DictConfig) -> bool:
     """Is it data whose batches are counted in samples, so that a run goes on within an epoch with smaller ones."""
-    return "global_batch_size" in (cfg.datamodule or {})
+    return not is_plain(cfg, "datamodule")
 
 
 def check_halving(cfg: DictConfig) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.class_checks import is_plain
 from lockstep.errors import config_error
 
 
@@ -19,14 +20,9 @@ def settings(config: DictConfig, workers: Any) -> dict[str, Any]:
         "trainer.deterministic": True,
         "guards.exact": {"_target_": "lockstep.extras.exact.metrics.WorkerMetrics", "workers": workers},
         "guards.equivalence": None,  # it looks for what keeps DDP from giving the result of one process
-        **({} if _has_plain_data(config) else {"datamodule.global_batch_size": _global_batch_size(config, workers)}),
+        **({} if is_plain(config, "datamodule") else {"datamodule.global_batch_size": _global_batch_size(config, workers)}),
         **({"parity.tolerance": 0, "parity.precision": "run"} if _takes_default_tolerance(config) else {}),
     }
-
-
-def _has_plain_data(config: DictConfig) -> bool:
-    """Are there loaders of the module's own, or a LightningDataModule that knows nothing of this package?"""
-    return config.datamodule is None or "global_batch_size" not in config.datamodule
 
 
 def _global_batch_size(config: DictConfig, workers: int) -> int:
@@ -59,7 +55,7 @@ def _check(config: DictConfig, workers: Any) -> None:
             raise config_error(key, value, f"trainer.exact={workers} is given; accepted with it is {only}")
     if OmegaConf.select(config, "guards.randomness") is None:
         raise config_error("guards.randomness", "null", "counts what trainer.exact draws by worker; accepted is the guard")
-    if _has_plain_data(config):
+    if is_plain(config, "datamodule"):
         if config.get("lr_scaling", "none") != "none":
             why = f"with trainer.exact={workers} the loaders of plain Lightning code alone know the global batch"
             raise config_error("lr_scaling", config.lr_scaling, f"{why}; accepted is none")

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import shown
+from lockstep.config.class_checks import is_plain
 from lockstep.config.overrides import override_key, quote
 from lockstep.config.plan import AUTO, Plan, rate_key, visible_cores, visible_gpus
 from lockstep.errors import config_error
@@ -42,7 +43,7 @@ class Training:
         if self.is_searched and OmegaConf.select(self.cfg, "datamodule.global_batch_size") is None:
             words = "is no batch to begin with; accepted beside it is datamodule.global_batch_size, the batch on one device"
             raise config_error(_SIZE, AUTO, words)
-        if "global_batch_size" not in (self.cfg.datamodule or ()):
+        if is_plain(self.cfg, "datamodule"):
             words = "chooses the batch of all processes; accepted is data of a lockstep.datamodules.DataModule, which divides it"
             raise config_error("sweep", "plan", words)
         if not self.batch or rate_key(self.cfg.model) is None:
