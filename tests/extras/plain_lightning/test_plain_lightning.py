@@ -255,6 +255,14 @@ def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:
     assert isinstance(LitClassifier().net, nn.Sequential)
 
 
+def test_a_global_batch_is_divided_for_data_that_knows_only_that_of_a_process(tmp_path: Path) -> None:
+    given = (*QUIET, *MINE, *METRIC, "+datamodule.global_batch_size=48", "trainer.devices=2")
+    cfg = composed(*given, run_dir=tmp_path)
+    datamodule, _, _ = build(cfg, validated(cfg)[1])
+    assert datamodule is not None
+    assert datamodule.hparams["batch_size"] == 24
+
+
 class ByB(DigitsData):
     def __init__(self, b: int) -> None:
         super().__init__(b)
