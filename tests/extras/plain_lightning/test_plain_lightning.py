@@ -109,11 +109,19 @@ def test_within_an_epoch_batches_keep_their_size(
     [
         ("model.lr=0.01", r"model\.lr=0\.01: .* was trained with 0\.05, "),
         ("trainer.max_epochs=3", r"checkpoint=.*: its CosineAnnealingLR goes on with T_max=28, here it would have 42; "),
+        ("model._target_=test_plain_lightning.AtOneRate", r"checkpoint=.*: its schedules are CosineAnnealingLR, here none; "),
     ],
 )
 def test_what_a_checkpoint_would_overrule_is_refused(override: str, line: str, whole: tuple[Path, Any]) -> None:
     with pytest.raises(ConfigError, match=f"^{line}"):
         fitted(whole[0], override, ckpt_path=whole[0] / "14.ckpt")
+
+
+class AtOneRate(LitClassifier):
+    """Without the schedule."""
+
+    def configure_optimizers(self) -> Any:
+        return super().configure_optimizers()["optimizer"]
 
 
 class StopsEarly(LitClassifier):
