@@ -44,4 +44,8 @@ class RandomRegression(DataModule):
     def _pairs(self, weight: Tensor, length: int, generator: torch.Generator) -> InMemory:
         inputs = torch.randn(length, len(weight), generator=generator)
         noise = torch.randn(length, weight.shape[1], generator=generator)
-        return InMemory(inputs, inputs @ weight + self.noise * noise if self.teacher else noise)
+        if not self.teacher:
+            return InMemory(inputs, noise)
+        # By float64, some rows at a time: float32 would be rounded otherwise on another processor.
+        outputs = torch.cat([(rows.double() @ weight.double()).float() for rows in inputs.split(1 << 16)])
+        return InMemory(inputs, outputs + self.noise * noise)
