@@ -8,9 +8,10 @@ from lightning import Callback
 from steady import Stopwatch
 
 from lockstep.datamodules.batches import samples_in
+from lockstep.trainer.monitor import Monitor
 
 
-class Steady(Callback):
+class Steady(Monitor, Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.stopwatch = Stopwatch(pl_module.device, trainer.num_training_batches)
 

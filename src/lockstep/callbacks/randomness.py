@@ -22,6 +22,8 @@ class CounterBasedRandomness(Callback):
     Ranks draw differently, but for that dropout, and what a batch draws does not depend on what was drawn before it.
     """
 
+    torch_alone = False  # True for whoever knows that nothing in a step draws from numpy's and Python's generators
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._dropouts: list[Dropout] = []
@@ -35,8 +37,9 @@ class CounterBasedRandomness(Callback):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, at every batch
         if on_gpu:
             torch.cuda.manual_seed(seed)
-        random.seed(seed)
-        numpy.random.seed(seed % 2**32)
+        if not self.torch_alone:
+            random.seed(seed)
+            numpy.random.seed(seed % 2**32)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.count(trainer, -1)

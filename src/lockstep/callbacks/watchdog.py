@@ -18,10 +18,9 @@ class Watchdog(Callback):
 
     def __init__(self, seconds: float = 600, seconds_to_first_batch: float = 1800) -> None:
         self.seconds, self.seconds_to_first_batch = seconds, seconds_to_first_batch
-        self._has_had_a_batch: set[Any] = set()  # stages
+        self._has_had_a_batch: set[str] = set()  # stages
 
-    def _progress(self, trainer: Trainer, where: str, is_over: bool = False) -> None:
-        stage = trainer.state.stage
+    def _progress(self, stage: str, where: str, is_over: bool = False) -> None:
         if is_over:
             self._has_had_a_batch.add(stage)
         HEARTBEAT.beat(where, self.seconds if stage in self._has_had_a_batch else self.seconds_to_first_batch)
@@ -30,22 +29,22 @@ class Watchdog(Callback):
         HEARTBEAT.beat(f"before the first batch to {stage.lower()}", self.seconds_to_first_batch)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._progress(trainer, f"in training batch {batch_idx} of epoch {trainer.current_epoch}")
+        self._progress("fit", f"in training batch {batch_idx} of epoch {trainer.current_epoch}")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._progress(trainer, f"after training batch {batch_idx} of epoch {trainer.current_epoch}", is_over=True)
+        self._progress("fit", f"after training batch {batch_idx} of epoch {trainer.current_epoch}", is_over=True)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._progress(trainer, f"before the first validation batch of epoch {trainer.current_epoch}")
+        self._progress("validate", f"before the first validation batch of epoch {trainer.current_epoch}")
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        self._progress(trainer, f"in validation, in epoch {trainer.current_epoch}", is_over=True)
+        self._progress("validate", f"in validation, in epoch {trainer.current_epoch}", is_over=True)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._progress(trainer, f"after validation, in epoch {trainer.current_epoch}")
+        self._progress("validate", f"after validation, in epoch {trainer.current_epoch}")
 
     def on_test_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        self._progress(trainer, "in the test", is_over=True)
+        self._progress("test", "in the test", is_over=True)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         HEARTBEAT.beat("saving a checkpoint", self.seconds)

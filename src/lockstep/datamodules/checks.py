@@ -32,10 +32,7 @@ RULES = {
         ),
         **{f"augment.{name}": rule for name, rule in AUGMENT.items()},
     },
-    "plain": {  # as torch's DataLoader takes them
-        **dict.fromkeys(("batch_size", "global_batch_size"), integer(1).or_null()),
-        "num_workers": integer(0).or_null(),
-    },
+    "plain": {"batch_size": integer(1).or_null(), "num_workers": integer(0).or_null()},  # as torch's DataLoader takes them
 }
 
 

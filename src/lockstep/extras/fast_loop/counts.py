@@ -78,7 +78,7 @@ class LaterCounts(Callback):
         self._kept.clear()
         values = {"loss": functional.nll_loss(logarithms, targets, reduction="none"), **self.model.hits(outputs, targets)}
         stacked = torch.stack([values[name] for name in means.names]).view(len(means.names), batches, samples)
-        *earlier, last = stacked.sum(dim=2, dtype=torch.float64).unbind(dim=1)
-        for totals in earlier:  # one after the other, as they came
-            means.sums.add_(totals)
-        means.update(Sums(last, batches * samples))
+        totals = stacked.sum(dim=2, dtype=torch.float64)
+        # One after the other, as they came.
+        means.sums.copy_(torch.cat([means.sums.unsqueeze(1), totals[:, :-1]], dim=1).cumsum(dim=1)[:, -1])
+        means.update(Sums(totals[:, -1], batches * samples))

@@ -24,8 +24,9 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lockstep.callbacks import CounterBasedRandomness
 from lockstep.extras.fast_loop.counts import LaterCounts
-from lockstep.extras.fast_loop.plain import is_replaced, why_not_plain
+from lockstep.extras.fast_loop.plain import draws_from_torch_alone, is_replaced, why_not_plain
 
 _END = "on_train_batch_end"
 _AROUND_A_STEP = (
@@ -87,6 +88,9 @@ class EpochLoop(_TrainingEpochLoop):
         is_profiled = not isinstance(trainer.profiler, NoProfiler)
         why_not = "they are profiled" if is_profiled else why_not_plain(trainer, data_fetcher)
         self._plain = self.plain_step() if why_not is None else None
+        for callback in trainer.callbacks:
+            if isinstance(callback, CounterBasedRandomness):
+                callback.torch_alone = self._plain is not None and draws_from_torch_alone(trainer)
         self.leave_to_lightning(why_not)
 
     def plain_step(self) -> "PlainStep":
@@ -136,8 +140,11 @@ class PlainStep:
         self.has_own_zero_grad = "zero_grad" in vars(self.optimizer) or type(self.optimizer).zero_grad is not _ZERO_GRAD
         self.batches, self.steps = loop.batch_progress, loop.automatic_optimization.optim_progress.optimizer
         self.takes_batch_idx = is_param_in_hook_signature(self.model.training_step, "batch_idx", min_args=2)
-        is_bare = type(self.precision) is Precision and self.strategy.model is self.model  # no context, no DDP to go through
-        self.training_step = self.model.training_step if is_bare else self.strategy.training_step
+        self.training_step = self.strategy.training_step
+        if type(self.precision) is Precision:  # there is no context to be entered
+            wrapper = self.strategy.model
+            through = partial(self.strategy._forward_redirection, wrapper, self.model, "training_step")
+            self.training_step = self.model.training_step if wrapper is self.model else through
         self.may_rest: list[Any] = [callback for callback in self.trainer.callbacks if hasattr(callback, "is_resting")]
         self.all_hooks = {name: self._implemented(name, self.trainer.callbacks) for name in _AROUND_A_STEP}
         awake = [callback for callback in self.trainer.callbacks if callback not in self.may_rest]

@@ -10,12 +10,16 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
+from lockstep.datamodules.batches import Batches, InMemory
+from lockstep.trainer.monitor import Monitor
+
 _TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 # A model that has one of these steps in its own way.
 _OPTIMIZATION_HOOKS = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping", "lr_scheduler_step")
 _OPTIMIZERS = ("torch.optim.", f"{__name__.partition('.')[0]}.")  # that ask for the gradients once a step
 _STRATEGY_METHODS = ("batch_to_device", "on_train_batch_start", "post_training_step")
 _STRATEGY_METHODS += ("pre_backward", "backward", "post_backward", "optimizer_step")
+_DRAW_FROM_TORCH_ALONE = {"torch", "torchvision", "torchmetrics", "lightning", __name__.partition(".")[0]}
 _PRECISION_METHODS = ("pre_backward", "backward", "post_backward", "_after_closure", "_wrap_closure", "optimizer_step")
 
 
@@ -44,6 +48,18 @@ def why_not_plain(trainer: Any, data_fetcher: Any) -> str | None:
         "a schedule looks for a plateau at each step": bool(plateaus),
     }
     return next((why for why, is_so in reasons.items() if is_so), None)
+
+
+def draws_from_torch_alone(trainer: Any) -> bool:
+    """Returns whether all that draws random numbers for a step, or in making its batch, draws them from torch's generators: the
+    classes are of packages that do, the data are in memory, and whoever else is there only looks."""
+    dataset = trainer.train_dataloader.dataset if hasattr(trainer.train_dataloader, "dataset") else None
+    if not (isinstance(dataset, Batches) and isinstance(dataset.dataset, InMemory)):
+        return False
+    callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, Monitor)]
+    data = [part for part in (dataset, dataset.dataset, dataset.augment) if part is not None]
+    parts = [*trainer.lightning_module.modules(), *trainer.optimizers, *callbacks, *data]
+    return all(type(part).__module__.partition(".")[0] in _DRAW_FROM_TORCH_ALONE for part in parts)
 
 
 def is_replaced(name: str, owner: Any, parent: type) -> bool:
