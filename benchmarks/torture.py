@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from bad_command_lines import SHORT, Line, lines
+from main_program import run_as_main
 from omegaconf import OmegaConf
 
 from lockstep.errors import ExitCode
-from lockstep.launchers.main_script import run_as_main
 from lockstep.runs.composition import compose
 from lockstep.runs.record import environment
 

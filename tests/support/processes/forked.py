@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from lockstep.launchers.main_script import run_as_main
+from main_program import run_as_main
 
 PRELOADED = (
     "lockstep.callbacks",
