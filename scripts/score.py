@@ -20,8 +20,7 @@ from omegaconf import OmegaConf
 from lockstep import console
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.config.construct import construct
-from lockstep.config.trust import get_trust
+from lockstep.config.construct import construct, get_trust
 from lockstep.errors import config_error
 from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
 

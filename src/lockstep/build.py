@@ -14,9 +14,9 @@ from torch import nn
 
 from lockstep.callbacks import LastCheckpoint, Ranks, SteppedRate
 from lockstep.callbacks.first_validation import FirstValidation
-from lockstep.config.construct import Factory, construct
+from lockstep.config.construct import Factory, check_targets, construct, get_trust
 from lockstep.config.plan import Plan
-from lockstep.config.targets import ALLOW, Trust
+from lockstep.config.targets import Trust
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
@@ -43,11 +43,7 @@ def build(
 
     `checkpoint` is what the trainer will be fitted from: the run's own, or another one's that it begins from."""
     drop_commentary()
-    trust: Trust | None = None
-    if OmegaConf.select(cfg, ALLOW) is not None:  # it was read from a directory
-        from lockstep.config.trust import check_targets, get_trust
-
-        trust = get_trust(cfg)
+    if (trust := get_trust(cfg)) is not None:
         check_targets(cfg, trust)
     for subscriber in (subscribers := Subscribers.compose(cfg)):
         subscriber.building(cfg)

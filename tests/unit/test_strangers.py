@@ -14,10 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build
 from lockstep.cli import start
+from lockstep.config.construct import check_targets, get_trust
 from lockstep.config.plan import Plan
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.config.targets import is_project_path, source_directory
-from lockstep.config.trust import check_targets, get_trust
 from lockstep.errors import ConfigError
 from lockstep.launchers.inherited_config import FILE, read_inherited_config
 from lockstep.models.from_checkpoint import load_model

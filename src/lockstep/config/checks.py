@@ -1,6 +1,6 @@
 """Checks of a composed config, which are made before anything heavy is imported."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from lockstep.config.arguments import shown
 from lockstep.config.checkpoint_file import check_checkpoint
 from lockstep.config.class_checks import rules_in
 from lockstep.config.metrics import check_metric, monitored
+from lockstep.config.overrides import nodes
 from lockstep.config.rules import ROOT, Rule
 from lockstep.errors import config_error
 
@@ -28,8 +29,8 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     _check_missing(cfg, IN_EVERY_TRAINER)
     for key in sorted(OmegaConf.missing_keys(cfg)):
         raise config_error(key, "???", "a value is required")
-    for key, value in _integers(OmegaConf.to_container(cfg)):
-        if abs(value) >= 2**63:
+    for key, value in nodes(OmegaConf.to_container(cfg)):
+        if isinstance(value, int) and abs(value) >= 2**63:
             raise config_error(key, value, "accepted is an integer of 64 bits")
     check_rules(cfg, ROOT | dict(rules_in(cfg)))
     _check_pairs(cfg)
@@ -40,15 +41,6 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
         return  # and goes on from that: what it began with may be gone
     if (path := OmegaConf.select(cfg, "init_from")) is not None:
         check_checkpoint("init_from", Path(path))
-
-
-def _integers(node: Any, above: str = "") -> Iterator[tuple[str, int]]:
-    """Yields the integers in plain containers, with their keys."""
-    for name, value in node.items() if isinstance(node, dict) else enumerate(node):
-        if isinstance(value, dict | list):
-            yield from _integers(value, f"{above}{name}.")
-        elif isinstance(value, int):
-            yield f"{above}{name}", value
 
 
 def check_rules(cfg: DictConfig, rules: Mapping[str, Rule]) -> None:

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from hydra.errors import InstantiationException
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import Arguments, shown
-from lockstep.config.targets import Trust, resolve
+from lockstep.config.targets import Trust, resolve, source_directory, targets_in
 from lockstep.errors import ConfigError, config_error
 
 _KEYS = ("_target_", "_partial_", "_args_")
@@ -88,6 +89,21 @@ def construct(key: str, node: Any, given: Mapping[str, Any] | None = None, *, tr
     """
     factory = Factory(key, node, trust)
     return factory if factory.is_partial else factory.construct(given or {})
+
+
+def get_trust(cfg: DictConfig) -> Trust | None:
+    """Returns what a config that was read from a directory may name; None where it was not."""
+    if (directory := source_directory(cfg)) is None:
+        return None
+    from lockstep.config.trust import TrustedTargets
+
+    return TrustedTargets.for_directory(directory, tuple(cfg.allow))
+
+
+def check_targets(cfg: DictConfig, trust: Trust | None) -> None:
+    """Raises ConfigError for the first target in the config that may not be named."""
+    for key, target in targets_in(OmegaConf.to_container(cfg, resolve=True)):
+        resolve(key, target, trust)
 
 
 def _built(key: str, value: Any, trust: Trust | None) -> Any:

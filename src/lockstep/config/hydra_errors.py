@@ -3,7 +3,6 @@
 import re
 import sys
 import traceback
-from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from lockstep.config.overrides import override_key
+from lockstep.config.overrides import nodes, override_key
 
 _MANY = 8  # keys that a line has no room for
 
@@ -60,17 +59,9 @@ def _unknown_key(key: str, parent: Any) -> str:
 def _same_name_elsewhere(wanted: str, node: DictConfig) -> list[str]:
     """Returns the keys of the whole config that end as the wanted one does, if they are few: the rate of another model, say."""
     name = wanted.rpartition(".")[2]
-    keys = [key for key in _keys(OmegaConf.to_container(node._get_root())) if key.rpartition(".")[2] == name]
-    return keys if len(keys) <= 3 else []
-
-
-def _keys(node: Any, above: str = "") -> Iterator[str]:
-    for key, value in node.items():
-        if not above and key == "hydra":
-            continue
-        yield f"{above}{key}"
-        if isinstance(value, dict):
-            yield from _keys(value, f"{above}{key}.")
+    keys = [key for key, _ in nodes(OmegaConf.to_container(node._get_root())) if key.rpartition(".")[2] == name]
+    own = [key for key in keys if key.partition(".")[0] != "hydra"]
+    return own if len(own) <= 3 else []
 
 
 def _place_in_hydra(error: BaseException) -> tuple[str | None, list[str]]:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,14 @@ def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     for name, value in config.items():
         values |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) and value else {f"{above}{name}": value}
     return values
+
+
+def nodes(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each dotted key of a config in plain containers with its value; a group or a list comes before what is in it."""
+    for name, value in config.items() if isinstance(config, Mapping) else enumerate(config):
+        yield f"{above}{name}", value
+        if isinstance(value, Mapping | list | tuple):
+            yield from nodes(value, f"{above}{name}.")
 
 
 def keep_last(overrides: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.checkpoint_file import split_step
+from lockstep.config.overrides import nodes
 from lockstep.errors import ConfigError, config_error
 
 ALLOW = "allow"  # the root key: null where a config was read from no directory
@@ -114,13 +115,8 @@ def source_directory(cfg: DictConfig) -> Path | None:
     return next((Path(place) for place in places if place), Path.cwd())
 
 
-def targets_in(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Each `_target_` and the key of the group that it is in."""
-    if isinstance(node, Mapping):
-        if "_target_" in node:
-            yield key, node["_target_"]
-        for name, value in node.items():
-            yield from targets_in(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(node, list | tuple):
-        for number, value in enumerate(node):
-            yield from targets_in(value, f"{key}.{number}")
+def targets_in(config: Any) -> Iterator[tuple[str, Any]]:
+    """Each `_target_` in plain containers, and the key of the group that it is in."""
+    for key, value in (("", config), *nodes(config)):
+        if isinstance(value, Mapping) and "_target_" in value:
+            yield key, value["_target_"]

@@ -10,9 +10,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from omegaconf import DictConfig, OmegaConf
-
-from lockstep.config.targets import BUILDABLE, Trust, find_package, is_project_module, resolve, source_directory, targets_in
+from lockstep.config.targets import BUILDABLE, find_package, is_project_module
 from lockstep.errors import ConfigError, config_error
 
 _PACKAGE = __name__.partition(".")[0]
@@ -90,18 +88,6 @@ class TrustedTargets:
             return config_error(f"{key}._target_", path, f"a directory's config may not name that; {accepted} allow=[{path}]")
         how = f"load_model(PATH, allow=[{path!r}]) or --allow {path}"
         return config_error(f"{key}._target_", path, f"a checkpoint may not name that; {accepted} {how}")
-
-
-def get_trust(cfg: DictConfig) -> TrustedTargets | None:
-    """Returns what a config that was read from a directory may name; None where it was not."""
-    directory = source_directory(cfg)
-    return None if directory is None else TrustedTargets.for_directory(directory, tuple(cfg.allow))
-
-
-def check_targets(cfg: DictConfig, trust: Trust | None) -> None:
-    """Raises ConfigError for the first target in the config that may not be named."""
-    for key, target in targets_in(OmegaConf.to_container(cfg, resolve=True)):
-        resolve(key, target, trust)
 
 
 def _is_below(name: str, modules: Sequence[str]) -> bool:

@@ -14,10 +14,9 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import Stamp, read_stamp
-from lockstep.config.construct import construct
+from lockstep.config.construct import construct, get_trust
 from lockstep.config.overrides import override_key, split_flags, unquote
 from lockstep.config.plan import Plan
-from lockstep.config.targets import ALLOW, Trust
 from lockstep.errors import config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import register_resolvers
@@ -136,11 +135,7 @@ class Subscribers:
         for name, node in nodes.items():
             if not isinstance(node, DictConfig):
                 raise config_error(f"events.{name}", node, "accepted is a group with a _target_, or null")
-        trust: Trust | None = None
-        if OmegaConf.select(cfg, ALLOW) is not None:  # it was read from a directory
-            from lockstep.config.trust import get_trust
-
-            trust = get_trust(cfg)
+        trust = get_trust(cfg)
         return cls({name: construct(f"events.{name}", OmegaConf.to_container(nodes[name]), trust=trust) for name in nodes})
 
     @classmethod

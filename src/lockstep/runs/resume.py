@@ -35,7 +35,9 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     if {"-m", "--multirun"} & set(flags):
         raise config_error("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
     subscribers, values = Subscribers.before_composition(), values_by_key(overrides)
-    run_dir = _fetched(wanted, values, subscribers)
+    run_dir = locate_run(wanted, values, subscribers)
+    for subscriber in subscribers:
+        subscriber.fetch(wanted, values, run_dir)
     left_out = {*START_KEYS, *subscribers.start_keys}
     new = [item for item in overrides if override_key(item) not in left_out and not subscribers.fills_in(item)]
     if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
@@ -55,13 +57,6 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
     spelled_out = [*saved.flags, *flags, *saved.with_changes(new), given.override, *where]
     return subscribers.arguments(spelled_out, values, saved)
-
-
-def _fetched(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
-    run_dir = locate_run(wanted, values, subscribers)
-    for subscriber in subscribers:
-        subscriber.fetch(wanted, values, run_dir)
-    return run_dir
 
 
 def locate_run(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
