@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import shutil
 import signal
 import struct
 import subprocess
@@ -243,6 +244,20 @@ def test_a_server_ends_when_a_package_was_installed_for_the_user(make_home: Call
     assert home.call(f"import sys; print({IS_FORKED})") == (0, "True\n", "")
     (packages / "mine.pth").write_text("/somewhere\n")
     assert home.call(f"import sys; print({IS_FORKED})") == (0, "False\n", "")
+
+
+def test_a_server_whose_runtime_directory_was_removed_ends_and_leaves_the_socket_of_the_next_one(
+    make_home: Callable[[], Home],
+) -> None:
+    """As by a logout, and a login after it."""
+    home = make_home()
+    home.leave_server()
+    first = home.server
+    shutil.rmtree(home.runtime / "lockstep")
+    home.leave_server()
+    wait_for(lambda: first not in home.processes("lockstep warm server"))
+    assert home.sockets
+    assert home.call(f"import sys; print({IS_FORKED})") == (0, "True\n", "")
 
 
 @pytest.mark.slow

@@ -69,13 +69,16 @@ class Warm(Imports):
 
 
 def serve(path: Path, imports: Warm, patience: float, lock: IO[str]) -> None:
+    """Until nobody has come for `patience` seconds, or its socket is gone: a logout removes the runtime directory, and a later
+    server may listen by the same name."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
+        own = read_stamp(path)
         listener.listen()
         listener.settimeout(min(LOOK, patience))
         used = time.monotonic()
-        while (now := time.monotonic()) - (used := now if _something_runs() else used) < patience:
+        while read_stamp(path) == own and (now := time.monotonic()) - (used := now if _something_runs() else used) < patience:
             with contextlib.suppress(TimeoutError):
                 connection, _ = listener.accept()
                 used = time.monotonic()
@@ -83,10 +86,11 @@ def serve(path: Path, imports: Warm, patience: float, lock: IO[str]) -> None:
                     if not imports.are_current():
                         break
                     if client.peer(connection)[1] == os.getuid() and os.fork() == 0:
-                        for own in (listener, lock):
-                            own.close()
+                        listener.close()
+                        lock.close()
                         _keep(connection, imports)
-    path.unlink(missing_ok=True)
+    if read_stamp(path) == own:
+        path.unlink()
 
 
 def _something_runs() -> bool:
