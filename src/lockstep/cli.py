@@ -43,7 +43,8 @@ def start(main: Callable[[], Any]) -> None:
 
 def _start(main: Callable[[], Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
-    given = null_groups_left_out(sys.argv[1:])
+    # -m between overrides, by which Hydra would be confused, is for all of them
+    given = null_groups_left_out(sorted(sys.argv[1:], key=lambda item: item not in ("-m", "--multirun")))
     try:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
         console.survive_lost_output()

@@ -18,6 +18,7 @@ from commands import refused, started
         ("trainer.devices=[0", "trainer.devices=[0: not a valid override"),
         ("sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         ("hydra/launcher=basic seed=0,1 -m", "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep"),
+        ("seed=0 -m hydra/launcher=basic", "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep"),
         ("hydra.launcher.jobs=2", "hydra.launcher.jobs=2: is for sweeps; accepted with -m"),
         ("hydra.mode=RUN sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         (
