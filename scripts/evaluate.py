@@ -18,7 +18,6 @@ from omegaconf import DictConfig
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.config.class_checks import is_plain
 from lockstep.config.overrides import quote
 from lockstep.errors import config_error
 from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
@@ -69,7 +68,7 @@ def _compose_evaluation(run_dir: Path, overrides: list[str], allow: list[str]) -
     cfg.events = {}  # an evaluation is not copied
     cfg.test = True  # whatever the training did
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
-    if not is_plain(cfg, "datamodule"):
+    if "global_batch_size" in (cfg.datamodule or ()):
         cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
     cfg.optimized_metric = _name_in_test(cfg.optimized_metric)
     return cfg

@@ -18,7 +18,7 @@ from lockstep.cli import start
 from lockstep.config.overrides import override_key, quote
 from lockstep.errors import config_error
 from lockstep.extras.fork.command import command_to_fork
-from lockstep.places import HOME
+from lockstep.places import project
 from lockstep.runs.identity import Identity
 
 _OF_THE_RUN = ("fork", "trainer.devices", "datamodule.global_batch_size")
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the sweep")
     given = parser.parse_args()
-    command = [sys.executable, str(HOME / "train.py"), "-m", *arguments(given.run_dir.absolute(), given.overrides)]
+    command = [sys.executable, str(project() / "train.py"), "-m", *arguments(given.run_dir.absolute(), given.overrides)]
     os.execv(sys.executable, command)
 
 

@@ -109,7 +109,7 @@ def _parting(paths: Sequence[Path]) -> str:
         if first is None:
             return f"{name} is equal at every step that both have logged"
         return f"{name} first differs at step {first[0]}, where it is {first[1]!r} and {first[2]!r}"
-    return "no loss was logged by both at a common step"
+    return "nothing was logged by both at a common step"
 
 
 def _shown(value: Any) -> str:

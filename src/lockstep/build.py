@@ -76,9 +76,11 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
     if cfg.datamodule is None:
         return None
     settings = _plain(cfg, "datamodule")
-    if "batch_size" in settings:
-        settings["batch_size"] = plan.batch_size  # divided from the global one, where that is given
-    datamodule = construct("datamodule", settings)
+    given = {}
+    if "batch_size" in settings:  # is divided from the global one, which a class of the user's own need not take
+        settings["batch_size"] = plan.batch_size
+        given = {name: settings.pop(name) for name in ("global_batch_size",) if name in settings}
+    datamodule = construct("datamodule", settings, given)
     if not isinstance(datamodule, LightningDataModule):
         raise config_error("datamodule._target_", cfg.datamodule._target_, "accepted is a LightningDataModule")
     return datamodule

@@ -1,6 +1,7 @@
 """The rate that the optimizer has made its steps with."""
 
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
@@ -48,10 +49,20 @@ class SteppedRate(AfterEachStep):
         self.trained_with, self.samples_before = trained_with or {}, 0
         self._highest: float | Tensor | None = None
         self._latest: float | Tensor | None = None
+        self._before: dict[str, Any] = {}  # trained_with of the checkpoint
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._configured = _constants(trainer)
         self.trained_with["optimizers"] = [type(optimizer).__name__ for optimizer in trainer.optimizers]
+        self.trained_with["schedules"] = [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs]
+        self._check_schedules(trainer.ckpt_path, trainer.default_root_dir)
+
+    def _check_schedules(self, checkpoint: Any, run_dir: str) -> None:
+        """Raises ConfigError where a run that is resumed had others: its rate would go on as these have left it."""
+        before, now = (one.get("schedules") for one in (self._before, self.trained_with))
+        if before not in (None, now) and Path(checkpoint).is_relative_to(run_dir):
+            words = f"its schedules are {', '.join(before) or 'none'}, here {', '.join(now or ()) or 'none'}"
+            raise config_error("checkpoint", checkpoint, f"{words}; accepted is the same, or a new run, by fork=")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raises ConfigError where a checkpoint has brought a schedule with other constants than the configured one's."""
@@ -98,6 +109,7 @@ class SteppedRate(AfterEachStep):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._highest, self._latest = state_dict["lr"], state_dict["lr_last"]
+        self._before = state_dict.get("trained_with", {})
 
 
 def _constants(trainer: Trainer) -> list[dict[str, Any]]:

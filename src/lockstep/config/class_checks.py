@@ -26,7 +26,7 @@ from lockstep.config.targets import is_project_module, source_directory, targets
 Check = Callable[[DictConfig, str, Plan], None]
 _PACKAGE = __name__.partition(".")[0]
 _ROOMS = {"trainer": "trainer", "datamodule": "datamodules", "model": "models"}  # of the groups
-_IN_ALL = {"trainer": "_target_", "datamodule": "global_batch_size", "model": "param_groups"}  # a key of what options extend
+_IN_ALL = {"trainer": "_target_", "datamodule": "standardize", "model": "param_groups"}  # a key of what options extend
 
 
 def rules_in(cfg: DictConfig) -> Iterator[tuple[str, Rule]]:

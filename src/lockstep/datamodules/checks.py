@@ -32,7 +32,10 @@ RULES = {
         ),
         **{f"augment.{name}": rule for name, rule in AUGMENT.items()},
     },
-    "plain": {"batch_size": integer(1).or_null(), "num_workers": integer(0).or_null()},  # as torch's DataLoader takes them
+    "plain": {  # as torch's DataLoader takes them
+        **dict.fromkeys(("batch_size", "global_batch_size"), integer(1).or_null()),
+        "num_workers": integer(0).or_null(),
+    },
 }
 
 

@@ -109,11 +109,19 @@ def test_within_an_epoch_batches_keep_their_size(
     [
         ("model.lr=0.01", r"model\.lr=0\.01: .* was trained with 0\.05, "),
         ("trainer.max_epochs=3", r"checkpoint=.*: its CosineAnnealingLR goes on with T_max=28, here it would have 42; "),
+        ("model._target_=test_plain_lightning.AtOneRate", r"checkpoint=.*: its schedules are CosineAnnealingLR, here none; "),
     ],
 )
 def test_what_a_checkpoint_would_overrule_is_refused(override: str, line: str, whole: tuple[Path, Any]) -> None:
     with pytest.raises(ConfigError, match=f"^{line}"):
         fitted(whole[0], override, ckpt_path=whole[0] / "14.ckpt")
+
+
+class AtOneRate(LitClassifier):
+    """Without the schedule."""
+
+    def configure_optimizers(self) -> Any:
+        return super().configure_optimizers()["optimizer"]
 
 
 class StopsEarly(LitClassifier):
@@ -253,6 +261,14 @@ def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:
         build(cfg, Plan.from_config(cfg))
     assert not hasattr(DigitsData(), "spec")
     assert isinstance(LitClassifier().net, nn.Sequential)
+
+
+def test_a_global_batch_is_divided_for_data_that_knows_only_that_of_a_process(tmp_path: Path) -> None:
+    given = (*QUIET, *MINE, *METRIC, "+datamodule.global_batch_size=48", "trainer.devices=2")
+    cfg = composed(*given, run_dir=tmp_path)
+    datamodule, _, _ = build(cfg, validated(cfg)[1])
+    assert datamodule is not None
+    assert datamodule.hparams["batch_size"] == 24
 
 
 class ByB(DigitsData):

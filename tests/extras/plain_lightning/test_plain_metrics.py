@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from plain_lightning import DigitsData, LitClassifier
 from test_plain_lightning import fitted
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -52,6 +53,26 @@ class Silent(LitClassifier):
 def test_a_model_that_logs_nothing_is_told_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^optimized_metric=val_acc: the model logs nothing; accepted is a name that it logs$"):
         fitted(tmp_path, "model._target_=test_plain_metrics.Silent", "callbacks.best_checkpoint=null")
+
+
+class StopsByAnother(LitClassifier):
+    def configure_callbacks(self) -> Any:
+        return [EarlyStopping("val_los")]
+
+
+class SlowsByAnother(LitClassifier):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_los"}}
+
+
+@pytest.mark.parametrize(("model", "monitor"), [("StopsByAnother", "EarlyStopping"), ("SlowsByAnother", "ReduceLROnPlateau")])
+def test_a_metric_that_the_model_itself_monitors_and_does_not_log_is_refused_too(
+    model: str, monitor: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^{monitor}\.monitor=val_los: the model logs .*; accepted is one of these$"):
+        fitted(tmp_path, f"model._target_=test_plain_metrics.{model}")
 
 
 class TwoValidations(DigitsData):

@@ -62,6 +62,13 @@ def test_a_stream_says_that_it_is_divided() -> None:
         share_stream(DataLoader(by_node, 4), (0, 2), "train_dataloader")
 
 
+@pytest.mark.parametrize(("loader", "samples"), [("train_dataloader", 8), ("val_dataloader", 9)])
+def test_an_evaluation_takes_each_sample_of_a_stream_once(loader: str, samples: int) -> None:
+    stream = Shard(Numbers())
+    share_stream(DataLoader(stream), (0, 3), loader)
+    assert len(list(stream)) == samples
+
+
 def test_the_library_datasets_says_so_as_is_expected_here() -> None:
     datasets = pytest.importorskip("datasets")
     distributed = pytest.importorskip("datasets.distributed")

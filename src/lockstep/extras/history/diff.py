@@ -1,5 +1,6 @@
 """What two runs have not in common, and where their losses part."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,11 @@ def first_difference(one: Path, other: Path, name: str) -> tuple[int, float, flo
 
 
 def common_losses(one: Path, other: Path) -> list[str]:
-    """The names of curves of losses that both runs have, whoever has logged them: of training, and of single steps, first."""
-    names = [name for name in _scalars(one).keys() & _scalars(other).keys() if "loss" in name and not name.startswith("best/")]
-    return sorted(names, key=lambda name: ("train" not in name, "step" not in name, name))
+    """The names of curves of losses that both runs have, whoever has logged them: of training, and of single steps, first. Of all
+    curves where none is called a loss."""
+    names = [name for name in _scalars(one).keys() & _scalars(other).keys() if not name.startswith("best/")]
+    losses = [name for name in names if "loss" in name]
+    return sorted(losses or names, key=lambda name: ("train" not in name, "step" not in name, name))
 
 
 def read_curve(run_dir: Path, name: str) -> dict[int, float]:
@@ -57,6 +60,7 @@ def _scalars(run_dir: Path) -> dict[str, dict[int, float]]:
     folder = run_dir / "tensorboard"
     if not folder.is_dir():
         return {}
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of a run that was resumed
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
     return {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}

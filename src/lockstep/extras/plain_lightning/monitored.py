@@ -1,6 +1,6 @@
 """The metrics that a run is compared, stopped or saved by: that the model logs them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
@@ -13,7 +13,8 @@ from lockstep.extras.plain_lightning.lightning_internals import names_logged_in_
 
 class MonitoredMetrics(Callback):
     """Raises ConfigError, before the first step of the optimizer, for a metric of `monitored`, a name by its config key, that the
-    model has logged neither in Lightning's sanity check, a batch of validation, nor in its first training step.
+    model has logged neither in Lightning's sanity check, a batch of validation, nor in its first training step. So also for one
+    that a callback or schedule of the model's own monitors.
 
     A name that may be logged later is accepted: one of the test, and one that is not of validation where the end of an epoch has
     hooks of its own, or the model optimizes by itself. A run that continues from a checkpoint has no sanity check.
@@ -36,13 +37,22 @@ class MonitoredMetrics(Callback):
         self._is_asked = False
         known = self._validated | names_logged_in_training(trainer)
         logs_later = not pl_module.automatic_optimization or _has_hooks_at_the_end(trainer, pl_module)
-        for key, metric in self.monitored.items():
+        for key, metric in (*self.monitored.items(), *self._monitored_by_objects(trainer)):
             is_later = metric.startswith("test") or (logs_later and not metric.startswith("val"))
             if metric not in known and not is_later:
                 mode = ", and optimized_mode says whether more of it is better" if key == "optimized_metric" else ""
                 logged = ", ".join(sorted(known))
                 words = f"{logged}; accepted is one of these{mode}" if logged else "nothing; accepted is a name that it logs"
                 raise config_error(key, metric, f"the model logs {words}")
+
+    def _monitored_by_objects(self, trainer: Any) -> Iterator[tuple[str, str]]:
+        """Yields what the config does not say."""
+        objects = {type(one).__name__: one for one in trainer.callbacks}
+        objects |= {type(one.scheduler).__name__: one for one in trainer.lr_scheduler_configs if one.reduce_on_plateau}
+        for name, one in objects.items():
+            metric = getattr(one, "monitor", None)
+            if isinstance(metric, str) and getattr(one, "strict", True) and metric not in self.monitored.values():
+                yield f"{name}.monitor", metric
 
 
 def _has_hooks_at_the_end(trainer: Any, model: LightningModule) -> bool:

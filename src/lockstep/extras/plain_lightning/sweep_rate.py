@@ -1,4 +1,4 @@
-"""A sweep over the learning rate, whichever key the model has it under.
+"""A sweep over the learning rate, whichever key the model has it under; and over folds, of data that has some.
 
 Hydra makes this callback for single runs too: what it does is imported where it does it.
 """
@@ -20,6 +20,7 @@ class SweepRate(Callback):
 
         with refusing():
             rename_rate(config)
+            check_data(config)
 
 
 def rename_rate(config: DictConfig) -> None:
@@ -38,3 +39,19 @@ def rename_rate(config: DictConfig) -> None:
         raise config_error(f"hydra.sweeper.params.{RATE}", params[RATE], accepted)
     with flag_override(config.hydra.sweeper, ["readonly", "struct"], False):
         config.hydra.sweeper.params = {f"model.{key}" if name == RATE else name: value for name, value in params.items()}
+
+
+def check_data(config: DictConfig) -> None:
+    """Raises ConfigError for data of one's own that has not what a sweep of conf/sweep sets, and would refuse it in each job."""
+    from lockstep.config.arguments import Arguments
+    from lockstep.config.class_checks import is_plain
+    from lockstep.config.targets import resolve
+    from lockstep.errors import config_error
+
+    sweep, data = OmegaConf.select(config, "hydra.runtime.choices.sweep"), config.get("datamodule") or {}
+    needed, name = {"folds": "fold", "strong_scaling": "batch_size"}.get(sweep), data.get("_target_")
+    if needed is None or not is_plain(config, "datamodule") or (needed == "batch_size" and needed in data):
+        return
+    if needed == "batch_size" or name is None or not Arguments(resolve("datamodule", name)).takes(needed):
+        words = f"datamodule has no {needed}; accepted is data that takes it, such as a lockstep.datamodules.DataModule"
+        raise config_error("sweep", sweep, words)
