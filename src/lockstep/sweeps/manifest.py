@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json, write_json
+from lockstep.config.overrides import flat
+from lockstep.console import join_first
 from lockstep.sweeps.job_directory import CALL, DIED, METADATA, NUMBER, read_metadata, read_state, write_metadata
 from lockstep.sweeps.jobs import Job, repetition
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, STATES, WAITING, JobState
@@ -118,6 +120,21 @@ class Manifest:
                 metadata = {"key": job.key, "number": self.jobs[job.key]["number"], "config": job.config, **_facts(job)}
                 write_metadata(job.directory, metadata | {"call": self.calls[-1], "cwd": self.cwd})
         return todo
+
+    def describe_changed(self, jobs: Sequence[Job]) -> str | None:
+        """Says which keys have made new jobs of those that an earlier call with the same overrides has left: an edited file, or
+        another version's defaults."""
+        own = {job.key for job in jobs}
+        left = {tuple(sorted(job["overrides"])): job["directory"] for key, job in self.jobs.items() if key not in own}
+        names, count = set[str](), 0
+        for job in jobs:
+            directory = None if job.key in self.jobs else left.get(tuple(sorted(job.overrides)))
+            if directory is not None and (metadata := read_metadata(self.directory / directory)) is not None:
+                before, now = flat(metadata["config"]), flat(job.config)
+                changed = {name for name in before.keys() | now.keys() if before.get(name, ...) != now.get(name, ...)}
+                names, count = names | changed, count + bool(changed)
+        changes = f"other values of {join_first(sorted(names))} than before"
+        return f"{count} of {len(jobs)} jobs have {changes}: they begin anew, beside the earlier ones" if count else None
 
     def _note(self, job: Job) -> None:
         """A job that is new, unreadable, or whose directory is gone, is as its directory says; one that has finished stays as it

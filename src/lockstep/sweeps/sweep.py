@@ -119,6 +119,8 @@ class Sweep:
         try:
             with STOP_SIGNALS.held():  # until it can be continued
                 manifest, runner = self._open()
+                if (line := manifest.describe_changed(batch)) is not None:
+                    log.warning(line)
                 todo = manifest.register(batch)
         except Preempted as error:
             self.interrupt(error.number)

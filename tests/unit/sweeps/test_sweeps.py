@@ -264,3 +264,21 @@ def test_a_job_that_ignores_interrupts_as_in_the_background_of_a_script_is_asked
     finally:
         process.kill()
         signal.signal(signal.SIGINT, before)
+
+
+def test_jobs_that_another_config_has_made_new_are_said_to_be(tmp_path: Path) -> None:
+    """The same command with another version's defaults, on the directory of an earlier call."""
+
+    def batch(**config: Any) -> list[Job]:
+        named = [(f"{identity(config | {'lr': rate})}", f"lr={rate}") for rate in (1, 2)]
+        commands = {"command": ("true",), "config": config}
+        return [Job(key, (item,), tmp_path / key, "cpu", 1, 1, "val/acc", "max", **commands) for key, item in named]
+
+    before, now = batch(test="auto", model={"a": 1, "b": 2}), batch(test=True, model={"a": 1})
+    manifest = Manifest(tmp_path)
+    manifest.add_call("train.py", [], [], tmp_path)
+    assert manifest.describe_changed(before) is None
+    manifest.register(before)
+    assert Manifest(tmp_path).describe_changed(before) is None
+    line = "2 of 2 jobs have other values of model.b, test than before: they begin anew, beside the earlier ones"
+    assert Manifest(tmp_path).describe_changed(now) == line
