@@ -135,7 +135,8 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
         "default_root_dir": cfg.run_dir,
     }
     trainer = construct("trainer", settings, objects)
-    trainer.callbacks.append(Ranks())  # pyright: ignore[reportAttributeAccessIssue]
+    composed: Any = OmegaConf.to_container(cfg, resolve=False)
+    trainer.callbacks.append(Ranks(composed))  # pyright: ignore[reportAttributeAccessIssue]
     return trainer
 
 

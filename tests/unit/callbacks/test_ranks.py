@@ -11,13 +11,22 @@ from typing import Any
 from ranks import in_ranks
 
 from lockstep.callbacks import Ranks
+from lockstep.errors import ConfigError
 from lockstep.runs.record import write_status
 
 
-def note(rank: int, world_size: int, run: Path, stage: str = "fit") -> int:
-    trainer: Any = SimpleNamespace(world_size=world_size, is_global_zero=rank == 0, default_root_dir=str(run))
-    Ranks().setup(trainer, None, stage)
+def note(rank: int, world_size: int, run: Path, stage: str = "fit", **config: Any) -> int:
+    trainer: Any = SimpleNamespace(world_size=world_size, is_global_zero=rank == 0, global_rank=rank, default_root_dir=str(run))
+    Ranks(config).setup(trainer, None, stage)
     return os.getpid()
+
+
+def refusal(rank: int, world_size: int, run: Path, configs: list[dict[str, Any]]) -> str | None:
+    try:
+        note(rank, world_size, run, **configs[rank])
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def status(run: Path) -> dict[str, Any]:
@@ -34,6 +43,17 @@ def test_every_rank_s_host_and_process_are_recorded_while_it_runs(tmp_path: Path
     write_status(run, "failed", "rank 1 was killed by SIGKILL", 1)
     note(0, 1, run)  # too late
     assert "ranks" not in status(run)
+
+
+def test_ranks_of_several_configs_are_refused_in_each_of_them_before_they_train(tmp_path: Path) -> None:
+    here, there = ({"datamodule": {"data_dir": f"/{host}/data", "num_workers": host}} for host in (1, 2))
+    one = {"model": {"lr": 0.1}, "seed": 0}
+    other = {"model": {"lr": 0.5}, "seed": 0}
+    assert in_ranks(2, partial(refusal, run=tmp_path, configs=[one | here, one | there]), tmp_path) == [None, None]
+    line = "model.lr=0.1: 0.5 in rank 1; accepted is one config in all ranks"
+    assert in_ranks(2, partial(refusal, run=tmp_path, configs=[one, other]), tmp_path) == [line, line]
+    line = "model.lr=0.1: 0.5 in rank 1, and 1 more; accepted is one config in all ranks"
+    assert in_ranks(2, partial(refusal, run=tmp_path, configs=[one, other | {"test": True}]), tmp_path) == [line, line]
 
 
 def test_one_process_is_a_rank_too(tmp_path: Path) -> None:
