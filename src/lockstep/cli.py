@@ -116,6 +116,7 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
         after = f"Continue it in {OWN_DIRECTORY.path}" if OWN_DIRECTORY.has_begun else "The same command starts it"
         return f"Stopped by {signal.Signals(error.number).name}. {after}.", ExitCode.PREEMPTED
     if isinstance(error, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off how this process ends
         return "Interrupted.", 128 + signal.SIGINT
     if isinstance(error, ConfigError):
         return str(error), ExitCode.REFUSED

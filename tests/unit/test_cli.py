@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -147,13 +148,16 @@ def test_a_refusal_ends_with_its_line_and_code_2(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("_full_errors")
-def test_ctrl_c_before_a_run_has_begun_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_before_a_run_has_begun_is_a_line(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
+
     def main() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as ended:
         start(main)
     assert (ended.value.code, capsys.readouterr().err) == (130, "Interrupted.\n")
+    signal.raise_signal(signal.SIGINT)  # a second one does not break off how the process ends
 
 
 @pytest.mark.usefixtures("_full_errors")

@@ -155,3 +155,18 @@ def test_a_stopped_server_ends_with_its_parent(temporary: Path) -> None:
         client.kill()
         wait_for(lambda: not processes_marked(mark), seconds=30)
     assert not list(temporary.iterdir())
+
+
+FORKS_WHEN_INTERRUPTED = """
+import os, signal
+from lockstep.extras.import_server import server
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+server.become([], ".", lambda: server.give_server(None))
+"""
+
+
+def test_ctrl_c_while_a_command_is_given_its_server_is_heard() -> None:
+    """Python drops what a handler raises while it forks."""
+    command = [sys.executable, "-c", FORKS_WHEN_INTERRUPTED]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")

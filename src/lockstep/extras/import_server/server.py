@@ -132,7 +132,10 @@ def begin(requests: int) -> NoReturn:
 def give_server(imports: Imports) -> None:
     """Gives this process, which was forked and is still as its server was, a server of its own."""
     requests, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if (pid := os.fork()) == 0:
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # what is raised while Python forks is lost
+    pid = os.fork()
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    if pid == 0:
         set_title("lockstep import server")
         os.setsid()  # as one that is started: what a terminal sends is for whom it serves
         _end_with_parent()
@@ -221,7 +224,6 @@ def set_environment(environment: Mapping[str, str]) -> None:
 def become(arguments: list[str], cwd: str, prepare: Callable[[], None]) -> NoReturn:
     """Runs in a forked process, which has its streams and its environment from `prepare`: makes it what `python ARGUMENTS` is
     when its script begins, runs that, and exits as it would."""
-    code = 1
     try:
         prepare()
         os.chdir(cwd)
@@ -230,6 +232,7 @@ def become(arguments: list[str], cwd: str, prepare: Callable[[], None]) -> NoRet
         code = run_as_main(arguments)
     except BaseException as error:
         show_uncaught(error)
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     if code == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
