@@ -67,7 +67,7 @@ def _start(main: Callable[[], Any]) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        reason = STOP_SIGNALS.raised or error
+        reason = STOP_SIGNALS.raised or _interrupt_in(error) or error
         if (code := _report_to_parent(reason)) is not None:
             sys.exit(code)
         line, code = _explain_end(reason)
@@ -91,6 +91,13 @@ def _run_as_inherited(main: Callable[[], Any]) -> None:
         main()
     else:
         run_task(main, config)
+
+
+def _interrupt_in(error: BaseException | None) -> BaseException | None:
+    """Returns the Ctrl-C of which an error has come, if it has: within OmegaConf, say, which raises one of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
 
 
 def _check_working_directory() -> None:

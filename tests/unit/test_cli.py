@@ -148,11 +148,18 @@ def test_a_refusal_ends_with_its_line_and_code_2(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("_full_errors")
-def test_ctrl_c_before_a_run_has_begun_is_a_line(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("becomes_another", [False, True])
+def test_ctrl_c_before_a_run_has_begun_is_a_line(
+    becomes_another: bool, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
     request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
 
     def main() -> None:
-        raise KeyboardInterrupt
+        try:
+            raise KeyboardInterrupt
+        finally:
+            if becomes_another:
+                raise UnboundLocalError
 
     with pytest.raises(SystemExit) as ended:
         start(main)
