@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import logging
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -16,15 +17,20 @@ from lockstep.sweeps.jobs import REPEATS, varying
 from lockstep.sweeps.table import shorten
 from lockstep.sweeps.view import JobView, SweepView
 
+log = logging.getLogger(__name__)
+
 
 def write_results(view: SweepView) -> None:
     directory = view.manifest.directory
     swept = varying([job.entry["overrides"] for job in view.jobs])
     results = [_result(job, swept) for job in view.jobs]
     names = [*dict.fromkeys(itertools.chain(*results))]
-    replace_text(directory / "results.csv", _csv(names, results))
     tables = [_markdown(names[1:], results), *_repeats(view.jobs, results, [name for name in swept if name not in REPEATS])]
-    replace_text(directory / "results.md", "\n".join(tables))
+    for path, text in ((directory / "results.csv", _csv(names, results)), (directory / "results.md", "\n".join(tables))):
+        try:
+            replace_text(path, text)
+        except OSError as error:  # the sweep ends with its table all the same
+            log.warning(f"{path} can't be written ({error.strerror})")
 
 
 def _result(job: JobView, swept: Sequence[str]) -> dict[str, Any]:

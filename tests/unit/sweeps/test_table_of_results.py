@@ -39,6 +39,17 @@ def test_one_config_is_one_group_however_it_is_spelled(tmp_path: Path) -> None:
     assert "| 2 " in (tmp_path / "results.md").read_text().splitlines()[-1]
 
 
+def test_a_file_of_results_that_cannot_be_written_is_named_and_the_other_one_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = fake_sweep.sweep(tmp_path, {fake_sweep.job(tmp_path, 0): "finished"})
+    (tmp_path / "results.csv").unlink()
+    (tmp_path / "results.csv").mkdir()
+    write_results(SweepView(manifest))
+    assert caplog.messages == [f"{tmp_path}/results.csv can't be written (Is a directory)"]
+    assert (tmp_path / "results.md").is_file()
+
+
 def test_tables_have_a_reason_s_first_shorten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = fake_sweep.job(tmp_path, 0)
     manifest = fake_sweep.sweep(tmp_path, {one: "failed"})
