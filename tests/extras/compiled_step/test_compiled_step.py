@@ -17,9 +17,11 @@ from omegaconf import OmegaConf
 from ranks import in_ranks
 from torch._dynamo.utils import counters
 
+from lockstep.extras.compiled_step import rehearsal
 from lockstep.extras.compiled_step.cache import DEFAULT, KEY, shrink, trusted, use_cache
 from lockstep.extras.compiled_step.epoch_loop import CompiledEpochLoop
 from lockstep.extras.compiled_step.graph import why_torch_does_not
+from lockstep.imports import CUDA_DRIVERS
 from lockstep.runs.composition import compose
 from lockstep.runs.results import collect_facts
 from lockstep.runs.validation import validated
@@ -194,6 +196,50 @@ def test_the_compiler_is_imported_where_jobs_are_forked_from_and_starts_nothing_
     assert cfg.guards.compiled_step._target_ == "lockstep.extras.compiled_step.record.GraphRecord"
     done = python("-c", IMPORTS, cwd=tmp_path)
     assert done.stdout.splitlines() == ["True [] False 1", "32"], done.stderr
+
+
+REHEARSED = """
+import os, subprocess, sys, torch
+from omegaconf import OmegaConf
+from tqdm import tqdm
+from lockstep.extras.compiled_step.events import CompileStep
+import lockstep.extras.compiled_step.rehearsal
+
+def look():
+    threads = len(os.listdir("/proc/self/task"))
+    return torch._dynamo.config.trace_autograd_ops, tqdm.monitor_interval, threads, torch.get_rng_state().tolist()
+
+before = look()
+CompileStep(True, "inductor", sys.argv[1], 1.0).imported(OmegaConf.create({"allow": None}))
+print(look() == before, flush=True)
+if os.fork() == 0:
+    def refuse(*_, **__): raise AssertionError("starts a program")
+    subprocess.Popen.__init__ = refuse
+    weight = torch.ones(3, requires_grad=True)
+    (weight * 2).sum().backward()
+    torch.ones(512, 512) @ torch.ones(512, 512)
+    torch.compiler.reset()
+    step = torch.compile(lambda inputs: inputs + 1, dynamic=False, options={"fallback_random": True, "compile_threads": 1})
+    print(weight.grad.tolist(), step(torch.zeros(2, 3)).sum().item(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="has no compiler")
+@pytest.mark.skipif(any(Path(driver).exists() for driver in CUDA_DRIVERS), reason="there is a GPU, which it leaves alone")
+def test_a_rehearsal_leaves_no_thread_and_no_setting_and_its_forks_ask_no_compiler_for_anything(tmp_path: Path) -> None:
+    """Without it each would have g++ expand a header. Autograd works in them, which it does not where it has started threads, and
+    operations that are shared among threads."""
+    done = python("-c", REHEARSED, tmp_path / "cache", cwd=tmp_path, OMP_NUM_THREADS="2")
+    assert done.stdout.splitlines() == ["True", "[2.0, 2.0, 2.0] 6.0"], done.stderr
+
+
+def test_where_there_is_a_gpu_nothing_is_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "driver").touch()
+    monkeypatch.setattr(rehearsal, "CUDA_DRIVERS", (str(tmp_path / "driver"),))
+    monkeypatch.setattr(rehearsal, "compiled", lambda *_: pytest.fail("torch would touch it"))
+    rehearsal.rehearse("inductor")
 
 
 def of_two(rank: int, world_size: int, folder: Path) -> dict[str, Any]:

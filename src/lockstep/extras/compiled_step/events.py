@@ -40,12 +40,23 @@ class CompileStep(RunEvents):
             if wanted:
                 OmegaConf.update(config, "guards.compiled_step", {"_target_": _RECORD})
 
+    def imported(self, cfg: DictConfig) -> None:
+        if self.enabled:
+            from lockstep.extras.compiled_step.rehearsal import rehearse
+
+            self._use_cache(cfg)
+            rehearse(self.backend)
+
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         if not self.enabled:
             return
-        from lockstep.extras.compiled_step.cache import trusted, use_cache
         from lockstep.extras.compiled_step.epoch_loop import install_compiled_steps
+
+        self._use_cache(cfg)
+        install_compiled_steps(trainer, self.backend)
+
+    def _use_cache(self, cfg: DictConfig) -> None:
+        from lockstep.extras.compiled_step.cache import trusted, use_cache
 
         if self.cache is not None:
             use_cache(Path(trusted(cfg, self.cache)), self.cache_gib)
-        install_compiled_steps(trainer, self.backend)

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch._dynamo
@@ -19,6 +19,8 @@ from lockstep.models.sample_mean import Sums
 from lockstep.models.task import Task
 
 log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 _ANEW_TOO_OFTEN: type[Exception] = getattr(exc, "FailOnRecompileLimitHit", TorchDynamoException)
 _MOST = 4  # shapes of batches, each of which is a graph of its own
 
@@ -51,7 +53,7 @@ class StepGraph:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._function = _function(model, precision, self._parameters)
         is_over = self.why_no_more is not None  # since an earlier epoch
-        self._compiled = self._function if is_over else _compile(self._function, self.backend, model.device)
+        self._compiled = self._function if is_over else compiled(self._function, self.backend, model.device)
 
     def give_up(self, why: str) -> None:
         if self.why_not is None:
@@ -113,7 +115,7 @@ def _function(model: Task, precision: Precision, parameters: Sequence[Tensor]) -
     return loss_values_gradients
 
 
-def _compile(function: Callable[[Batch], Outcome], backend: str, device: torch.device) -> Callable[[Batch], Outcome]:
+def compiled(function: Callable[P, T], backend: str, device: torch.device) -> Callable[P, T]:
     """On a GPU with CUDA graphs. Random numbers are those of torch's own kernels."""
     torch._dynamo.config.trace_autograd_ops = True
     options: dict[str, Any] = {"fallback_random": True}
