@@ -33,7 +33,8 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
         if isinstance(value, int) and abs(value) >= 2**63:
             raise config_error(key, value, "accepted is an integer of 64 bits")
     check_rules(cfg, ROOT | dict(rules_in(cfg)))
-    _check_pairs(cfg)
+    if (without := OmegaConf.select(cfg, "init_without")) is not None and cfg.init_from is None:
+        raise config_error("init_without", without, "is of the checkpoint init_from, which is null; accepted then is null")
     for key, metric in monitored(cfg):
         check_metric(cfg, key, metric)
     _check_targets(cfg)
@@ -97,9 +98,3 @@ def _check_targets(cfg: DictConfig) -> None:
     for key in _groups(cfg):
         if not isinstance(target := OmegaConf.select(cfg, f"{key}._target_"), str):
             raise config_error(f"{key}._target_", shown(target), "accepted is the full name of a class, lockstep.nets.CNN say")
-
-
-def _check_pairs(cfg: DictConfig) -> None:
-    """Raises ConfigError for one of two keys that do not go together."""
-    if (without := OmegaConf.select(cfg, "init_without")) is not None and OmegaConf.select(cfg, "init_from") is None:
-        raise config_error("init_without", without, "is of the checkpoint init_from, which is null; accepted then is null")

@@ -204,8 +204,7 @@ class DataModule(LightningDataModule):
 
     def describe(self) -> dict[str, int]:
         """How many samples each split has, for the record of a run."""
-        sizes = {"train": self.splits.train, "val": self.splits.val, "test": self.splits.test}
-        return {name: 0 if split is None else len(split) for name, split in sizes.items()}
+        return {name: 0 if split is None else len(split) for name, split in vars(self.splits).items()}
 
     def split(self, length: int) -> tuple[Tensor, Tensor]:
         """Ids of `length` training samples as (training, validation), drawn with the seed, each in ascending order."""

@@ -102,7 +102,7 @@ def _living_ranks(rank: Rank) -> Iterator[int]:
 def rank_log() -> str:
     """The log file of this process inside the run directory."""
     rank = this_rank()
-    return "train.log" if rank is None or rank.global_rank == 0 else f"train.rank{rank.global_rank}.log"
+    return f"train.rank{rank.global_rank}.log" if rank is not None and rank.global_rank else "train.log"
 
 
 def restarts() -> int:

@@ -21,7 +21,7 @@ from lockstep.config.overrides import with_values
 from lockstep.config.plan import Plan
 from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import SWEPT_KEYS, launcher, rank_log, restarts, this_rank
+from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, classify_error, no_shared_memory, original_error
 from lockstep.launchers.rank import end_workers, leave_process_group, report_to_parent
@@ -70,10 +70,6 @@ class Run:
     def __enter__(self) -> Self:
         if self.is_owner:
             OWN_DIRECTORY.take(self.directory, "run_dir")  # a run that Hydra has composed has it already
-        if (title := self._title()) is not None:
-            from lockstep.launchers.process_title import set_title
-
-            set_title(title)
         try:
             self._watch()
             self._begin()
@@ -81,12 +77,6 @@ class Run:
             self.__exit__(*sys.exc_info())
             raise
         return self
-
-    def _title(self) -> str | None:
-        """Returns what this process is called; one that a person has started keeps its command line."""
-        if self.rank is not None:
-            return f"lockstep rank {self.rank.global_rank}/{self.rank.world_size} {self.directory.name}"
-        return f"lockstep job {self.directory.name}" if SWEPT_KEYS in os.environ else None
 
     def _watch(self) -> None:
         """Watches from here to the end, whatever the main thread is stuck in; the parent looks after itself and its ranks."""

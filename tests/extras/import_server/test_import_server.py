@@ -152,7 +152,10 @@ def test_processes_say_what_they_are(start: Start, servers: ImportServers) -> No
     assert wait_for_end(start(CALLED, "a=1", "b c", **{MARK: "one"})) == (0, f"{sys.executable} script.py a=1 'b c'\n")
     (server,) = pids(servers)
     assert Path(f"/proc/{server}/cmdline").read_text().rstrip("\0") == "lockstep import server"
-    text = "from lockstep.launchers.process_title import set_title; import os; set_title('lockstep rank 1/4 RUN'); " + CALLED
+    text = (
+        "from lockstep.extras.import_server.process_title import set_title; import os; set_title('lockstep rank 1/4 RUN'); "
+        + CALLED
+    )
     text += f"; print('{MARK}=one' in open('/proc/self/environ').read(), 'SPT_NOENV' in os.environ)"
     text += "; print(open('/proc/self/stat').read().split()[3] == str(os.getppid()))"
     assert wait_for_end(start(text, **{MARK: "one"}))[1] == "lockstep rank 1/4 RUN\nTrue False\nTrue\n"

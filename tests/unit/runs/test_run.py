@@ -26,7 +26,6 @@ from lockstep.checkpointing import write_checkpoint
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.launchers import outcome
-from lockstep.launchers.environment import PARENT_PIPE, SWEPT_KEYS, this_rank
 from lockstep.launchers.outcome import Outcome, classify_error, original_error
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs import record
@@ -262,28 +261,3 @@ def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Calla
     assert left.value.code == 2
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoints"}
     assert not Lock.is_here(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("variables", "title"),
-    [
-        ({}, None),
-        ({SWEPT_KEYS: "model.optimizer.lr"}, "lockstep job lr=0.01_abc"),
-        (
-            {SWEPT_KEYS: "seed", PARENT_PIPE: "9", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4"},
-            "lockstep rank 1/4 lr=0.01_abc",
-        ),
-    ],
-)
-def test_ranks_and_jobs_have_names(
-    variables: dict[str, str], title: str | None, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cfg = compose("trainer.accelerator=cpu", run_dir=Path("/runs/lr=0.01_abc"))
-    plan = Plan.from_config(cfg)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    this_rank.cache_clear()
-    try:
-        assert Run(cfg, Prepared(plan))._title() == title
-    finally:
-        this_rank.cache_clear()

@@ -29,11 +29,11 @@ from lockstep.config.construct import Factory
 from lockstep.config.targets import ALLOW, targets_in
 from lockstep.extras.import_server.like_config import LikeConfig
 from lockstep.extras.import_server.main_script import run_as_main, show_uncaught
+from lockstep.extras.import_server.process_title import set_title
 from lockstep.extras.import_server.servers import PR_SET_PDEATHSIG, SERVERS, Forked, Request, Server, prctl
 from lockstep.imports import importing_much
 from lockstep.launchers.environment import this_rank
 from lockstep.launchers.inherited_config import read_content
-from lockstep.launchers.process_title import set_title
 from lockstep.places import read_settings
 from lockstep.runs.events import Subscribers
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from lockstep.atomic_files import is_like, read_stamp
+from lockstep.extras.import_server.process_title import set_title
 from lockstep.extras.import_server.server import LONGEST, Imports, become, give_server, set_environment
 from lockstep.extras.import_server.servers import PR_SET_PDEATHSIG, prctl
 from lockstep.extras.warm import client
 from lockstep.launchers.cluster import stat
-from lockstep.launchers.process_title import set_title
 
 POLL = 0.1  # seconds between two looks at whether a client is stopped
 LOOK = 5.0  # seconds between two looks at whether commands have ended
