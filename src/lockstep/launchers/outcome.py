@@ -62,11 +62,10 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
     if isinstance(error, NamedFailure):
         return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
+        culprit, reason = rank, f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
         if gone := dead_ranks():
-            reason = f"rank {gone[0]} has died; rank {rank} has lost its connection to it"
-            return Outcome(code=ExitCode.FAILED, reason=reason, rank=gone[0], has_lost_rank=True)
-        reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
-        return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
+            culprit, reason = gone[0], f"rank {gone[0]} has died; rank {rank} has lost its connection to it"
+        return Outcome(code=ExitCode.FAILED, reason=reason, rank=culprit, has_lost_rank=True)
     if isinstance(error, RuntimeError) and _PORT_TAKEN.search(str(error)) and (port := os.environ.get("MASTER_PORT")):
         reason = f"MASTER_PORT={port}: another program has this port on {platform.node()}; accepted is one that is free"
         return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)

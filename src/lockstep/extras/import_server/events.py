@@ -6,7 +6,6 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from lockstep.config.targets import buildable
-from lockstep.extras.import_server.process_title import set_title
 from lockstep.launchers.environment import SWEPT_KEYS, this_rank
 from lockstep.runs.events import RunEvents
 
@@ -16,15 +15,13 @@ class ProcessTitles(RunEvents):
     """Names the ranks of a run, and the jobs of a sweep."""
 
     def begin(self, cfg: DictConfig, directory: Path) -> None:
-        _name_process(directory)
+        self.building(cfg)
 
     def building(self, cfg: DictConfig) -> None:
-        _name_process(Path(cfg.run_dir))
+        if (name := process_name(Path(cfg.run_dir))) is not None:
+            from lockstep.extras.import_server.process_title import set_title  # most processes are a person's
 
-
-def _name_process(directory: Path) -> None:
-    if (name := process_name(directory)) is not None:
-        set_title(name)
+            set_title(name)
 
 
 def process_name(directory: Path) -> str | None:
