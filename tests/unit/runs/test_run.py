@@ -52,7 +52,7 @@ def test_from_the_first_step_on_nothing_is_deleted(
     run = prepared(compose("trainer.accelerator=cpu", run_dir=folder))
     run.__enter__()
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    trainer: Any = SimpleNamespace(optimizers=[optimizer], lr_scheduler_configs=[])
+    trainer: Any = SimpleNamespace(optimizers=[optimizer], lr_scheduler_configs=[], ckpt_path=None, default_root_dir=".")
     rate = SteppedRate()
     rate.on_fit_start(trainer, Any)
     rate.on_train_start(trainer, Any)
