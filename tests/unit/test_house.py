@@ -6,7 +6,7 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_650,
+    "the core": 10_719,
     "imported by a default run": 9_883,
     "all of src/": 32_882,
     "the largest room": 1_691,
