@@ -70,7 +70,7 @@ def _compose_evaluation(run_dir: Path, overrides: list[str], allow: list[str]) -
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
     if "global_batch_size" in (cfg.datamodule or ()):
         cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
-    cfg.optimized_metric = _name_in_test(cfg.optimized_metric)
+    cfg.optimized_metric = cfg.optimized_metric and _name_in_test(cfg.optimized_metric)
     return cfg
 
 
@@ -78,7 +78,7 @@ def _name_in_test(metric: str) -> str:
     return re.sub(r"^(train|val|validation)(?=[/_.])", "test", metric)
 
 
-def _tested(metric: str, logged: list[str]) -> str:
+def _tested(metric: str | None, logged: list[str]) -> str | None:
     """The metric of the test, or else the logged one that stands for it, or else the first: a model may name them as it likes."""
     named = [metric] if metric in logged else [name for name in logged if _name_in_test(name) == metric]
     return next(iter(named or logged), metric)

@@ -49,6 +49,7 @@ def main() -> None:
     logging.getLogger().handlers[0].addFilter(RankZeroFilter())
     cfg = compose(f"run_dir={quote(str(Path('logs', 'lr_range', run_id()).absolute()))}", *overrides, config_name="lr_range")
     _check(cfg)
+    cfg.optimized_metric = None  # a range test compares losses
     _, plan = validated(cfg)
     with Run(cfg, Prepared(plan)) as run:
         if run.is_parent:

@@ -99,7 +99,7 @@ def _leave_out_test(cfg: DictConfig, lacking: str) -> None:
     """Raises ConfigError where the config needs a test: before training, which would end with that."""
     if cfg.test != "auto":
         raise config_error("test", "true", f"{lacking}; accepted is test=auto, which then tests nothing")
-    if cfg.optimized_metric.startswith("test"):
+    if (cfg.optimized_metric or "").startswith("test"):
         raise config_error("optimized_metric", cfg.optimized_metric, f"needs a test, and {lacking}")
     log.warning(f"Nothing will be tested: {lacking}.")
     cfg.test = False

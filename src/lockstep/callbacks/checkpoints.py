@@ -157,6 +157,14 @@ class BestCheckpoint(ModelCheckpoint):
     """Lightning's ModelCheckpoint, which still knows its files when the run's directory has been moved, and begins anew
     in another run's. Saves the metrics with the weights that they are of, for a model that does not do so itself."""
 
+    _key: str | None = None
+
+    @property
+    def state_key(self) -> str:
+        """Returns that of the configured metric, also where a model turns out to log none."""
+        self._key = self._key or super().state_key
+        return self._key
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint.setdefault("metrics", {name: float(value) for name, value in trainer.callback_metrics.items()})
 

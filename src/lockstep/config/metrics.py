@@ -15,7 +15,8 @@ VALIDATION = ("validation", "valid", "val", "dev")  # as folders and files of th
 
 def monitored(cfg: DictConfig) -> Iterator[tuple[str, str]]:
     """Yields the metrics that a run is compared, stopped or saved by: the key, and the name."""
-    yield "optimized_metric", cfg.optimized_metric
+    if cfg.optimized_metric is not None:
+        yield "optimized_metric", cfg.optimized_metric
     groups = {"model.lr_scheduler": OmegaConf.select(cfg, "model.lr_scheduler")}
     groups |= {f"callbacks.{name}": cfg.callbacks[name] for name in cfg.get("callbacks") or {}}
     for name, group in groups.items():

@@ -91,7 +91,7 @@ ROOT: dict[str, Rule] = {
     "allow": some("names of modules and classes", TEXT).or_null(),
     "max_restarts": integer(0),
     "init_without": PATTERN.or_null(),
-    "optimized_metric": TEXT,
+    "optimized_metric": TEXT.or_null(),
     "optimized_mode": MODE,
     "lr_scaling": one_of("none", "linear", "sqrt", "adam"),
 }

@@ -187,7 +187,7 @@ class Run:
 
         metrics = collect_metrics(trainer)
         optimized = self.cfg.optimized_metric
-        if optimized not in metrics:
+        if optimized is not None and optimized not in metrics:
             raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics)) or 'nothing'}")
         facts = self.plan.facts() | collect_facts(trainer) | {"seed": self.cfg.seed}
         result = {
@@ -206,12 +206,12 @@ class Run:
         leave_process_group()
         STOP_SIGNALS.leave()
         if self.has_parent:
-            self.result, self._code = metrics[optimized], 0
+            self.result, self._code = None if optimized is None else metrics[optimized], 0
         else:
             self._close(result)
 
     def _close(self, result: dict[str, Any]) -> None:
-        value = result["metrics"][result["optimized_metric"]]
+        value = result["metrics"].get(result["optimized_metric"])
         self.result = math.nan if value is None else value
         if self.is_owner:
             record.write_status(self.directory, "finished", result.get("ended_by"))

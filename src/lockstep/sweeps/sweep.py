@@ -142,6 +142,8 @@ class Sweep:
                 raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; accepted is a sweep for each folder")
             full, cfg, plan, subscribers = self._composed(overrides)
             resources = self.executor.resources(full, plan)
+            if cfg.optimized_metric is None:
+                raise config_error("optimized_metric", "null", "a sweep compares its jobs; accepted is a metric that they log")
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
         config = computed_config(cfg, subscribers.settings)

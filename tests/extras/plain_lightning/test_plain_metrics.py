@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
 from lockstep.errors import ConfigError
+from lockstep.launchers.environment import SWEPT_KEYS
 
 LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, train_loss_epoch, train_loss_step, val_acc, "
 
@@ -50,9 +51,45 @@ class Silent(LitClassifier):
         pass
 
 
-def test_a_model_that_logs_nothing_is_told_what_it_needs(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^optimized_metric=val_acc: the model logs nothing; accepted is a name that it logs$"):
-        fitted(tmp_path, "model._target_=test_plain_metrics.Silent", "callbacks.best_checkpoint=null")
+SILENT = "model._target_=test_plain_metrics.Silent"
+
+
+def test_a_model_that_logs_nothing_is_trained_and_the_latest_is_its_best(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = fitted(tmp_path / "run", SILENT)
+    assert trainer.global_step == 28
+    assert "Silent logs nothing: there is no metric to optimize, and best.ckpt is the latest." in caplog.messages
+    best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
+    assert best["global_step"] == 28
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    resumed = fitted(tmp_path / "run", SILENT, "model.lr=0.05", ckpt_path=last)
+    assert resumed.global_step == 28
+
+
+@pytest.mark.parametrize(
+    ("override", "environment", "line"),
+    [
+        (
+            "model._target_=test_plain_metrics.SilentAndStopped",
+            {},
+            r"EarlyStopping\.monitor=val_acc: the model logs nothing; acc",
+        ),
+        (SILENT, {SWEPT_KEYS: "1"}, r"optimized_metric=val_acc: the model logs nothing; accepted is a name that it logs$"),
+    ],
+)
+def test_a_model_that_logs_nothing_is_told_what_it_needs(
+    override: str, environment: dict[str, str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=f"^{line}"):
+        fitted(tmp_path, override)
+
+
+class SilentAndStopped(Silent):
+    def configure_callbacks(self) -> Any:
+        return [EarlyStopping("val_acc")]
 
 
 class StopsByAnother(LitClassifier):

@@ -5,7 +5,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lockstep.config.metrics import monitored
 from lockstep.config.targets import buildable
 from lockstep.runs.events import RunEvents
 
@@ -26,4 +25,4 @@ class CheckPlainLightning(RunEvents):
         check_training_data(model, cfg.datamodule is not None)
         if cfg.trainer.num_sanity_val_steps is None:
             trainer.num_sanity_val_steps = 1
-        trainer.callbacks.append(MonitoredMetrics(dict(monitored(cfg))))
+        trainer.callbacks.append(MonitoredMetrics(cfg))

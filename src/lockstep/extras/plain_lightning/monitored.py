@@ -1,32 +1,51 @@
 """The metrics that a run is compared, stopped or saved by: that the model logs them."""
 
-from collections.abc import Iterator, Mapping
+import logging
+import os
+from collections.abc import Iterator
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import DictConfig
 from torch.optim import Optimizer
 
+from lockstep.callbacks.checkpoints import BestCheckpoint
+from lockstep.config.metrics import monitored
 from lockstep.errors import config_error
 from lockstep.extras.plain_lightning.lightning_internals import names_logged_in_training, names_logged_in_validation
+from lockstep.launchers.environment import SWEPT_KEYS
+
+log = logging.getLogger(__name__)
 
 
 class MonitoredMetrics(Callback):
-    """Raises ConfigError, before the first step of the optimizer, for a metric of `monitored`, a name by its config key, that the
+    """Raises ConfigError, before the first step of the optimizer, for a metric that the config monitors and the
     model has logged neither in Lightning's sanity check, a batch of validation, nor in its first training step. So also for one
     that a callback or schedule of the model's own monitors.
 
     A name that may be logged later is accepted: one of the test, and one that is not of validation where the end of an epoch has
     hooks of its own, or the model optimizes by itself. A run that continues from a checkpoint has no sanity check.
+
+    A single run whose model logs nothing optimizes nothing: its best.ckpt is the latest.
     """
 
-    def __init__(self, monitored: Mapping[str, str]) -> None:
-        self.monitored = monitored
+    def __init__(self, cfg: DictConfig) -> None:
+        self.cfg, self.monitored = cfg, dict(monitored(cfg))
+        self._logs_nothing = False
         self._validated: set[str] = set()
         self._is_asked = False
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self._is_asked = trainer.ckpt_path is None and trainer.num_sanity_val_steps != 0
+        if self._logs_nothing:
+            self._optimize_nothing(trainer)
+
+    def state_dict(self) -> dict[str, bool]:
+        return {"logs_nothing": self._logs_nothing}
+
+    def load_state_dict(self, state_dict: dict[str, bool]) -> None:
+        self._logs_nothing = state_dict["logs_nothing"]
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validated = {*trainer.callback_metrics} | names_logged_in_validation(trainer)
@@ -37,13 +56,28 @@ class MonitoredMetrics(Callback):
         self._is_asked = False
         known = self._validated | names_logged_in_training(trainer)
         logs_later = not pl_module.automatic_optimization or _has_hooks_at_the_end(trainer, pl_module)
-        for key, metric in (*self.monitored.items(), *self._monitored_by_objects(trainer)):
+
+        def is_there(metric: str) -> bool:
             is_later = metric.startswith("test") or (logs_later and not metric.startswith("val"))
-            if metric not in known and not is_later:
+            return metric in known or is_later
+
+        metric = self.cfg.optimized_metric
+        if not known and metric is not None and not is_there(metric) and SWEPT_KEYS not in os.environ:
+            self._optimize_nothing(trainer)
+            log.warning(f"{type(pl_module).__name__} logs nothing: there is no metric to optimize, and best.ckpt is the latest.")
+        for key, metric in (*self.monitored.items(), *self._monitored_by_objects(trainer)):
+            if not is_there(metric):
                 mode = ", and optimized_mode says whether more of it is better" if key == "optimized_metric" else ""
                 logged = ", ".join(sorted(known))
                 words = f"{logged}; accepted is one of these{mode}" if logged else "nothing; accepted is a name that it logs"
                 raise config_error(key, metric, f"the model logs {words}")
+
+    def _optimize_nothing(self, trainer: Any) -> None:
+        for saver in trainer.callbacks:
+            if isinstance(saver, BestCheckpoint) and saver.monitor == self.cfg.optimized_metric:
+                saver.monitor = None
+        self.cfg.optimized_metric, self._logs_nothing = None, True
+        self.monitored = dict(monitored(self.cfg))
 
     def _monitored_by_objects(self, trainer: Any) -> Iterator[tuple[str, str]]:
         """Yields what the config does not say."""
