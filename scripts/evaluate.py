@@ -20,8 +20,8 @@ from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.errors import config_error
-from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
-from lockstep.launchers.environment import RankZeroFilter, run_id
+from lockstep.extras.saved_runs.saved import config_to_evaluate, find_checkpoint
+from lockstep.launchers.environment import RankZeroFilter
 from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared, validated
 
@@ -59,17 +59,7 @@ def main() -> None:
 
 
 def _compose_evaluation(run_dir: Path, overrides: list[str], allow: list[str]) -> DictConfig:
-    """The run's config, less what only training needs; an evaluation has a directory and a record of its own."""
-    cfg = saved_config(run_dir, overrides, allow)
-    if cfg.run_dir == str(run_dir):
-        cfg.run_dir = str(run_dir / "evaluations" / run_id())
-    cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name == "progress"}
-    cfg.logger, cfg.init_without = {}, None
-    cfg.events = {}  # an evaluation is not copied
-    cfg.test = True  # whatever the training did
-    cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
-    if "global_batch_size" in (cfg.datamodule or ()):
-        cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
+    cfg = config_to_evaluate(run_dir, overrides, allow, "evaluations")
     cfg.optimized_metric = cfg.optimized_metric and _name_in_test(cfg.optimized_metric)
     return cfg
 

@@ -1,10 +1,14 @@
-"""Predicts images with a trained classifier, to CSV: path, prediction, probability.
+"""Predicts images with a trained classifier, to CSV: path, prediction, probability; or data by a module's predict_step.
 
     python scripts/predict.py RUN_DIR INPUT... [key=value ...]
     python scripts/predict.py RUN_DIR photos/ cat.jpg --output predictions.csv datamodule.batch_size=256
+    python scripts/predict.py RUN_DIR trainer.devices=2                  # no INPUT: the samples of predict_dataloader
 
 An INPUT is an image or a folder, which is searched through. Images become the size and colour of the training data. One
 that can't be read is named, the others are predicted, and the exit code is 1. FILE is replaced when all is predicted.
+
+Without INPUT each sample of predict_dataloader is predicted once, on any number of processes. FILE, by default predictions.pt in
+RUN_DIR/predictions/ID, is for torch.load: {"indices": those of the dataset, "predictions": what predict_step has returned}.
 """
 
 import lockstep.launchers.begin  # noqa: F401
@@ -12,6 +16,7 @@ import lockstep.launchers.begin  # noqa: F401
 # isort: split
 import contextlib
 import csv
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,23 +27,30 @@ from omegaconf import DictConfig
 from lockstep.__main__ import script_parser
 from lockstep.atomic_files import replacing
 from lockstep.cli import start
+from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, ExitCode, config_error
-from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
+from lockstep.extras.saved_runs.saved import config_to_evaluate, find_checkpoint, saved_config
+from lockstep.launchers.environment import RankZeroFilter
+from lockstep.runs.run import Run
+from lockstep.runs.validation import Prepared, validated
 
 
 def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument(
-        "inputs", nargs="+", metavar="INPUT", help="images, folders, and changes to the saved config as key=value"
+        "inputs", nargs="*", metavar="INPUT", help="images, folders, and changes to the saved config as key=value"
     )
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: the terminal")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: the terminal, or predictions.pt")
     parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what a checkpoint names in it")
     arguments = parser.parse_intermixed_args()
     overrides = [item for item in arguments.inputs if "=" in item and not Path(item).exists()]
+    if overrides == arguments.inputs:
+        _predict_data(arguments.run_dir, overrides, arguments.checkpoint, arguments.output, arguments.allow)
+        return
     paths = list(_images(Path(item) for item in arguments.inputs if item not in overrides))
     cfg = saved_config(arguments.run_dir, overrides)
     model = _classifier(find_checkpoint(arguments.run_dir, arguments.checkpoint), arguments.allow)
@@ -53,6 +65,25 @@ def main() -> None:
         print(f"{predicted} predictions in {arguments.output}")
     if predicted < len(paths):
         sys.exit(ExitCode.FAILED)
+
+
+def _predict_data(run_dir: Path, overrides: list[str], checkpoint: str | None, output: Path | None, allow: list[str]) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    logging.getLogger().handlers[0].addFilter(RankZeroFilter())
+    cfg = config_to_evaluate(run_dir.absolute(), overrides, allow, "predictions")
+    cfg.init_from, cfg.optimized_metric = str(find_checkpoint(run_dir, checkpoint)), None
+    cfg, plan = validated(cfg)
+    cfg.test = False  # that is for a training
+    with Run(cfg, Prepared(plan)) as run:
+        path = (output or run.directory / "predictions.pt").absolute()
+        if run.is_parent:
+            run.supervise([sys.executable, *sys.argv, f"run_dir={quote(cfg.run_dir)}"])
+        else:
+            from lockstep.extras.saved_runs.predictions import predict
+
+            run.finish(predict(cfg, run.plan, path))
+    if run.is_owner:
+        print(f"The predictions: {path}", flush=True)
 
 
 @contextlib.contextmanager

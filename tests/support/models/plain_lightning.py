@@ -37,6 +37,9 @@ class DigitsData(LightningDataModule):
     def test_dataloader(self) -> DataLoader[Any]:
         return self._loader(self.test)
 
+    def predict_dataloader(self) -> DataLoader[Any]:
+        return self._loader(self.test)
+
 
 class LitClassifier(LightningModule):
     """Dropout, its own metrics, its own optimizer and schedule; it keeps its network among its hyperparameters."""
@@ -77,6 +80,10 @@ class LitClassifier(LightningModule):
         x, y = batch
         self.test_acc(self(x), y)
         self.log("test_acc", self.test_acc)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        logits = self(batch[0])
+        return {"class": logits.argmax(dim=1), "logits": logits}
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams["lr"], momentum=0.9)

@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from lockstep.counter_rng import derive_seed
 from lockstep.errors import config_error
 
-LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader")
+LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 # The arguments of a DataLoader that say how its batches are loaded, not which ones.
 _LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
 _LOADING += ("prefetch_factor", "persistent_workers", "in_order")

@@ -15,6 +15,7 @@ from yaml import YAMLError
 from lockstep.config.checkpoint_file import refuse_url
 from lockstep.config.targets import targets_in
 from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.environment import run_id
 
 
 def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ()) -> DictConfig:
@@ -39,6 +40,22 @@ def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ())
                 f"{override.input_line}: a group can't be chosen anew; accepted are values inside it, {key}.NAME=VALUE"
             )
         OmegaConf.update(cfg, key, override.value(), force_add=True)
+    return cfg
+
+
+def config_to_evaluate(run_dir: Path, overrides: list[str], allow: Sequence[str], folder: str) -> DictConfig:
+    """The run's config, less what only training needs; an evaluation has a directory and a record of its own, in a folder of the
+    run's directory."""
+    cfg = saved_config(run_dir, overrides, allow)
+    if cfg.run_dir == str(run_dir):
+        cfg.run_dir = str(run_dir / folder / run_id())
+    cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name == "progress"}
+    cfg.logger, cfg.init_without = {}, None
+    cfg.events = {}  # an evaluation is not copied
+    cfg.test = True  # whatever the training did
+    cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
+    if "global_batch_size" in (cfg.datamodule or ()):
+        cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
     return cfg
 
 

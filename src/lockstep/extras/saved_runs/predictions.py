@@ -1,0 +1,120 @@
+"""What a module's predict_step says of the samples of its predict_dataloader, each once, on any number of processes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import DictConfig
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from lockstep.atomic_files import replacing
+from lockstep.build import build
+from lockstep.config.plan import Plan
+from lockstep.errors import config_error
+
+
+def predict(cfg: DictConfig, plan: Plan, output: Path) -> Trainer:
+    """Writes `output`, for torch.load: the "indices" of the samples in their dataset, and "predictions", an entry for each, in
+    the order of the dataset; a list of such where there are several loaders. Called on every rank.
+
+    Raises ConfigError for code that has no loader to predict, for a stream on several processes, and for predictions that have
+    not one entry for each sample of a batch.
+    """
+    datamodule, model, trainer = build(cfg, plan)
+    source = datamodule or model
+    if not (isinstance(source, LightningModule | LightningDataModule) and is_overridden("predict_dataloader", source)):
+        words = f"{type(source).__name__} has no predict_dataloader; accepted is a run whose data has one, or images as INPUT"
+        raise config_error("RUN_DIR", Path(cfg.init_from).parents[1], words)
+    trainer.callbacks.append(_Writer(output))  # pyright: ignore[reportAttributeAccessIssue]
+    trainer.predict(model, datamodule, return_predictions=False)
+    return trainer
+
+
+class _Writer(BasePredictionWriter):
+    """Each rank writes its own part, which rank zero joins: they may be too large to be sent."""
+
+    def __init__(self, output: Path) -> None:
+        super().__init__("epoch")
+        self.output = output
+
+    def on_predict_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        loaders = trainer.predict_dataloaders
+        several = loaders if isinstance(loaders, list | tuple) else [loaders]
+        if trainer.world_size > 1 and not all(map(_has_indices, several)):
+            words = "predict_dataloader is a stream, of which each process would predict the whole; accepted is 1"
+            raise config_error("trainer.devices", trainer.world_size, words)
+
+    def write_on_epoch_end(
+        self, trainer: Trainer, pl_module: LightningModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
+    ) -> None:
+        loaders = predictions if len(batch_indices) > 1 else [predictions]
+        own = [_joined(*pair) for pair in zip(batch_indices, loaders, strict=True)]
+        parts = [self.output.with_name(f"{self.output.name}.rank{rank}") for rank in range(trainer.world_size)]
+        torch.save(own, parts[trainer.global_rank])
+        trainer.strategy.barrier("predictions are written")
+        if trainer.is_global_zero:
+            ranks = [torch.load(part, weights_only=True) for part in parts]
+            whole = [_sorted([rank[loader] for rank in ranks]) for loader in range(len(own))]
+            with replacing(self.output, mode="wb") as file:
+                torch.save(whole if len(whole) > 1 else whole[0], file)
+            for part in parts:
+                part.unlink()
+
+
+def _has_indices(loader: Any) -> bool:
+    return getattr(loader, "batch_sampler", None) is not None and not isinstance(loader.dataset, IterableDataset)
+
+
+def _joined(indices: list[list[int]], batches: Sequence[Any]) -> dict[str, Any]:
+    """Of one loader. A stream has no indices; its samples are counted."""
+    for numbers, batch in zip(indices, batches, strict=False):
+        _check_entries(batch, len(numbers) or None)
+    whole = _concatenated(batches)
+    flat = [index for batch in indices for index in batch]
+    return {"indices": torch.tensor(flat or range(_count(whole))), "predictions": whole}
+
+
+def _sorted(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    parts = [part for part in parts if len(part["indices"])]
+    indices, order = torch.cat([part["indices"] for part in parts]).sort(stable=True)
+    return {"indices": indices, "predictions": _taken(_concatenated([part["predictions"] for part in parts]), order)}
+
+
+def _check_entries(batch: Any, samples: int | None) -> None:
+    if isinstance(batch, dict | tuple):
+        for one in batch.values() if isinstance(batch, dict) else batch:
+            _check_entries(one, samples)
+        return
+    size = len(batch) if isinstance(batch, list) or (isinstance(batch, Tensor) and batch.ndim) else None
+    if size is None or size != (samples or size):
+        shown = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
+        accepted = "accepted is a tensor or list with an entry for each sample, or a dict or tuple of these"
+        raise config_error("predict_step", shown, f"for a batch of {samples or 'some'} samples; {accepted}")
+
+
+def _concatenated(parts: Sequence[Any]) -> Any:
+    first = parts[0] if parts else []
+    if isinstance(first, dict):
+        return {name: _concatenated([part[name] for part in parts]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(_concatenated(column) for column in zip(*parts, strict=True))
+    return torch.cat([part.cpu() for part in parts]) if isinstance(first, Tensor) else [entry for part in parts for entry in part]
+
+
+def _taken(whole: Any, order: Tensor) -> Any:
+    if isinstance(whole, dict):
+        return {name: _taken(one, order) for name, one in whole.items()}
+    if isinstance(whole, tuple):
+        return tuple(_taken(one, order) for one in whole)
+    return whole[order] if isinstance(whole, Tensor) else [whole[i] for i in order.tolist()]
+
+
+def _count(whole: Any) -> int:
+    while isinstance(whole, dict | tuple):
+        whole = next(iter(whole.values() if isinstance(whole, dict) else whole))
+    return len(whole)

@@ -1,0 +1,55 @@
+"""What a module's predict_step says of each sample, once, on any number of processes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import ROOT, python, train
+
+from lockstep.errors import ConfigError
+from lockstep.extras.saved_runs.predictions import _joined, _sorted
+
+MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
+
+
+@pytest.mark.slow
+def test_two_processes_predict_what_one_does(tmp_path: Path) -> None:
+    done = train(*MINE, "optimized_metric=val_acc", "debug=fast", "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for devices in (1, 2):
+        options = (f"trainer.devices={devices}", "datamodule.batch_size=33", "--output", f"{devices}.pt")
+        done = python(ROOT / "scripts" / "predict.py", "run", *options, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith(f"The predictions: {tmp_path / f'{devices}.pt'}\n")
+    one, two = (torch.load(tmp_path / f"{devices}.pt", weights_only=True) for devices in (1, 2))
+    assert one["indices"].tolist() == two["indices"].tolist() == list(range(198))
+    assert one["predictions"]["class"].equal(two["predictions"]["class"])
+    torch.testing.assert_close(one["predictions"]["logits"], two["predictions"]["logits"])
+    assert not [*tmp_path.glob("*.rank*")]
+
+
+def test_entries_of_several_ranks_are_in_the_order_of_the_dataset() -> None:
+    ranks = [
+        _joined([[4, 0], [2]], [{"x": torch.tensor([4.0, 0.0]), "y": (["4", "0"],)}, {"x": torch.tensor([2.0]), "y": (["2"],)}]),
+        _joined([[3, 1]], [{"x": torch.tensor([3.0, 1.0]), "y": (["3", "1"],)}]),
+        _joined([], []),
+    ]
+    whole = _sorted(ranks)
+    assert whole["indices"].tolist() == whole["predictions"]["x"].tolist() == [0, 1, 2, 3, 4]
+    assert whole["predictions"]["y"] == (["0", "1", "2", "3", "4"],)
+    stream = _joined([], [torch.zeros(2, 3), torch.ones(1, 3)])
+    assert (stream["indices"].tolist(), stream["predictions"].shape) == ([0, 1, 2], (3, 3))
+
+
+@pytest.mark.parametrize(
+    ("batch", "line"),
+    [
+        (torch.zeros(()), r"predict_step=a tensor of shape \(\): for a batch of 2 samples; accepted is a tensor or list with"),
+        (torch.zeros(3), r"predict_step=a tensor of shape \(3,\): "),
+        ({"x": None}, "predict_step=a NoneType: "),
+    ],
+)
+def test_what_has_no_entry_for_each_sample_is_refused(batch: Any, line: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{line}"):
+        _joined([[0, 1]], [batch])
