@@ -55,12 +55,12 @@ class SteppedRate(AfterEachStep):
         self._configured = _constants(trainer)
         self.trained_with["optimizers"] = [type(optimizer).__name__ for optimizer in trainer.optimizers]
         self.trained_with["schedules"] = [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs]
-        self._check_schedules(trainer.ckpt_path, trainer.default_root_dir)
+        self._check_schedules(trainer)
 
-    def _check_schedules(self, checkpoint: Any, run_dir: str) -> None:
+    def _check_schedules(self, trainer: Trainer) -> None:
         """Raises ConfigError where a run that is resumed had others: its rate would go on as these have left it."""
         before, now = (one.get("schedules") for one in (self._before, self.trained_with))
-        if before not in (None, now) and Path(checkpoint).is_relative_to(run_dir):
+        if before not in (None, now) and Path(checkpoint := trainer.ckpt_path or "").is_relative_to(trainer.default_root_dir):
             words = f"its schedules are {', '.join(before) or 'none'}, here {', '.join(now or ()) or 'none'}"
             raise config_error("checkpoint", checkpoint, f"{words}; accepted is the same, or a new run, by fork=")
 

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lockstep.errors import ConfigError
-from lockstep.extras.plain_lightning.sweep_rate import check_data
+from lockstep.extras.plain_lightning.swept import check_data
 
 PLAIN = {"_target_": "plain_lightning.DigitsData", "batch_size": 100}
 OURS = {"_target_": "lockstep.datamodules.Digits", "standardize": False}

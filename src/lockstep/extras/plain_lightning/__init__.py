@@ -6,7 +6,7 @@ callback.py             does from outside what a Task and a DataModule do by the
 loaders.py              torch's loaders shared out over processes; streams.py: streams, which say how they are divided
 logs.py                 what the values that ranks have logged amount to
 lightning_internals.py  the private names of Lightning that this needs
-sweep_rate.py           has the sweeps of conf/sweep change the rate of a module
+sweep_rate.py           has the sweeps of conf/sweep change the rate of a module, or refuses them, by swept.py
 processes.py            what processes compare and exchange
 """
 

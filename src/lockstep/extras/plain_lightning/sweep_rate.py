@@ -1,4 +1,4 @@
-"""A sweep over the learning rate, whichever key the model has it under; and over folds, of data that has some.
+"""Has the sweeps of conf/sweep suit a model and data that know nothing of this package; see swept.py.
 
 Hydra makes this callback for single runs too: what it does is imported where it does it.
 """
@@ -6,52 +6,17 @@ Hydra makes this callback for single runs too: what it does is imported where it
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, flag_override
-
-RATE = "model.optimizer.lr"  # of a Task, which the configs of conf/sweep name
+from omegaconf import DictConfig
 
 
 class SweepRate(Callback):
     """Has `hydra.sweeper.params` name the rate of a model that has no optimizer's: a LightningModule of one's own has it as an
-    argument. Hydra makes the sweeper after that."""
+    argument. Hydra makes the sweeper after that. Refuses a sweep over what the data has not."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        from lockstep.extras.plain_lightning.swept import check_data, rename_rate
         from lockstep.runs.validation import refusing
 
         with refusing():
             rename_rate(config)
             check_data(config)
-
-
-def rename_rate(config: DictConfig) -> None:
-    """Raises ConfigError for a model whose config has no rate."""
-    from lockstep.config.plan import rate_key
-    from lockstep.errors import config_error
-
-    params = OmegaConf.to_container(OmegaConf.select(config, "hydra.sweeper.params") or OmegaConf.create())
-    model = config.get("model") or {}
-    if not isinstance(params, dict) or RATE not in params or "lr" in (model.get("optimizer") or {}):
-        return
-    if (key := rate_key(model)) is None:
-        accepted = (
-            f"model has neither lr nor learning_rate; accepted is its own key in the place of the sweep: KEY={params[RATE]}"
-        )
-        raise config_error(f"hydra.sweeper.params.{RATE}", params[RATE], accepted)
-    with flag_override(config.hydra.sweeper, ["readonly", "struct"], False):
-        config.hydra.sweeper.params = {f"model.{key}" if name == RATE else name: value for name, value in params.items()}
-
-
-def check_data(config: DictConfig) -> None:
-    """Raises ConfigError for data of one's own that has not what a sweep of conf/sweep sets, and would refuse it in each job."""
-    from lockstep.config.arguments import Arguments
-    from lockstep.config.class_checks import is_plain
-    from lockstep.config.targets import resolve
-    from lockstep.errors import config_error
-
-    sweep, data = OmegaConf.select(config, "hydra.runtime.choices.sweep"), config.get("datamodule") or {}
-    needed, name = {"folds": "fold", "strong_scaling": "batch_size"}.get(sweep), data.get("_target_")
-    if needed is None or not is_plain(config, "datamodule") or (needed == "batch_size" and needed in data):
-        return
-    if needed == "batch_size" or name is None or not Arguments(resolve("datamodule", name)).takes(needed):
-        words = f"datamodule has no {needed}; accepted is data that takes it, such as a lockstep.datamodules.DataModule"
-        raise config_error("sweep", sweep, words)

@@ -1,0 +1,37 @@
+"""A sweep over the rate, whichever key the model has it under; and over folds or processes, of data that can be divided."""
+
+from omegaconf import DictConfig, OmegaConf, flag_override
+
+from lockstep.config.arguments import Arguments
+from lockstep.config.class_checks import is_plain
+from lockstep.config.plan import rate_key
+from lockstep.config.targets import resolve
+from lockstep.errors import config_error
+
+RATE = "model.optimizer.lr"  # of a Task, which the configs of conf/sweep name
+
+
+def rename_rate(config: DictConfig) -> None:
+    """Raises ConfigError for a model whose config has no rate."""
+    params = OmegaConf.to_container(OmegaConf.select(config, "hydra.sweeper.params") or OmegaConf.create())
+    model = config.get("model") or {}
+    if not isinstance(params, dict) or RATE not in params or "lr" in (model.get("optimizer") or {}):
+        return
+    if (key := rate_key(model)) is None:
+        accepted = (
+            f"model has neither lr nor learning_rate; accepted is its own key in the place of the sweep: KEY={params[RATE]}"
+        )
+        raise config_error(f"hydra.sweeper.params.{RATE}", params[RATE], accepted)
+    with flag_override(config.hydra.sweeper, ["readonly", "struct"], False):
+        config.hydra.sweeper.params = {f"model.{key}" if name == RATE else name: value for name, value in params.items()}
+
+
+def check_data(config: DictConfig) -> None:
+    """Raises ConfigError for data of one's own that has not what a sweep of conf/sweep sets, and would refuse it in each job."""
+    sweep, data = OmegaConf.select(config, "hydra.runtime.choices.sweep"), config.get("datamodule") or {}
+    needed, name = {"folds": "fold", "strong_scaling": "batch_size"}.get(sweep), data.get("_target_")
+    if needed is None or not is_plain(config, "datamodule") or (needed == "batch_size" and needed in data):
+        return
+    if needed == "batch_size" or name is None or not Arguments(resolve("datamodule", name)).takes(needed):
+        words = f"datamodule has no {needed}; accepted is data that takes it, such as a lockstep.datamodules.DataModule"
+        raise config_error("sweep", sweep, words)
