@@ -91,7 +91,7 @@ def test_it_is_halved_where_that_was_asked_for_and_can_be(
         assert remedy(FULL, "trainer.devices=2", "trainer.strategy.static_graph=true") is None
     assert "halve_batch_size=true: trainer.strategy.static_graph=true: DDP then" in caplog.text
     cfg = compose("halve_batch_size=true")
-    del cfg.datamodule.global_batch_size
+    del cfg.datamodule.standardize  # so it is no DataModule's
     assert refusal(cfg).startswith("halve_batch_size=true: needs data that counts its batches in samples")
     assert refusal(compose("halve_batch_size=2")).startswith("halve_batch_size=2: accepted is true, false, or null")
     monkeypatch.setattr("lockstep.extras.batch_size.halving.this_rank", lambda: Rank("torchrun", 0, 0, 1, 1))
