@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_719,
-    "imported by a default run": 9_883,
-    "all of src/": 32_882,
+    "the core": 10_730,
+    "imported by a default run": 10_001,
+    "all of src/": 33_284,
     "the largest room": 1_691,
 }  # lines; these go down, and up by nothing but what mends a defect
 
