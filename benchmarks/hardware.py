@@ -1,14 +1,16 @@
 """What the figures were made on."""
 
 import platform
+import re
 import subprocess
 from pathlib import Path
 
 
 def processor() -> str:
-    """The processor's name, by /proc/cpuinfo."""
+    """The processor's name, by /proc/cpuinfo, without its trademarks."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    name = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+    return re.sub(r"\((R|TM)\)| (CPU|Processor)$", "", name)
 
 
 def gpu() -> str | None:
