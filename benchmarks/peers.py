@@ -21,7 +21,7 @@ from pathlib import Path
 from hardware import processor
 from measuring import Sample, measured
 from run import heading, table
-from suites import STEPS, Competitor, Suite, by_record, train_py
+from suites import FLUSH, STEPS, Competitor, Suite, by_record, train_py
 
 HERE = Path(__file__).parent
 # By the name that competitors/peer.py knows: what the table says, and the distribution.
@@ -67,7 +67,7 @@ def _competitors(net: str, processes: int, steps: int, overrides: list[str]) -> 
         if _version(distribution) is not None
     ]
     data = ("datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "datamodule.batch_size=64", "datamodule.val_length=64")
-    fixed = ("trainer=cpu", "trainer.max_epochs=1", f"trainer.devices={processes}", "test=false", f"model={net}", *data)
+    fixed = ("trainer=cpu", "trainer.max_epochs=1", f"trainer.devices={processes}", "test=false", f"model={net}", FLUSH, *data)
     fixed += (f"datamodule.length={steps * 64 * processes}", "+callbacks.stopwatch._target_=steady_callback.Steady")
 
     def command(*more: str) -> Callable[[Path], list[str]]:
@@ -100,7 +100,7 @@ def _report(rounds: dict[str, tuple[list[Competitor], dict[str, list[Sample]]]])
         "",
         "The same net, batches, optimizer and data in memory for all; the first five steps are not timed, and nobody validates",
         "or saves meanwhile. `train.py` with all it does in a step by default: metrics, guards, logs. Medians, with the distance",
-        "of the quartiles behind them; processor time is of all threads of rank zero.",
+        "of the quartiles behind them; processor time is of all threads of rank zero. Denormal numbers are zero in all programs.",
     ]
     for net, (competitors, samples) in rounds.items():
         suite = Suite(ABOUT[net], STEPS, lambda _, found=competitors: found)
