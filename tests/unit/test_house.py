@@ -7,8 +7,8 @@ from house import sizes
 
 CEILINGS = {
     "the core": 10_730,
-    "imported by a default run": 10_001,
-    "all of src/": 33_284,
+    "imported by a default run": 10_007,
+    "all of src/": 33_313,
     "the largest room": 1_691,
 }  # lines; these go down, and up by nothing but what mends a defect
 
