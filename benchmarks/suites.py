@@ -12,7 +12,8 @@ LOADS = ("samples/s", "times the floor", "µs of processor a sample", "times the
 IMAGES = ("samples/s", "µs a step", "µs of processor", "of the floor", "peak MiB", "GPU GiB")
 SAVES = ("ms a save", "ms of processor a save")
 STARTS = ("s in all", "s of processor in all")
-FLUSH = "callbacks=flush_denormal"  # as competitors/workload.py does
+# As competitors/workload.py does; beside whichever group of callbacks is chosen.
+FLUSH = "+callbacks.flush_denormal._target_=lockstep.extras.profiling.denormals.FlushDenormal"
 THIRD = ("s to the third step", "s of processor to it")
 
 
@@ -72,9 +73,7 @@ def by_record(program: str, options: list[str]) -> Callable[[Path], list[str]]:
 def _shipped(net: str, shape: str, batch: int, steps: int, val_batches: int, processes: int, more: list[str]) -> Competitor:
     data = ("datamodule=synthetic_images", f"datamodule.shape=[{shape}]", f"datamodule.batch_size={batch}")
     lengths = (f"datamodule.length={steps * batch * processes}", f"datamodule.val_length={max(1, val_batches * batch)}")
-    fixed = ("trainer=cpu", "trainer.max_epochs=1", f"trainer.devices={processes}", "test=false", f"model={net}")
-    if not any(override.startswith("callbacks=") for override in more):
-        fixed += (FLUSH,)
+    fixed = ("trainer=cpu", "trainer.max_epochs=1", f"trainer.devices={processes}", "test=false", f"model={net}", FLUSH)
     name = f"`python train.py`, {processes} process{'es' * (processes > 1)}"
     return Competitor(name, lambda record: train_py(record, *fixed, *data, *lengths, *more), processes)
 
@@ -216,10 +215,7 @@ def _guards(overrides: list[str]) -> list[Competitor]:
     """One and two processes on the smallest of models."""
     without = [f"guards.{name}=null" for name in ("preemption", "nonfinite", "watchdog", "checkpoint")]
     flag = "+callbacks.flag={_target_: lightnings_flag.LightningsFlag}"
-    noise_scale = [
-        "callbacks=[flush_denormal,noise_scale]",
-        *(f"callbacks.noise_scale.every_n_steps{_}=1" for _ in ("", "_alone")),
-    ]
+    noise_scale = ["callbacks=noise_scale", *(f"callbacks.noise_scale.every_n_steps{_}=1" for _ in ("", "_alone"))]
     variants = {
         "no preemption, look at the loss, watchdog, last.ckpt": without,
         "that, and Lightning's flag before every batch": [*without, flag],
@@ -238,10 +234,8 @@ def _guards(overrides: list[str]) -> list[Competitor]:
 
 
 _ZERO = "Denormal numbers are zero in all programs."
-_SAME = (
-    "The same net, batches, optimizer and data for all; one epoch and one validation. `train.py` with all it does by default.\n"
-    f"{_ZERO}"
-)
+_SAME = "The same net, batches, optimizer and data for all; one epoch and one validation. `train.py` with all it does by default."
+_SAME += f"\n{_ZERO}"
 SUITES = {
     "mlp": Suite(
         f"MNIST's shapes, the guides' MLP (784-256-10), batches of 64.\n{_SAME}", STEPS, _steps("mlp", "1,28,28", 64, 1500, 100)

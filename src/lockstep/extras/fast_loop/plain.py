@@ -53,7 +53,7 @@ def why_not_plain(trainer: Any, data_fetcher: Any) -> str | None:
 def draws_from_torch_alone(trainer: Any) -> bool:
     """Returns whether all that draws random numbers for a step, or in making its batch, draws them from torch's generators: the
     classes are of packages that do, the data are in memory, and whoever else is there only looks."""
-    dataset = trainer.train_dataloader.dataset if hasattr(trainer.train_dataloader, "dataset") else None
+    dataset = getattr(trainer.train_dataloader, "dataset", None)
     if not (isinstance(dataset, Batches) and isinstance(dataset.dataset, InMemory)):
         return False
     callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, Monitor)]
