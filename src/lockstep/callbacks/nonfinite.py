@@ -68,7 +68,7 @@ class NonFinite(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):  # else the batch was left out by the model, or it optimizes by itself
-            if self.action == "stop" and pl_module.device.type == "cpu" and math.isfinite(loss):
+            if self.action == "stop" and loss.is_cpu and math.isfinite(loss):
                 return  # as most are: nothing to keep
             ids = batch.ids if isinstance(batch, Batch) else None
             self._losses.append((trainer.global_step - ends_step(trainer, batch_idx), loss.detach(), ids))

@@ -27,15 +27,19 @@ class CounterBasedRandomness(Callback):
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._dropouts: list[Dropout] = []
+        self._is_on_gpu = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._is_on_gpu = trainer.strategy.root_device.type == "cuda"
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._dropouts = [layer for layer in pl_module.modules() if isinstance(layer, Dropout) and layer.p > 0]
 
-    def count(self, trainer: Trainer, batch_idx: int, on_gpu: bool = False) -> None:
+    def count(self, trainer: Trainer, batch_idx: int) -> None:
         """Seeds the generators for a batch of the current epoch, -1 for what comes before the first."""
         seed = derive_seed(self.seed, trainer.current_epoch, batch_idx, dp_rank_and_size(trainer)[0])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, at every batch
-        if on_gpu:
+        if self._is_on_gpu:
             torch.cuda.manual_seed(seed)
         if not self.torch_alone:
             random.seed(seed)
@@ -45,7 +49,7 @@ class CounterBasedRandomness(Callback):
         self.count(trainer, -1)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.count(trainer, batch_idx, pl_module.device.type == "cuda")
+        self.count(trainer, batch_idx)
         if (ids := getattr(batch, "ids", None)) is not None:
             for layer, dropout in enumerate(self._dropouts):
                 dropout.count(random_bits(self.seed, trainer.current_epoch, ids, _DROPOUT + layer))

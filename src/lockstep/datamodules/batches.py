@@ -74,7 +74,8 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
         return self.inputs[index], self.targets[index]
 
     def __getitems__(self, ids: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
-        index = torch.as_tensor(ids)  # index_select copies a sample at a time, where [] copies each byte of an image
+        # index_select copies a sample at a time, where [] copies each byte of an image
+        index = ids if isinstance(ids, Tensor) else torch.as_tensor(ids)
         return self.inputs.index_select(0, index), self.targets.index_select(0, index)
 
 

@@ -68,13 +68,17 @@ class OnGpu:
     device = torch.device("cuda")
 
 
+class LossOnGpu(torch.Tensor):
+    is_cpu = False  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+
+
 def test_a_gpu_is_not_waited_for_at_every_step_but_before_a_checkpoint() -> None:
     callback, trainer, module = NonFinite(every_n_steps=10), SimpleNamespace(global_step=0, accumulate_grad_batches=1), OnGpu()
 
     def steps(first: int, last: int, bad: int) -> None:
         for step in range(first, last):
             trainer.global_step = step + 1
-            loss = torch.tensor(float("inf") if step == bad else 1.0)
+            loss = torch.tensor(float("inf") if step == bad else 1.0).as_subclass(LossOnGpu)
             callback.on_train_batch_end(trainer, module, {"loss": loss}, None, step)
 
     checkpoint: dict[str, Any] = {}

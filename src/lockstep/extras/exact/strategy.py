@@ -286,7 +286,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         trainer = self._trainer
         batch = trainer.fit_loop.batch_idx if trainer.training else self.evaluated
         with self._numbered(worker):
-            self._randomness.count(trainer, batch + stream, self.root_device.type == "cuda")
+            self._randomness.count(trainer, batch + stream)
 
     def _call(self, hook: str, *arguments: Any) -> None:
         """Calls a hook that Lightning does not know, on the callbacks that have it."""
