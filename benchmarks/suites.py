@@ -14,7 +14,7 @@ SAVES = ("ms a save", "ms of processor a save")
 STARTS = ("s in all", "s of processor in all")
 # As competitors/workload.py does; beside whichever group of callbacks is chosen.
 FLUSH = "+callbacks.flush_denormal._target_=lockstep.extras.profiling.denormals.FlushDenormal"
-THIRD = ("s to the third step", "s of processor to it")
+STEP = ("s to that step", "s of processor to it")
 
 
 @dataclass(frozen=True)
@@ -135,18 +135,17 @@ def _compiled_start(overrides: list[str]) -> list[Competitor]:
 def _compiled_job(overrides: list[str]) -> list[Competitor]:
     """The first job of each sweep fills the cache, as far as it is not full."""
 
-    def second_job(name: str, *options: str) -> Competitor:
+    def second_job(name: str, steps: int, *options: str) -> Competitor:
         def command(record: Path) -> list[str]:
-            end = f"+callbacks.end={{_target_: first_step.Note, steps: 3, record: {record}}}"
+            end = f"+callbacks.end={{_target_: first_step.Note, steps: {steps}, record: {record}}}"
             fixed = ("trainer=cpu", "model=mlp", "datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "test=false", end)
             return [str(ROOT / "train.py"), "-m", *fixed, "trainer.max_steps=3", "seed=0,1", *options, *overrides]
 
         return Competitor(name, command)
 
-    return [
-        second_job("a sweep's second job"),
-        second_job("the same with `trainer.compile_step=true`", "trainer.compile_step=true"),
-    ]
+    compiled = "trainer.compile_step=true"
+    jobs = {"a sweep's second job": (), f"the same with `{compiled}`": (compiled,)}
+    return [second_job(f"{name}, step {steps}", steps, *options) for steps in (1, 3) for name, options in jobs.items()]
 
 
 def _startup(overrides: list[str]) -> list[Competitor]:
@@ -279,9 +278,9 @@ SUITES = {
         "From the command to the end of the third step; the second is compiled, or taken from the cache.", STARTS, _compiled_start
     ),
     "compiled_job": Suite(
-        "A sweep's second job, from when it is forked to the end of its third step; the second is taken from the cache.\n"
-        "Processor time is of the processes that it starts, too.",
-        THIRD,
+        "A sweep's second job, from when it is forked to the end of that step. A compiled job's first step is an eager one,\n"
+        "its second is traced, and taken from the cache. Processor time is of the processes that it starts, too.",
+        STEP,
         _compiled_job,
     ),
     "startup": Suite(
