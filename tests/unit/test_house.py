@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_730,
-    "imported by a default run": 10_007,
-    "all of src/": 33_313,
+    "the core": 10_741,
+    "imported by a default run": 10_018,
+    "all of src/": 33_324,
     "the largest room": 1_691,
 }  # lines; these go down, and up by nothing but what mends a defect
 
