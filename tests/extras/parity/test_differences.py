@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -73,6 +74,7 @@ def test_by_entry_a_large_one_hides_nothing_and_one_that_is_nearly_zero_makes_no
     assert differences.all[-1].value == math.inf
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")  # torch 2.11 warns though they are not
 def test_sparse_gradients_are_copied_densely_and_what_is_no_tensor_is_left_out() -> None:
     sparse = torch.sparse_coo_tensor(torch.tensor([[1, 1]]), torch.tensor([2.0, 3.0]), (3,), check_invariants=True)
     assert copy_tensors({"sparse": sparse, "version": 1})["sparse"].tolist() == [0.0, 5.0, 0.0]

@@ -17,6 +17,7 @@ TIMEOUT = 120  # seconds
 def in_ranks(world_size: int, function: Callable[[int, int], Any], folder: Path) -> list[Any]:
     """What function(rank, world_size) returns in each of `world_size` fresh processes of one gloo group."""
     context = mp.get_context("forkserver")  # see conftest.py
+    (folder / "store").unlink(missing_ok=True)  # in which a group before may have left where its ranks listened
     processes = [context.Process(target=_rank, args=(rank, world_size, function, folder)) for rank in range(world_size)]
     try:
         for process in processes:
