@@ -1,5 +1,6 @@
 """The two checkpoints of a run: the one to continue from, exactly, and the one to use."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from lockstep.console import join_first
 from lockstep.errors import NamedFailure
 from lockstep.runs.identity import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
+
+log = logging.getLogger(__name__)
 
 
 class LastCheckpoint(Checkpoint):
@@ -77,7 +81,9 @@ class LastCheckpoint(Checkpoint):
         self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()
         if trainer.world_size > 1:
             _check_same_step(trainer.strategy.broadcast(trainer.global_step), trainer)
-        if not batches_trained(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
+        if batches_trained(trainer):
+            _go_on_within_epoch(trainer, pl_module)
+        else:  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
             trainer.fit_loop.epoch_loop.restarting = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -113,6 +119,19 @@ class LastCheckpoint(Checkpoint):
         loop = checkpoint["loops"]["fit_loop"]
         self._logged_step = read_logged_step(checkpoint)
         _rescale_progress(loop, checkpoint, getattr(trainer, "datamodule", None))
+
+
+def _go_on_within_epoch(trainer: Any, model: LightningModule) -> None:
+    """Lightning does not call `on_train_epoch_start` for the rest of an epoch. Its averaging of weights gets its schedule back
+    in that hook, which knows whether it has counted the epoch; what others do there may be wrong to do twice."""
+    for callback in trainer.callbacks:
+        if isinstance(callback, StochasticWeightAveraging):
+            callback.on_train_epoch_start(trainer, model)
+    hooks = (type(part) for part in (model, *trainer.callbacks))
+    own = [kind.__name__ for kind in hooks if not kind.on_train_epoch_start.__module__.startswith(("lightning.", "lockstep."))]
+    if own:
+        why = "Lightning calls it before an epoch's first batch; what it sets and no checkpoint holds is missing"
+        log.warning(f"on_train_epoch_start of {join_first(own)} is not called for the rest of this epoch: {why}")
 
 
 def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:

@@ -1,11 +1,14 @@
 """When the checkpoint to continue from is saved: at settled steps and at the end, whatever the best one is."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from in_process import BARE, last, prepared
+import torch
+from in_process import BARE, last, prepared, trained
+from lightning import Callback
 
 from lockstep.callbacks import checkpoints
 from lockstep.checkpointing import read_checkpoint
@@ -92,3 +95,34 @@ def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"last.ckpt", "previous.ckpt"}
     assert last(tmp_path)["global_step"] == 12
     assert read_checkpoint("previous", tmp_path / "checkpoints" / "previous.ckpt")["global_step"] == 8
+
+
+class KeepAt(Callback):
+    """Keeps the last.ckpt that is there after so many batches."""
+
+    def __init__(self, batches: int, to: Path) -> None:
+        self.batches, self.to = batches, to
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self.rate = trainer.optimizers[0].param_groups[0]["lr"]
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        self.batches -= 1
+        if not self.batches:
+            shutil.copy(Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt", self.to)
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lightning does not call the hook for the rest of an epoch; its own averaging of weights then had no schedule."""
+    swa = [f"+callbacks.swa.{key}" for key in ("_target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "swa_lrs=0.1")]
+    swa += ["+callbacks.swa.swa_epoch_start=2", "+callbacks.swa.annealing_epochs=3", "trainer.max_epochs=4", "++events.fork=null"]
+    kept = tmp_path / "kept.ckpt"
+    whole = trained(tmp_path / "run", *swa, extra=[KeepAt(10, kept)])[0]  # 4 batches an epoch: within the third
+    assert "on_train_epoch_start" not in caplog.text
+    resumed = trained(tmp_path / "run", *swa, extra=[KeepAt(0, kept)], ckpt_path=kept)[0]
+    assert resumed["optimizer_states"][0]["param_groups"][0]["lr"] == whole["optimizer_states"][0]["param_groups"][0]["lr"]
+    assert all(torch.equal(resumed["state_dict"][name], tensor) for name, tensor in whole["state_dict"].items())
+    assert "on_train_epoch_start of KeepAt is not called for the rest of this epoch" in caplog.text
