@@ -10,12 +10,13 @@ import lr_range
 import numpy
 import pytest
 from in_process import plain
+from lightning import LightningModule, Trainer
 from ranged import measured
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.extras.lr_range.lr_range import smoothed, suggested
+from lockstep.extras.lr_range.lr_range import LearningRateRange, smoothed, suggested
 from lockstep.runs.composition import compose
 
 RATES = numpy.geomspace(1e-6, 1.0, 121).tolist()
@@ -103,6 +104,13 @@ def test_a_range_that_is_none_is_refused(override: str, line: str) -> None:
     with pytest.raises(ConfigError) as refused:
         lr_range._check(compose(override, config_name="lr_range"))
     assert str(refused.value) == line
+
+
+def test_a_model_that_optimizes_by_hand_is_refused() -> None:
+    by_hand = LightningModule()
+    by_hand.automatic_optimization = False
+    with pytest.raises(ConfigError, match=r"^model=LightningModule: optimizes by hand; accepted is a model"):
+        LearningRateRange(1e-6, 1.0, 200, 4.0, "unused").on_train_start(Trainer(logger=False, accelerator="cpu"), by_hand)
 
 
 @pytest.mark.parametrize("override", ["sweep=lr", "hydra.launcher.jobs=2", "hydra/sweeper=optuna"])

@@ -8,6 +8,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
+from lockstep.errors import config_error
 from lockstep.trainer.steps import begins_step, ends_step, log_metrics
 
 _WINDOW = 0.1  # of the steps: in which losses are averaged
@@ -52,6 +53,9 @@ class LearningRateRange(Callback):
         return suggested(self.rates, smoothed(self.losses, self._window), self.diverged_at)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not pl_module.automatic_optimization:
+            words = "optimizes by hand; accepted is a model that leaves it to Lightning: one loss and one rate a step"
+            raise config_error("model", type(pl_module).__name__, words)
         trainer.lr_scheduler_configs.clear()
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         self._ratios = [(group, group["lr"] / groups[0]["lr"] if groups[0]["lr"] else 1.0) for group in groups]
