@@ -18,13 +18,14 @@ class Numbers(IterableDataset[int]):
 
 
 def load_batches(rank: int, ranks: int, workers: int = 0, **options: Any) -> list[list[int]]:
-    stream = Shard(Numbers(), 4, **options)
-    stream.share = (rank, ranks)
-    return [batch.tolist() for batch in DataLoader(stream, 4, num_workers=workers)]
+    loader = DataLoader(Shard(Numbers(), **options), 4, num_workers=workers)
+    share_stream(loader, (rank, ranks), "train_dataloader")
+    return [batch.tolist() for batch in loader]
 
 
 def test_the_batches_of_all_ranks_are_those_of_one_process() -> None:
     assert load_batches(0, 1)[-1] == [24, 25]
+    assert load_batches(0, 1, workers=2) == load_batches(0, 1)
     assert load_batches(0, 3)[0] == [0, 3, 6, 9]
     whole = [
         sorted(sample for batch in batches for sample in batch)

@@ -25,12 +25,12 @@ class Shard(IterableDataset[Any]):
 
     Args:
         stream: the samples, an iterable that can be iterated anew in each epoch.
-        batch_size: of the loader, where it has several data workers: each then prepares whole batches.
+        batch_size: of the loader, so that each of several data workers prepares whole batches. None: a DataLoader's own.
         drop_last: leave out the last samples where there is not one for each process, so that all processes take as many steps.
             None: in training alone. A step of validation must then not communicate with other processes.
     """
 
-    def __init__(self, stream: Iterable[Any], batch_size: int = 1, drop_last: bool | None = None) -> None:
+    def __init__(self, stream: Iterable[Any], batch_size: int | None = None, drop_last: bool | None = None) -> None:
         self.stream, self.batch_size, self.drop_last = stream, batch_size, drop_last
         self.share: tuple[int, int] = (0, 1)  # (number, of how many) processes; set before training
 
@@ -42,7 +42,7 @@ class Shard(IterableDataset[Any]):
         place = 0
         while together := list(islice(samples, ranks)):
             is_whole = len(together) == ranks or self.drop_last is False
-            if is_whole and rank < len(together) and place // self.batch_size % workers == number:
+            if is_whole and rank < len(together) and place // (self.batch_size or 1) % workers == number:
                 yield together[rank]
             place += 1
 
@@ -67,6 +67,8 @@ def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
     dataset = getattr(loader, "dataset", loader)
     if isinstance(dataset, Shard):
         dataset.share = share
+        if dataset.batch_size is None:
+            dataset.batch_size = getattr(loader, "batch_size", None)
         if dataset.drop_last is None:
             dataset.drop_last = name == "train_dataloader"
         return
