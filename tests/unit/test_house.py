@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_741,
-    "imported by a default run": 10_018,
-    "all of src/": 33_324,
+    "the core": 10_760,
+    "imported by a default run": 10_037,
+    "all of src/": 33_347,
     "the largest room": 1_691,
 }  # lines; these go down, and up by nothing but what mends a defect
 

@@ -28,6 +28,10 @@ LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, t
             r"callbacks\.best_checkpoint\.monitor=val_los: the model logs ",
         ),
         (["trainer.limit_val_batches=0"], "optimized_metric=val_acc: the model logs train_acc, "),
+        (
+            ["trainer.limit_val_batches=0", "trainer.num_sanity_val_steps=0"],
+            "optimized_metric=val_acc: the model logs train_acc, ",
+        ),
     ],
 )
 def test_a_metric_that_is_not_logged_is_refused_before_the_first_step(overrides: list[str], line: str, tmp_path: Path) -> None:

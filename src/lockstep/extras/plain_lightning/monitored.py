@@ -37,7 +37,8 @@ class MonitoredMetrics(Callback):
         self._is_asked = False
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        self._is_asked = trainer.ckpt_path is None and trainer.num_sanity_val_steps != 0
+        validates_later = trainer.num_sanity_val_steps == 0 and trainer.enable_validation
+        self._is_asked = trainer.ckpt_path is None and not validates_later
         if self._logs_nothing:
             self._optimize_nothing(trainer)
 
