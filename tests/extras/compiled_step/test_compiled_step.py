@@ -16,6 +16,7 @@ from lightning import Callback
 from omegaconf import OmegaConf
 from ranks import in_ranks
 from torch._dynamo.utils import counters
+from torch.torch_version import TorchVersion
 
 from lockstep.extras.compiled_step import rehearsal
 from lockstep.extras.compiled_step.cache import DEFAULT, KEY, shrink, trusted, use_cache
@@ -87,6 +88,14 @@ def test_the_graph_is_torch_s_own_at_each_step(tmp_path: Path) -> None:
     assert len(calls) == trainer.global_step - 1  # the first went the ordinary way
     facts = collect_facts(trainer)
     assert (facts["compiled_step"], facts["not_compiled"]) == (True, None)
+
+
+@pytest.mark.parametrize(("version", "is_named"), [("2.6.0", True), ("2.11.0+cu130", True), ("2.12.1", False)])
+def test_a_torch_that_leaves_out_what_a_model_counts_in_python_is_named(
+    version: str, is_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    assert (f"torch {version} does not trace torch.autograd.grad, or not rightly" in str(why_torch_does_not())) is is_named
 
 
 REFUSED = {

@@ -65,7 +65,7 @@ def fit(rank: int, world_size: int, name: str, folder: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 compiles no nn.Sequential that compiles itself")
+@pytest.mark.skipif(torch.__version__ < "2.14", reason="torch 2.12 compiles no nn.Sequential that compiles itself")
 @requires("synthetic", "plain_lightning")
 def test_a_compiled_net_has_a_graph_for_each_length_of_a_batch_and_each_process_one_thread(tmp_path: Path) -> None:
     result = in_ranks(1, partial(fit, name="Compiled", folder=tmp_path / "run"), tmp_path)[0]

@@ -97,9 +97,9 @@ class StepGraph:
 
 
 def why_torch_does_not() -> str | None:
-    """Returns why this torch captures no backward pass, None where it does."""
-    has_it = hasattr(torch._dynamo.config, "trace_autograd_ops")
-    return None if has_it else f"torch {torch.__version__} does not trace torch.autograd.grad; a later version does"
+    """Returns why this torch captures no backward pass, None where it does. 2.11 leaves out what the model changes in Python."""
+    does = torch.__version__ >= "2.12"
+    return None if does else f"torch {torch.__version__} does not trace torch.autograd.grad, or not rightly; torch 2.12 does"
 
 
 def _function(model: Task, precision: Precision, parameters: Sequence[Tensor]) -> Callable[[Batch], Outcome]:
