@@ -11,13 +11,15 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from lockstep.config.arguments import shown
 from lockstep.console import join_first
-from lockstep.errors import NamedFailure
+from lockstep.errors import NamedFailure, config_error
 from lockstep.runs.identity import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
 
 log = logging.getLogger(__name__)
+_BEFORE = "previous"  # what last.ckpt is kept as when a new one is written
 
 
 class LastCheckpoint(Checkpoint):
@@ -64,7 +66,7 @@ class LastCheckpoint(Checkpoint):
             for logger in trainer.loggers:
                 logger.save()  # what is logged before a checkpoint is not logged again after it
             try:
-                trainer.save_checkpoint(self.path, storage_options={"keep_as": "previous.ckpt"})
+                trainer.save_checkpoint(self.path, storage_options={"keep_as": f"{_BEFORE}.ckpt"})
             finally:
                 self._is_saving = False
             self._saved_at, self._saved_time = now, time.monotonic()
@@ -76,6 +78,18 @@ class LastCheckpoint(Checkpoint):
     def saved_step(self) -> int:
         """The step that training went on from, or that was saved last."""
         return self._saved_at[1] if self._saved_at else 0
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raises ConfigError where another ModelCheckpoint would write the run's own files."""
+        found = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
+        here = [one for one in found if Path(str(one.dirpath)).resolve() == self.path.parent.resolve()]
+        own = {self.path.stem, _BEFORE, *(one.filename for one in here if isinstance(one, BestCheckpoint))}
+        for one in (one for one in here if not isinstance(one, BestCheckpoint)):
+            names = {one.filename, *([one.CHECKPOINT_NAME_LAST] if one.save_last else [])}
+            for name in sorted(own & names, key=str):
+                key, other = ("filename", "another") if name == one.filename else ("save_last", "false")
+                accepted = f"{self.path.with_stem(str(name))} is the run's own; accepted is {other}, or another dirpath"
+                raise config_error(f"{type(one).__name__}.{key}", shown(getattr(one, key)), accepted)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()

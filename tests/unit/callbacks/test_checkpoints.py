@@ -9,10 +9,11 @@ import pytest
 import torch
 from in_process import BARE, last, prepared, trained
 from lightning import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lockstep.callbacks import checkpoints
+from lockstep.callbacks import BestCheckpoint, checkpoints
 from lockstep.checkpointing import read_checkpoint
-from lockstep.errors import NamedFailure
+from lockstep.errors import ConfigError, NamedFailure
 
 NO_EPOCHS = "guards.checkpoint.every_n_epochs=null"
 
@@ -126,3 +127,14 @@ def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
     assert resumed["optimizer_states"][0]["param_groups"][0]["lr"] == whole["optimizer_states"][0]["param_groups"][0]["lr"]
     assert all(torch.equal(resumed["state_dict"][name], tensor) for name, tensor in whole["state_dict"].items())
     assert "on_train_epoch_start of KeepAt is not called for the rest of this epoch" in caplog.text
+
+
+@pytest.mark.parametrize(("key", "value", "shown"), [("save_last", True, "true"), ("filename", "best", "best")])
+def test_another_checkpoint_callback_writes_none_of_the_run_s_own_files(key: str, value: Any, shown: str, tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, base=BARE)
+    folder = tmp_path / "checkpoints"
+    trainer.callbacks += [BestCheckpoint(folder, "best"), ModelCheckpoint(**{"dirpath": folder, key: value})]
+    said = rf"^ModelCheckpoint\.{key}={shown}: \S+/(best|last)\.ckpt is the run's own; accepted is (another|false), or"
+    with pytest.raises(ConfigError, match=said):
+        trainer.fit(model, datamodule)
+    assert not list(tmp_path.rglob("*.ckpt"))
