@@ -10,7 +10,7 @@ import torch
 from bitwise import differences
 from faults import Poison
 from in_process import last, prepared, trained, without_batches
-from lightning import LightningModule
+from lightning import Callback, LightningModule, Trainer
 
 from lockstep.callbacks import NonFinite
 from lockstep.callbacks.nonfinite import NonFiniteLoss
@@ -60,6 +60,21 @@ def test_a_step_left_out_might_as_well_not_have_been_there(
     for part in ("state_dict", "optimizer_states", "metrics"):
         assert not differences(skipped[part], absent[part], part)
     assert skipped["optimizer_states"][0]["state"]  # there is something to be equal
+
+
+class LeavesOut(Callback):
+    """Has a model leave out its second batch, as Lightning allows: its step returns None."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        step = pl_module.training_step
+        pl_module.training_step = lambda batch, batch_idx: None if batch_idx == 1 else step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_a_batch_that_the_model_leaves_out_has_no_gradients_to_look_at(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained_on, _ = trained(tmp_path, *NET, "guards.nonfinite.action=skip", extra=[LeavesOut()])
+    assert trained_on["global_step"] > 2
+    assert not [message for message in caplog.messages if "not finite" in message]
 
 
 class OnGpu:
