@@ -56,7 +56,9 @@ class NonFinite(Callback):
         gradients: list[Any] = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
         is_sharded = [hasattr(gradient, "to_local") for gradient in gradients]  # torch's DTensor: each rank looks at its own part
         local = [g.to_local() if sharded else g for g, sharded in zip(gradients, is_sharded, strict=True)]
-        is_finite = not local or bool(torch.isfinite(torch.stack([gradient.norm() for gradient in local])).all())
+        # the norm of finite numbers may be too large for float16
+        norms = [(gradient.float() if gradient.dtype == torch.float16 else gradient).norm() for gradient in local]
+        is_finite = not norms or bool(torch.isfinite(torch.stack(norms)).all())
         if any(is_sharded) or getattr(trainer.strategy, "has_parts", False):
             is_finite = trainer.strategy.reduce_boolean_decision(is_finite)
         return is_finite

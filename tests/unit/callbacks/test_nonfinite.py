@@ -111,3 +111,11 @@ def test_a_step_without_a_loss_is_none_to_look_at(outputs: object) -> None:
     """A model may leave a batch out, or optimize by itself."""
     trainer: Any = SimpleNamespace(global_step=1, accumulate_grad_batches=1, global_rank=0)
     NonFinite(every_n_steps=1).on_train_batch_end(trainer, LightningModule(), outputs, None, 0)
+
+
+@pytest.mark.parametrize(("value", "may"), [(300.0, True), (float("inf"), False)])
+def test_gradients_whose_norm_is_too_large_for_their_type_are_finite(value: float, may: bool) -> None:
+    layer = torch.nn.Linear(1000, 100, bias=False, dtype=torch.float16)
+    layer.weight.grad = torch.full((100, 1000), 300.0, dtype=torch.float16)
+    layer.weight.grad[0, 0] = value
+    assert NonFinite("skip").may_step(SimpleNamespace(strategy=None), layer) is may  # pyright: ignore[reportArgumentType]
