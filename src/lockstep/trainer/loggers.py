@@ -23,6 +23,7 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
         accepted = signature(SummaryWriter).parameters
         for name in self._kwargs.keys() - accepted.keys():
             raise ValueError(f"{name} is no argument of SummaryWriter; accepted are {', '.join(accepted)}")
+        _check_folder(self.log_dir)
 
     @cached_property
     def _steps(self) -> dict[str, int]:
@@ -42,6 +43,7 @@ class CSVLogger(loggers.CSVLogger):
 
     def __init__(self, *, purge_step: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
+        _check_folder(self.log_dir)
         self.purge_step = purge_step
         self._is_open = False
 
@@ -66,3 +68,8 @@ class CSVLogger(loggers.CSVLogger):
             rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
         whole = [row for row in rows if row.get("step", "").isdigit()]  # the last one may have been cut off
         return [row | {"step": int(row["step"])} for row in whole if int(row["step"]) < step]
+
+
+def _check_folder(path: str) -> None:
+    if Path(path).exists() and not Path(path).is_dir():
+        raise ValueError(f"{Path(path)} is there, and no folder; accepted is another name, or another save_dir")

@@ -16,6 +16,7 @@ from lockstep.config.checks import check
 from lockstep.errors import ConfigError
 from lockstep.extras.history.code import check_out, describe_code
 from lockstep.extras.history.events import KeepCode
+from lockstep.extras.history.sweep_end import jobs_by_code
 from lockstep.runs.composition import compose
 
 
@@ -109,6 +110,19 @@ def test_each_start_with_other_code_has_a_file(checkout: Path, tmp_path: Path, m
     assert sorted(path.name for path in run.iterdir()) == ["code.2.patch", "code.patch"]
     assert "+one" in (run / "code.patch").read_text()
     assert "+two" in (run / "code.2.patch").read_text()
+
+
+def test_a_pipe_in_the_place_of_the_code_is_not_waited_for(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(checkout / "train.py")])
+    run = tmp_path / "sweep" / "run"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    os.mkfifo(run / "code.patch")
+    KeepCode().begin(None, run)  # pyright: ignore[reportArgumentType]
+    assert "commit" in (run / "code.2.patch").read_text()
+    assert list(jobs_by_code(run.parent).values()) == [["run"]]
 
 
 @pytest.mark.slow

@@ -2,11 +2,12 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process import logged, trained
 
-from lockstep.trainer.loggers import CSVLogger
+from lockstep.trainer.loggers import CSVLogger, TensorBoardLogger
 
 
 def rows(folder: Path) -> list[tuple[str, str]]:
@@ -50,3 +51,10 @@ def test_an_accumulated_step_logs_the_loss_of_the_larger_batch_once(drop_last: s
     assert len(losses) == 2 * (4 if drop_last == "true" else 5)
     for point in losses:
         assert float(accumulated[point]) == pytest.approx(float(larger[point]), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [CSVLogger, TensorBoardLogger])
+def test_a_file_in_the_place_of_the_folder_is_named(kind: Any, tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("notes")
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/logs is there, and no folder; accepted is another name"):
+        kind(save_dir=str(tmp_path), name="logs", version="")

@@ -35,7 +35,7 @@ class KeepCode(RunEvents):
             return
         content = encode(code)
         before = sorted(directory.glob("code*.patch"))
-        if any(path.read_bytes() == content for path in before):
+        if any(path.is_file() and path.read_bytes() == content for path in before):  # a pipe would be waited for
             return
         path = directory / (f"code.{len(before) + 1}.patch" if before else FILE)
         with replacing(path, "wb") as file:

@@ -22,7 +22,7 @@ def jobs_by_code(sweep: Path) -> dict[str, list[str]]:
     """Returns the names of the jobs by commit and changes, as `COMMIT` or `COMMIT+FINGERPRINT`."""
     jobs: dict[str, list[str]] = defaultdict(list)
     for run in run_directories(sweep):
-        for path in sorted(run.glob("code*.patch")):
+        for path in sorted(filter(Path.is_file, run.glob("code*.patch"))):
             code = decode(path.read_bytes())
             commit, _, changes = code.removeprefix(COMMIT).partition("\n")
             jobs[f"{commit[:12]}+{fingerprint(code)}" if changes else commit[:12]].append(run.name)
