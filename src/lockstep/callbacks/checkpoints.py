@@ -85,11 +85,11 @@ class LastCheckpoint(Checkpoint):
         here = [one for one in found if Path(str(one.dirpath)).resolve() == self.path.parent.resolve()]
         own = {self.path.stem, _BEFORE, *(one.filename for one in here if isinstance(one, BestCheckpoint))}
         for one in (one for one in here if not isinstance(one, BestCheckpoint)):
-            names = {one.filename, *([one.CHECKPOINT_NAME_LAST] if one.save_last else [])}
-            for name in sorted(own & names, key=str):
-                key, other = ("filename", "another") if name == one.filename else ("save_last", "false")
-                accepted = f"{self.path.with_stem(str(name))} is the run's own; accepted is {other}, or another dirpath"
-                raise config_error(f"{type(one).__name__}.{key}", shown(getattr(one, key)), accepted)
+            last = one.CHECKPOINT_NAME_LAST if one.save_last else None
+            for key, name, other in (("filename", one.filename, "another"), ("save_last", last, "false")):
+                if name is not None and name in own:
+                    accepted = f"{self.path.with_stem(name)} is the run's own; accepted is {other}, or another dirpath"
+                    raise config_error(f"{type(one).__name__}.{key}", shown(getattr(one, key)), accepted)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()

@@ -62,7 +62,7 @@ class TorchProfiler(_Window):
     ) -> None:
         super().__init__(first_step, steps)
         self.folder, self.trace = Path(dirpath), trace
-        self.settings: dict = {"record_shapes": record_shapes, "profile_memory": profile_memory, "with_stack": with_stack}
+        self.settings = dict[str, Any](record_shapes=record_shapes, profile_memory=profile_memory, with_stack=with_stack)
         self.settings["acc_events"] = True  # there is one cycle; without it torch 2.11 warns that those before are lost
         self._profile: profile | None = None
 
