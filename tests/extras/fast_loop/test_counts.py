@@ -29,7 +29,7 @@ def test_the_sums_have_the_bits_of_those_that_each_step_counts(
     count = LaterCounts.count
 
     def noted(self: LaterCounts) -> None:
-        counted.append(len(self._kept))
+        counted.append(self._number)
         count(self)
 
     monkeypatch.setattr(counts, "_BATCHES", 32)
@@ -80,3 +80,17 @@ def test_batches_without_a_sample_are_counted(tmp_path: Path) -> None:
     assert means["loss"] == pytest.approx(math.log(math.e + 9) - 3 / 8)  # the first of each batch that has one is right by 1
     assert means["acc"] == 3 / 8
     assert model.samples_trained == int(model.train_means.count) == 8
+
+
+@pytest.mark.parametrize("loss_weight", [1 / 7, 2 / 5])
+def test_gradients_have_the_bits_of_a_product_with_the_batch_s_weight(loss_weight: float, tmp_path: Path) -> None:
+    _, model, _ = prepared(tmp_path)
+    later, targets = LaterCounts(model), torch.tensor([3, -100, 9, 0, 3])  # the second is left out, as torch does
+    batch = Batch(torch.rand(5, *model.spec.input_shape), targets, torch.arange(5), loss_weight)
+    gradients: list[list[Tensor | None]] = []
+    for loss_of in (later.loss_and_outputs, model.loss_and_values):
+        model.zero_grad()
+        loss, _ = loss_of(batch)
+        loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert not differences(*gradients)

@@ -15,6 +15,7 @@ from lockstep.models.classifier import Classifier, check_class_numbers
 from lockstep.models.sample_mean import Sums
 
 _BATCHES, _NUMBERS = 64, 1 << 18  # that are kept at most; a batch with more of them is counted at once
+Kept = tuple[Tensor, Tensor, Tensor]  # outputs, the logarithms of their probabilities, targets
 # A model that has one of these may look at the sums, or measures in its own way.
 _AS_THEY_ARE = ("training_step", "loss_and_values", "count_values", "measure", "losses", "hits")
 _AS_THEY_ARE += ("on_train_batch_end", "on_train_epoch_end", "on_save_checkpoint")
@@ -23,12 +24,17 @@ _AS_THEY_ARE += ("on_train_batch_end", "on_train_epoch_end", "on_save_checkpoint
 class LaterCounts(Callback):
     """Keeps the outputs of a Classifier's steps, and measures their losses, and whether they hit their targets, for several
     batches at once: on a CPU these calls take longer than what they compute of a small batch. The sums and the gradients have the
-    same bits; a step's own loss is added up by the cross entropy, and may be rounded otherwise."""
+    same bits; a step's own loss is added up by the cross entropy, and may be rounded otherwise.
+
+    They are copied: small tensors that outlive their step lie between the large ones of the next, which then take other memory
+    at every step."""
 
     def __init__(self, model: Classifier) -> None:
         self.model = model
-        # outputs, the logarithms of their probabilities, targets; of batches of one shape
-        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._number = 0  # of the batches that are kept
+        self._batches: list[Kept] = []  # for as many as are kept at most, of one shape: views of `_together`
+        self._together: Kept | None = None
+        self._class_weights: dict[float, Tensor] = {}  # (classes,), by a batch's loss_weight
 
     @classmethod
     def install(cls, trainer: Any) -> None:
@@ -51,18 +57,33 @@ class LaterCounts(Callback):
         outputs = self.model(batch.inputs)
         check_class_numbers(batch.targets)
         logarithms = outputs.log_softmax(dim=1)  # the cross entropy in its two parts
-        loss = functional.nll_loss(logarithms, batch.targets, reduction="sum")
-        return loss * batch.loss_weight, {"outputs": outputs.detach(), "logarithms": logarithms.detach()}
+        loss = functional.nll_loss(logarithms, batch.targets, self._weights(logarithms, batch.loss_weight), reduction="sum")
+        return loss, {"outputs": outputs.detach(), "logarithms": logarithms.detach()}
+
+    def _weights(self, logarithms: Tensor, loss_weight: float) -> Tensor:
+        """One for each class, all `loss_weight`: a product with the sum would be a call of its own, forward and backward."""
+        if loss_weight not in self._class_weights:
+            self._class_weights[loss_weight] = logarithms.new_full((logarithms.shape[1],), loss_weight)
+        return self._class_weights[loss_weight]
 
     def keep(self, batch: Batch, values: Any) -> None:
         """In the place of `count_values`."""
-        outputs = values["outputs"]
-        if self._kept and outputs.shape != self._kept[0][0].shape:
+        kept: Kept = values["outputs"], values["logarithms"], batch.targets
+        if not self._batches or kept[0].shape != self._batches[0][0].shape:
             self.count()
-        self._kept.append((outputs, values["logarithms"], batch.targets))
-        vars(self.model)["samples_trained"] += outputs.shape[0]  # nn.Module.__setattr__ looks for parameters and buffers first
-        if len(self._kept) >= min(_BATCHES, _NUMBERS // max(1, outputs.numel())):
+            self._make_room(kept)
+        for there, part in zip(self._batches[self._number], kept, strict=True):
+            there.copy_(part)
+        self._number += 1
+        vars(self.model)["samples_trained"] += len(kept[2])  # nn.Module.__setattr__ looks for parameters and buffers first
+        if self._number == len(self._batches):
             self.count()
+
+    def _make_room(self, kept: Kept) -> None:
+        batches = max(1, min(_BATCHES, _NUMBERS // max(1, kept[0].numel())))
+        outputs, logarithms, targets = (part.new_empty(batches, *part.shape) for part in kept)
+        self._together = outputs, logarithms, targets
+        self._batches = list(zip(outputs, logarithms, targets, strict=True))
 
     def on_train_epoch_end(self, *_: Any, **__: Any) -> None:  # before the model's own
         self.count()
@@ -71,11 +92,11 @@ class LaterCounts(Callback):
         self.count()
 
     def count(self) -> None:
-        if not self._kept:
+        if not self._number or self._together is None:
             return
-        means, batches, samples = self.model.train_means, len(self._kept), len(self._kept[0][0])
-        outputs, logarithms, targets = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
-        self._kept.clear()
+        means, batches, samples = self.model.train_means, self._number, len(self._batches[0][0])
+        outputs, logarithms, targets = (parts[:batches].flatten(end_dim=1) for parts in self._together)
+        self._number = 0
         values = {"loss": functional.nll_loss(logarithms, targets, reduction="none"), **self.model.hits(outputs, targets)}
         stacked = torch.stack([values[name] for name in means.names]).view(len(means.names), batches, samples)
         totals = stacked.sum(dim=2, dtype=torch.float64)
