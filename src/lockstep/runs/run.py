@@ -47,8 +47,7 @@ class Run:
     """
 
     def __init__(self, cfg: DictConfig, prepared: Prepared) -> None:
-        self.cfg = cfg
-        self.directory = Path(cfg.run_dir)
+        self.cfg, self.directory = cfg, Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.plan, self.command = prepared.plan, prepared.command
         self.rank, self.launcher = this_rank(), launcher()
@@ -170,7 +169,9 @@ class Run:
             log.warning(remedy.why if remedy else f"{outcome.reason}; restart {attempt} of {allowed}")
         if outcome.code:
             self._fail(outcome)
-        self._close(read_json(self._metrics) or {})
+        result = (read_json(self._metrics) or {}) | {"wall_time": time.monotonic() - self._started}  # with the start of the ranks
+        write_json(self._metrics, result)
+        self._close(result)
 
     def _changed(self, remedy: Remedy) -> list[str]:
         """Changes what the run is, for those that resume it too. Returns the command that starts its ranks."""
@@ -185,8 +186,7 @@ class Run:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
         from lockstep.runs.results import collect_facts, collect_metrics, ended_by
 
-        metrics = collect_metrics(trainer)
-        optimized = self.cfg.optimized_metric
+        metrics, optimized = collect_metrics(trainer), self.cfg.optimized_metric
         if optimized is not None and optimized not in metrics:
             raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics)) or 'nothing'}")
         facts = self.plan.facts() | collect_facts(trainer) | {"seed": self.cfg.seed}

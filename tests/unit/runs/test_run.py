@@ -261,3 +261,12 @@ def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Calla
     assert left.value.code == 2
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoints"}
     assert not Lock.is_here(tmp_path)
+
+
+def test_the_wall_time_of_several_processes_has_their_start_too(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
+    """As that of one has its imports."""
+    record = {"metrics": {"val/acc": 1.0}, "optimized_metric": "val/acc", "world_size": 2, "train_time": 0.0, "wall_time": 0.1}
+    write_json(tmp_path / "written.json", record)
+    with prepared(compose("trainer=cpu", "trainer.devices=2", run_dir=tmp_path)) as run:
+        run.supervise(["sh", "-c", f"sleep 0.2; cp {tmp_path}/written.json {tmp_path}/metrics.json"])
+    assert (read_json(tmp_path / "metrics.json") or {})["wall_time"] > 0.2
