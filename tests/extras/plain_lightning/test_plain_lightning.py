@@ -343,3 +343,17 @@ def test_a_loader_that_says_where_it_is_goes_on_from_there(tmp_path: Path) -> No
     assert own["global_step"] == other["global_step"] == 14
     assert all(torch.equal(own["state_dict"][name], tensor) for name, tensor in other["state_dict"].items())
     assert trainer.datamodule.loader.loads < 7  # and one that was loaded before the position was known
+
+
+class OneCycle(LitClassifier):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=int(self.trainer.estimated_stepping_batches))
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+def test_a_schedule_over_a_stream_names_the_end_that_it_needs(tmp_path: Path) -> None:
+    cycle = ("model._target_=test_plain_lightning.OneCycle", "datamodule._target_=test_plain_lightning.StreamedDigits")
+    with pytest.raises(ConfigError, match=r"^trainer.max_steps=-1: the data has no length .*got -1\); accepted is a number"):
+        fitted(tmp_path / "run", *cycle)
+    assert fitted(tmp_path / "long", *cycle, "trainer.max_steps=3").global_step == 3

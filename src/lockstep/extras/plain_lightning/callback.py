@@ -22,7 +22,7 @@ from lockstep.errors import config_error
 from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, reduce_logs
 from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, samples_per_batch, shared_loader
 from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths, generator_states
-from lockstep.extras.plain_lightning.streams import Positioned, is_stateful, is_stream, share_stream
+from lockstep.extras.plain_lightning.streams import Positioned, is_stateful, is_stream, name_missing_end, share_stream
 from lockstep.models.task import Task
 from lockstep.runs.results import ended_by
 from lockstep.runs.shares import dp_rank_and_size
@@ -92,6 +92,8 @@ class PlainLightning(Callback):
             change_loaders(source, partial(self._share_all, trainer))
         if not isinstance(pl_module, Task):
             self._combine_processes(trainer, pl_module)
+            if "configure_optimizers" not in vars(pl_module):
+                name_missing_end(trainer, pl_module)
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
         if trainer.world_size > 1:

@@ -4,9 +4,11 @@ Lightning gives each process the whole of a stream. Here a stream says how it is
 """
 
 from collections.abc import Iterable, Iterator
+from functools import wraps
 from itertools import islice
 from typing import Any
 
+from lightning import LightningModule
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from lockstep.errors import config_error
@@ -80,6 +82,23 @@ def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
     ways = f"datasets.distributed.split_dataset_by_node, {__name__}.Shard(STREAM)"
     why = f"each process would read the whole {kind} of {name}; accepted is {ways}, sharded(STREAM) if it is divided, or 1"
     raise config_error("trainer.devices", share[1], why)
+
+
+def name_missing_end(trainer: Any, module: LightningModule) -> None:
+    """Has `configure_optimizers` name the key that is lacking where it needs a number of steps and a stream has none."""
+    configure = module.configure_optimizers
+
+    @wraps(configure)
+    def configured() -> Any:
+        try:
+            return configure()
+        except ValueError as error:
+            if trainer.estimated_stepping_batches != -1:
+                raise
+            why = f"the data has no length to count steps by ({error}); accepted is a number of steps"
+            raise config_error("trainer.max_steps", -1, f"{why}, or of trainer.limit_train_batches") from error
+
+    module.configure_optimizers = configured
 
 
 class Positioned:
