@@ -1,16 +1,28 @@
 """What a module's predict_step says of each sample, once, on any number of processes."""
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from commands import ROOT, python, train
+from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.errors import ConfigError
-from lockstep.extras.saved_runs.predictions import _joined, _sorted
+from lockstep.extras.plain_lightning.streams import Shard, sharded, share_stream
+from lockstep.extras.saved_runs.predictions import _joined, _sorted, _Writer
 
 MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
+
+
+class StreamOf(IterableDataset[int]):
+    def __init__(self, numbers: range) -> None:
+        self.numbers = numbers
+
+    def __iter__(self) -> Any:
+        return iter(self.numbers)
 
 
 @pytest.mark.slow
@@ -40,6 +52,17 @@ def test_entries_of_several_ranks_are_in_the_order_of_the_dataset() -> None:
     assert whole["predictions"]["y"] == (["0", "1", "2", "3", "4"],)
     stream = _joined([], [torch.zeros(2, 3), torch.ones(1, 3)])
     assert (stream["indices"].tolist(), stream["predictions"].shape) == ([0, 1, 2], (3, 3))
+    shared = _sorted([_joined([], [torch.tensor([0, 2]), torch.tensor([4])], 0, 2), _joined([], [torch.tensor([1, 3])], 1, 2)])
+    assert shared["indices"].tolist() == shared["predictions"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("stream", [Shard(range(9)), range(9)])
+def test_of_a_stream_only_what_is_shared_out_is_predicted_on_several_processes(stream: Any, tmp_path: Path) -> None:
+    loader = DataLoader(stream if isinstance(stream, Shard) else StreamOf(stream))
+    trainer: Any = SimpleNamespace(predict_dataloaders=loader, global_rank=1, world_size=2)
+    with contextlib.nullcontext() if isinstance(stream, Shard) else pytest.raises(ConfigError, match=r"accepted is 1, or"):
+        share_stream(sharded(loader), (1, 2), "predict_dataloader")
+        _Writer(tmp_path / "out.pt").on_predict_start(trainer, None)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,16 @@ class _Writer(BasePredictionWriter):
     def on_predict_start(self, trainer: Any, pl_module: LightningModule) -> None:
         loaders = trainer.predict_dataloaders
         several = loaders if isinstance(loaders, list | tuple) else [loaders]
-        if trainer.world_size > 1 and not all(map(_has_indices, several)):
-            words = "predict_dataloader is a stream, of which each process would predict the whole; accepted is 1"
+        share = (trainer.global_rank, trainer.world_size)
+        if trainer.world_size > 1 and not all(_has_indices(one) or _share(one) == share for one in several):
+            words = "predict_dataloader is a stream, which each process would predict whole; accepted is 1, or a Shard of it"
             raise config_error("trainer.devices", trainer.world_size, words)
 
     def write_on_epoch_end(
         self, trainer: Trainer, pl_module: LightningModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
     ) -> None:
         loaders = predictions if len(batch_indices) > 1 else [predictions]
-        own = [_joined(*pair) for pair in zip(batch_indices, loaders, strict=True)]
+        own = [_joined(*pair, trainer.global_rank, trainer.world_size) for pair in zip(batch_indices, loaders, strict=True)]
         parts = [self.output.with_name(f"{self.output.name}.rank{rank}") for rank in range(trainer.world_size)]
         torch.save(own, parts[trainer.global_rank])
         trainer.strategy.barrier("predictions are written")
@@ -70,13 +71,19 @@ def _has_indices(loader: Any) -> bool:
     return getattr(loader, "batch_sampler", None) is not None and not isinstance(loader.dataset, IterableDataset)
 
 
-def _joined(indices: list[list[int]], batches: Sequence[Any]) -> dict[str, Any]:
-    """Of one loader. A stream has no indices; its samples are counted."""
+def _share(loader: Any) -> Any:
+    """(number, of how many) processes, for a stream of which each takes every so many-th sample, as a Shard's does."""
+    return getattr(getattr(loader, "dataset", None), "share", None)
+
+
+def _joined(indices: list[list[int]], batches: Sequence[Any], rank: int = 0, ranks: int = 1) -> dict[str, Any]:
+    """Of one loader. A stream has no indices; its samples are counted, every so many-th from the rank's on."""
     for numbers, batch in zip(indices, batches, strict=False):
         _check_entries(batch, len(numbers) or None)
     whole = _concatenated(batches)
     flat = [index for batch in indices for index in batch]
-    return {"indices": torch.tensor(flat or range(_count(whole))), "predictions": whole}
+    counted = range(rank, rank + ranks * _count(whole), ranks)
+    return {"indices": torch.tensor(flat or counted, dtype=torch.long), "predictions": whole}
 
 
 def _sorted(parts: list[dict[str, Any]]) -> dict[str, Any]:
