@@ -8,7 +8,7 @@ from house import sizes
 CEILINGS = {
     "the core": 10_783,
     "imported by a default run": 10_060,
-    "all of src/": 33_370,
+    "all of src/": 33_406,
     "the largest room": 1_691,
 }  # lines; these go down, and up by nothing but what mends a defect
 

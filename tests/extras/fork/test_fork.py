@@ -135,6 +135,15 @@ def test_other_data_of_the_same_length_begins_its_epoch_again(tmp_path: Path, ca
     assert lost == [f"Not carried over from the checkpoint: {where}, since datamodule._target_ is another"]
 
 
+def test_a_fork_from_the_end_says_that_nothing_was_trained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained(tmp_path / "run", "trainer.max_epochs=1")
+    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    datamodule, model, trainer = prepared(tmp_path / "fork", "trainer.max_epochs=1", ckpt_path=checkpoint)
+    trainer.fit(model, datamodule, ckpt_path=checkpoint)
+    end = "the checkpoint is at the end that trainer.max_epochs=1 sets"
+    assert f"Nothing was trained: {end}; a later one lets the fork go on." in caplog.messages
+
+
 def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trained(tmp_path / "run", "trainer.max_epochs=1", "model/lr_scheduler=one_cycle")
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"

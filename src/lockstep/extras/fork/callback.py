@@ -21,6 +21,7 @@ from lockstep.config.checkpoint_file import split_step
 from lockstep.config.overrides import flat
 from lockstep.datamodules.base import DataModule, order_key
 from lockstep.runs.identity import FILE, Identity
+from lockstep.runs.results import ended_by
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Forked(Callback):
     """
 
     def __init__(self) -> None:
+        self._has_trained = False
         self._checkpoint: dict[str, Any] = {}
         self._options: list[list[dict[str, Any]]] = []
         self._schedules: list[dict[str, Any]] = []
@@ -92,7 +94,13 @@ class Forked(Callback):
     def _trained_with(self) -> dict[str, Any]:
         return self._checkpoint.get("callbacks", {}).get("SteppedRate", {}).get("trained_with", {})
 
+    def on_fit_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        if not self._has_trained:
+            end = f"the checkpoint is at the end that {ended_by(trainer)} sets"
+            log.warning(f"Nothing was trained: {end}; a later one lets the fork go on.")
+
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._has_trained = True
         if not self._checkpoint:
             return
         rates = next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate))
