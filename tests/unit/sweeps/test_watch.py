@@ -139,6 +139,15 @@ def test_one_that_nobody_runs_is_shown_with_its_exit_code_and_not_touched(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize(("state", "code"), [("finished", 0), ("failed", 1)])
+def test_a_job_that_an_edited_file_has_replaced_asks_for_nothing(state: str, code: int, tmp_path: Path) -> None:
+    before, now = (fake_sweep.job(tmp_path, number) for number in range(2))  # of the same overrides
+    fake_sweep.sweep(tmp_path, {before: "interrupted", now: state})
+    view = look_at(tmp_path)
+    assert (view.exit_code, sweep.advice(view) == "") == (code, code == 0)
+    assert len(view.jobs) == 2
+
+
 def test_one_look_at_what_runs_is_no_failure_and_ctrl_c_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
