@@ -21,10 +21,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from lockstep.nets import CNN, resnet
+from lockstep.config.construct import construct
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
 PROCESSES = 2
+NETS = {"cnn": {"_target_": "lockstep.nets.CNN"}, "resnet18": {"_target_": "lockstep.extras.resnet.resnet.resnet", "depth": 18}}
 MODELS = (("cnn", (1, 8, 8)), ("cnn", (1, 28, 28)), ("resnet18", (3, 8, 8)))
 BATCH = 8  # of each process
 
@@ -54,7 +55,7 @@ def rank(number: int, steps: int, repeats: int, folder: str) -> None:
     dist.init_process_group("gloo", store=store, rank=number, world_size=PROCESSES)
     for name, shape in MODELS:
         torch.manual_seed(0)
-        alone = CNN(shape, 10) if name == "cnn" else resnet(shape, 10, depth=18)
+        alone = construct("model.net", NETS[name], {"input_shape": shape, "num_outputs": 10})
         together = deepcopy(alone)
         synchronise_batchnorm(together)
         trainings = [Training(net, shape) for net in (alone, together)]

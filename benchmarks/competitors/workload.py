@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -15,13 +16,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lockstep.nets import CNN, MLP, resnet
+from lockstep.nets import CNN, MLP
 
+_RESNET = "lockstep.extras.resnet.resnet:resnet"  # which may have been taken out
 NETS = {
     "mlp": lambda shape, classes: MLP(shape, classes, [256]),
     "cnn": CNN,
-    "resnet18": lambda shape, classes: resnet(shape, classes, 18),
-    "resnet50": lambda shape, classes: resnet(shape, classes, 50),
+    "resnet18": lambda shape, classes: resolve_name(_RESNET)(shape, classes, 18),
+    "resnet50": lambda shape, classes: resolve_name(_RESNET)(shape, classes, 50),
 }
 RATE, DECAY = 2e-3, 0.01  # conf/model/optimizer/adamw.yaml
 

@@ -23,6 +23,7 @@ DATA = {
 }
 
 
+@requires("resnet")
 @pytest.mark.parametrize("data", ["digits", pytest.param("synthetic_images", marks=requires("synthetic"))])
 @pytest.mark.parametrize(
     "options",

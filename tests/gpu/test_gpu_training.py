@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
+from capabilities import requires
 from commands import ROOT, python
 from in_process import KeepAll, prepared, trained
 from lightning import Callback
@@ -55,7 +56,7 @@ class Strict(Callback):
 
 
 @pytest.mark.parametrize("options", [(), ("trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1.0")])
-@pytest.mark.parametrize("model", ["mlp", "cnn", "resnet18"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", pytest.param("resnet18", marks=requires("resnet"))])
 def test_a_step_waits_for_nothing(model: str, options: tuple[str, ...], tmp_path: Path) -> None:
     """Between the steps that ask: guards at multiples of ten, logs at multiples of 50."""
     step_time = pytest.importorskip("lockstep.extras.profiling.step_time")

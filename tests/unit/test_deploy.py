@@ -10,6 +10,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from capabilities import requires
 from torch.distributed.run import get_args_parser, parse_args
 
 from lockstep.config.checks import check
@@ -66,6 +67,7 @@ def test_the_image_installs_locked_packages_and_is_not_run_as_root() -> None:
     assert instructions("FROM")[0].partition(":")[2].partition("-")[0] == "3.11"
 
 
+@requires("images", "resnet")
 def test_the_job_s_command_is_one_that_torchrun_and_train_py_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
     arguments = torchrun_arguments()
@@ -106,6 +108,7 @@ def test_kubernetes_schemas_accept_it_and_no_other_key(name: str) -> None:
         kubernetes_validate.validate(changed, "1.37", strict=True)
 
 
+@requires("images", "resnet")
 def test_the_job_of_one_node_is_one_that_train_py_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
     cfg = compose(*(one.replace("/runs/data", str(tmp_path)) for one in TRAIN["args"]))

@@ -155,7 +155,7 @@ def test_what_a_run_is_made_of_and_the_project_s_own_modules_are_taken(
     own = {"a": "mine.net", "b": "mine.Data", "c": "torchmetrics.F1Score", "d": "torchvision.transforms.v2.Resize"}
     own |= {
         "e": "lightning.pytorch.callbacks.Timer",
-        "f": "lockstep.nets.resnet",
+        "f": "lockstep.nets.MLP",
         "g": "torchvision.models.resnet18",
     }
     OmegaConf.update(shipped, "callbacks.own", {name: {"_target_": target} for name, target in own.items()}, force_add=True)

@@ -4,9 +4,11 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from hydra.errors import InstantiationException
@@ -85,6 +87,23 @@ def resolve(key: str, path: Any, trust: Trust | None = None) -> Callable[..., An
     """
     if not isinstance(path, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", path):
         raise config_error(f"{key}._target_", path, "accepted is the full name of a class or function, lockstep.nets.CNN say")
+    try:
+        return _find(key, path, trust)
+    except ConfigError:
+        if (name := former_names().get(path)) is None:
+            raise
+    return _find(key, name, trust)
+
+
+@functools.cache
+def former_names() -> dict[str, str]:
+    """Returns the present names of what was elsewhere when a checkpoint or a run was written, as extras say of their own."""
+    extras = import_module(f"{_PACKAGE}.extras")
+    own = (import_module(f"{extras.__name__}.{module.name}") for module in iter_modules(extras.__path__))
+    return {former: name for extra in own for former, name in getattr(extra, "FORMER_NAMES", {}).items()}
+
+
+def _find(key: str, path: str, trust: Trust | None) -> Callable[..., Any]:
     if trust is not None:
         return trust(key, path)
     try:

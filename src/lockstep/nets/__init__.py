@@ -6,4 +6,3 @@
 from lockstep.nets.cnn import CNN
 from lockstep.nets.dropout import Dropout
 from lockstep.nets.mlp import MLP
-from lockstep.nets.resnet import resnet

@@ -38,10 +38,10 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "cnn": ("model=cnn", *TINY, "datamodule.batch_size=10", RAGGED, "datamodule.augment={crop: 8, padding: 1}"),
     "plain": ("datamodule.batch_size=96", RAGGED, "datamodule.num_workers=1"),
-    "resnet18": ("model=resnet18", *TINY, "datamodule.batch_size=7", "trainer.max_epochs=1"),
 }
 SMALL_NET = ("model.net.width=16", "model.net.depth=1", "trainer.max_epochs=1")
 OF_EXTRAS: dict[str, tuple[str, ...]] = {
+    "resnet18": ("model=resnet18", *TINY, "datamodule.batch_size=7", "trainer.max_epochs=1"),
     "vit": ("model=vit", *SMALL_NET, "model.net.heads=2", "model.net.patch=4", *TINY, "datamodule.batch_size=10", RAGGED),
     "gpt": ("model=gpt_nano", *SMALL_NET, "datamodule=text", "datamodule.context=8", "model/optimizer=muon"),
 }
@@ -52,7 +52,7 @@ OF_EXTRAS["gpt"] += (
     "trainer.limit_train_batches=4",
     "trainer.precision=bf16-mixed",
 )
-NEEDS = {"vit": ("vit",), "gpt": ("language", "muon")}
+NEEDS = {"resnet18": ("resnet",), "vit": ("vit",), "gpt": ("language", "muon")}
 WITH_NOISE_SCALE = ("mlp",) if is_there("noise_scale") else ()
 for case in WITH_NOISE_SCALE:
     CASES[case] += ("callbacks=[ema,noise_scale]", "callbacks.noise_scale.every_n_steps=1")
@@ -137,6 +137,7 @@ def refusal(rank: int, world_size: int, folder: Path) -> str:
     return str(refused.value)
 
 
+@requires("resnet")
 def test_a_worker_of_one_value_per_channel_is_told_in_one_line(tmp_path: Path) -> None:
     line = in_ranks(1, partial(refusal, folder=tmp_path), tmp_path)[0]
     assert line.startswith("trainer.exact=4: 1 of 4 samples are a virtual worker's, too few for BatchNorm; accepted is")

@@ -60,7 +60,7 @@ def test_no_check_imports_torch() -> None:
     ("key", "value", "message"),
     [
         ("model.net", {"_target_": "lockstep.nets.MLP", "hidden": [-5]}, "model.net.hidden=[-5]: accepted is a list of integers"),
-        ("model.net", {"_target_": "lockstep.nets.resnet", "depth": 0}, "model.net.depth=0: accepted is an integer"),
+        ("model.net", {"_target_": "lockstep.nets.cnn.CNN", "width": 0}, "model.net.width=0: accepted is an integer"),
     ],
 )
 def test_a_class_is_known_by_each_of_its_names(key: str, value: Any, message: str, shipped: DictConfig) -> None:

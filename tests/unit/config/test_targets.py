@@ -109,7 +109,7 @@ def test_a_composed_config_s_classes_can_be_imported(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     "path",
     [
-        *("lockstep.models.Classifier", "lockstep.nets.resnet", "lockstep.models.schedules.cosine", "torch.nn.Linear"),
+        *("lockstep.models.Classifier", "lockstep.nets.MLP", "lockstep.models.schedules.cosine", "torch.nn.Linear"),
         *("torch.optim.AdamW", "torch.optim.lr_scheduler.StepLR", "torchvision.models.resnet18", "torchvision.models.ResNet"),
         *("torchmetrics.F1Score", "torchmetrics.classification.MulticlassF1Score"),
     ],

@@ -2,7 +2,6 @@
 
 import ast
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 import lockstep.nets
 from lockstep.errors import ConfigError
-from lockstep.nets import CNN, MLP, resnet
+from lockstep.nets import CNN, MLP
 
 NETS = Path(lockstep.nets.__file__).parent
 
@@ -67,45 +66,9 @@ def test_an_empty_batch_gives_every_parameter_a_gradient_of_zero(net: nn.Module)
         assert name.endswith("num_batches_tracked") or torch.equal(buffer, before[name])
 
 
-@pytest.mark.parametrize(
-    ("shape", "kernel", "stride", "pools"),
-    [
-        ((3, 32, 32), (3, 3), (1, 1), False),
-        ((1, 28, 28), (3, 3), (1, 1), False),
-        ((3, 64, 64), (3, 3), (1, 1), False),
-        ((3, 65, 65), (7, 7), (2, 2), True),
-        ((1, 96, 96), (7, 7), (2, 2), True),
-    ],
-)
-def test_resnet_has_a_stem_for_the_size_of_its_images(
-    shape: tuple[int, int, int], kernel: tuple[int, int], stride: tuple[int, int], pools: bool
-) -> None:
-    with torch.device("meta"):  # shapes without numbers
-        net: Any = resnet(shape, 10, depth=18)
-        outputs = net(torch.zeros(2, *shape))
-    assert outputs.shape == (2, 10)
-    assert (net.conv1.in_channels, net.conv1.out_channels) == (shape[0], 64)
-    assert (net.conv1.kernel_size, net.conv1.stride) == (kernel, stride)
-    assert net.conv1.padding == (kernel[0] // 2, kernel[0] // 2)
-    assert net.conv1.bias is None
-    assert isinstance(net.maxpool, nn.MaxPool2d) is pools
-
-
-def test_resnet18_of_the_cifar_experiments_has_their_number_of_parameters() -> None:
-    """11,181,642 of torchvision's with ten classes, with 64 * 3 * (49 - 9) fewer in the first convolution."""
-    net = resnet((3, 32, 32), 10, depth=18)
-    assert sum(parameter.numel() for parameter in net.parameters()) == 11_181_642 - 7_680
-
-
-def test_a_resnet_of_an_unknown_depth_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model.net.depth=20: accepted is 18, 34, 50, 101, 152$"):
-        resnet((3, 32, 32), 10, depth=20)
-
-
-@pytest.mark.parametrize("net", [CNN, resnet])
-def test_data_that_is_no_images_is_refused(net: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^model.net._target_=lockstep.nets.\w+: takes images .* has shape \(10,\); accepted"):
-        net((10,), 3, **({"depth": 18} if net is resnet else {}))
+def test_data_that_is_no_images_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model.net._target_=lockstep.nets.CNN: takes images .* has shape \(10,\); accepted"):
+        CNN((10,), 3)
 
 
 @pytest.mark.parametrize("source", sorted(NETS.glob("*.py")), ids=lambda path: path.name)

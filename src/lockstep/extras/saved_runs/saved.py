@@ -1,10 +1,7 @@
 """A finished run, opened again: its config with changes, its checkpoints."""
 
 from collections.abc import Sequence
-from functools import cache
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -13,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lockstep.config.checkpoint_file import refuse_url
-from lockstep.config.targets import targets_in
+from lockstep.config.targets import former_names, targets_in
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import run_id
 
@@ -24,7 +21,7 @@ def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ())
     path = run_dir / ".hydra" / "config.yaml"
     cfg = _read(path, run_dir)
     for key, target in targets_in(OmegaConf.to_container(cfg)):
-        if (name := _present_names().get(str(target))) is not None:
+        if (name := former_names().get(str(target))) is not None:
             OmegaConf.update(cfg, f"{key}._target_", name)
     cfg.run_dir, cfg.name = str(run_dir), run_dir.parent.name  # were asked of Hydra, which is not running now
     cfg.resume = cfg.begin_from = None
@@ -57,14 +54,6 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], allow: Sequence[str]
     if "global_batch_size" in (cfg.datamodule or ()):
         cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
     return cfg
-
-
-@cache
-def _present_names() -> dict[str, str]:
-    """Returns where classes are that were elsewhere when a run began: what extras say of their own as FORMER_NAMES."""
-    folder = import_module(f"{__name__.partition('.')[0]}.extras")
-    modules = [import_module(f"{folder.__name__}.{module.name}") for module in iter_modules(folder.__path__)]
-    return {former: name for module in modules for former, name in getattr(module, "FORMER_NAMES", {}).items()}
 
 
 def _read(path: Path, run_dir: Path) -> Any:

@@ -18,7 +18,7 @@ def resnet(input_shape: Sequence[int], num_outputs: int, depth: int) -> nn.Modul
     if depth not in (18, 34, 50, 101, 152):
         raise config_error("model.net.depth", depth, "accepted is 18, 34, 50, 101, 152")
     net = torchvision.models.get_model(f"resnet{depth}", weights=None, num_classes=num_outputs)
-    channels, height, _ = image_shape("lockstep.nets.resnet", input_shape)
+    channels, height, _ = image_shape("lockstep.extras.resnet.resnet.resnet", input_shape)
     if height <= SMALL:
         net.conv1 = _first_convolution(channels, kernel_size=3, stride=1)
         net.maxpool = nn.Identity()
