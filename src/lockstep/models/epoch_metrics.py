@@ -24,9 +24,6 @@ class EpochMetrics(nn.Module):
                 raise config_error(f"model.torchmetrics.{name}", type(metric).__name__, "accepted is a torchmetrics.Metric")
         self.metrics = nn.ModuleDict({name: metric.clone() for name, metric in metrics.items()})
 
-    def __len__(self) -> int:
-        return len(self.metrics)
-
     def _each(self) -> list[Metric]:
         return cast("list[Metric]", list(self.metrics.values()))
 
@@ -38,8 +35,6 @@ class EpochMetrics(nn.Module):
 
     def compute(self) -> dict[str, Tensor]:
         """One number for each name, the same on every rank; a collective. Raises ConfigError for a metric that is several."""
-        if not len(self):
-            return {}
         if not (dist.is_available() and dist.is_initialized()):
             return self._computed(None)
         ranks = self._ranks_with_samples()
