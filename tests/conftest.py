@@ -24,6 +24,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # found on the path that has just been set
 from forked import PRELOADED  # noqa: E402
 
+from lockstep.launchers.environment import this_rank  # noqa: E402
 from lockstep.launchers.stop_signals import STOP_SIGNALS  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
@@ -121,3 +122,20 @@ def _composed_once(compose: Callable[..., DictConfig]) -> DictConfig:
 def shipped(_composed_once: DictConfig) -> DictConfig:
     """The config as it is shipped; a copy, to be changed."""
     return copy.deepcopy(_composed_once)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, str]], None]]:
+    """Makes this process one that was started with these variables, and no others of a launcher."""
+    for name in os.environ:
+        if name.startswith(("SLURM_", "TORCHELASTIC_", "LOCKSTEP_")):
+            monkeypatch.delenv(name)
+
+    def start(env: dict[str, str]) -> None:
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        this_rank.cache_clear()
+
+    this_rank.cache_clear()
+    yield start
+    this_rank.cache_clear()

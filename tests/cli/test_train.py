@@ -148,6 +148,7 @@ def test_runs_started_together_have_directories_of_their_own(tmp_path: Path) -> 
     assert len(runs(tmp_path)) == 2
 
 
+@requires("torchrun")
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2")
     options = ("trainer.accelerator=cpu", "trainer.devices=auto", "debug=fast", WITNESS)

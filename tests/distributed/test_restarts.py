@@ -13,6 +13,7 @@ import pytest
 import torch
 from agents import torchrun
 from bitwise import differences, state
+from capabilities import requires
 from commands import TIMEOUT, started, train
 from in_process import become_rank, prepared
 from ranks import in_ranks
@@ -141,6 +142,7 @@ def test_ranks_are_started_again_when_one_has_died(whole: dict[str, Any], tmp_pa
     assert not differences(whole, state(run))
 
 
+@requires("torchrun")
 @pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 connects no gloo ranks that torchrun has started again")
 def test_torchrun_starts_them_again(whole: dict[str, Any], tmp_path: Path) -> None:
     """In a directory on which both ranks agree, in both of their lives."""

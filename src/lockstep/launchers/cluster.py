@@ -1,5 +1,4 @@
-"""Who starts the ranks of a run, or lends it machines, beside Lockstep's own parent: torchrun, and others that
-conf/launchers.yaml names."""
+"""Who starts the ranks of a run, or lends it machines, beside Lockstep's own parent: whom conf/launchers.yaml names."""
 
 import functools
 import os
@@ -9,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hydra.utils import get_class
-
+from lockstep.config.targets import resolve
 from lockstep.errors import ConfigError
 from lockstep.places import read_settings
 
@@ -111,43 +109,6 @@ class Cluster:
         Returns a line that says what was done."""
 
 
-class Torchrun(Cluster):
-    """torchrun; its variables are those of torch/distributed/run.py."""
-
-    name = "torchrun"
-    restarts = "TORCHELASTIC_RESTART_COUNT"
-
-    def rank(self, env: Mapping[str, str]) -> Rank | None:
-        if "TORCHELASTIC_RUN_ID" not in env:
-            return None
-        world_size = self.read(env, "WORLD_SIZE", least=1)
-        here = self.read(env, "LOCAL_WORLD_SIZE", default=world_size, least=1)
-        if (nodes := self.read(env, "GROUP_WORLD_SIZE", default=world_size // here)) * here != world_size:
-            problem = f"{nodes} nodes have {world_size} processes; accepted is as many on each of them"
-            raise ConfigError(f"torchrun --nproc-per-node={here}: {problem}")
-        return super().rank(env)
-
-    def run_id(self, rank: Rank) -> str:
-        """The rendezvous id, which is the same whichever nodes come and go. Without one, which is for one node alone, it is the
-        torchrun process."""
-        if (rendezvous := self.rendezvous()) is not None:
-            return f"torchrun-{rendezvous}"
-        if rank.num_nodes > 1:
-            raise ConfigError("torchrun --rdzv-id=none: on several nodes give an id of your own, the same on every node")
-        return super().run_id(rank)
-
-    def rendezvous(self) -> str | None:
-        return None if (name := os.environ["TORCHELASTIC_RUN_ID"]) == "none" else name
-
-    def attach(self) -> int | None:
-        return os.pidfd_open(os.getppid()) if hasattr(os, "pidfd_open") else None  # its store is in there
-
-    def lightning_environment(self, directory: Path) -> Any:
-        from lightning.fabric.plugins.environments import TorchElasticEnvironment
-
-        return TorchElasticEnvironment()
-
-
 def clusters(env: Mapping[str, str] = os.environ) -> list[Cluster]:
     """Returns those of conf/launchers.yaml that have left variables in an environment."""
     prefixes = read_settings()["clusters"].items()
@@ -156,7 +117,7 @@ def clusters(env: Mapping[str, str] = os.environ) -> list[Cluster]:
 
 @functools.cache
 def _create(target: str) -> Cluster:
-    return get_class(target)()
+    return resolve("clusters", target)()
 
 
 def queue() -> Cluster:

@@ -5,10 +5,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from capabilities import requires
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import (
@@ -16,7 +17,6 @@ from lockstep.launchers.environment import (
     PARENT_PIPE,
     Rank,
     RankZeroFilter,
-    can_resume,
     is_rank_zero,
     output_subdir,
     rank_in,
@@ -25,36 +25,8 @@ from lockstep.launchers.environment import (
     this_rank,
 )
 
-PARENT = {PARENT_PIPE: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
-TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-TORCHRUN |= {"GROUP_WORLD_SIZE": "1"}
-TORCHRUN_TWO_NODES = {
-    "TORCHELASTIC_RUN_ID": "job7",
-    "RANK": "5",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "8",
-    "LOCAL_WORLD_SIZE": "4",
-    "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "2",
-}
 Started = Callable[[dict[str, str]], None]
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
-    """Makes this process one that was started with these variables, and no others of a launcher."""
-    for name in os.environ:
-        if name.startswith(("SLURM_", "TORCHELASTIC_", "LOCKSTEP_")):
-            monkeypatch.delenv(name)
-
-    def start(env: dict[str, str]) -> None:
-        for name, value in env.items():
-            monkeypatch.setenv(name, value)
-        this_rank.cache_clear()
-
-    this_rank.cache_clear()
-    yield start
-    this_rank.cache_clear()
+PARENT = {PARENT_PIPE: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
 
 
 @pytest.mark.parametrize(
@@ -63,8 +35,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
         ({}, None),
         ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, None),  # left over from somebody: nobody we know
         (PARENT, Rank("parent", global_rank=1, local_rank=1, world_size=4, num_nodes=1)),
-        (TORCHRUN, Rank("torchrun", global_rank=1, local_rank=1, world_size=2, num_nodes=1)),
-        (TORCHRUN_TWO_NODES, Rank("torchrun", global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
     ],
 )
 def test_rank_of_an_environment(env: dict[str, str], rank: Rank | None) -> None:
@@ -74,17 +44,8 @@ def test_rank_of_an_environment(env: dict[str, str], rank: Rank | None) -> None:
 @pytest.mark.parametrize(
     ("env", "line"),
     [
-        ({"TORCHELASTIC_RUN_ID": "stray"}, "WORLD_SIZE=: is not set; accepted is the environment of torchrun, all of it"),
         ({"RANK": "x"}, "RANK=x: is not a number; accepted is the environment of torchrun, all of it"),
         ({"LOCAL_RANK": "x"}, "LOCAL_RANK=x: is not a number; accepted is the environment of torchrun, all of it"),
-        (TORCHRUN | {"RANK": "x"}, "RANK=x: is not a number; accepted is the environment of torchrun"),
-        (
-            TORCHRUN_TWO_NODES | {"WORLD_SIZE": "5"},
-            "torchrun --nproc-per-node=4: 2 nodes have 5 processes; accepted is as many on each",
-        ),
-        (TORCHRUN | {"WORLD_SIZE": "0"}, "WORLD_SIZE=0: is less than 1; accepted is the environment of torchrun"),
-        (TORCHRUN | {"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE=0: is less than 1; accepted is the environment of"),
-        (TORCHRUN | {"RANK": "-1"}, "RANK=-1: is less than 0; accepted is the environment of torchrun"),
     ],
 )
 def test_what_is_left_of_another_launcher_s_environment_is_named(env: dict[str, str], line: str) -> None:
@@ -108,41 +69,12 @@ def test_run_id_of_one_process_is_its_own(started: Started) -> None:
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[0-9a-f]{6}", name) for name in ids)
 
 
-def test_run_id_under_torchrun_is_the_agent_that_all_ranks_have_as_parent(started: Started) -> None:
-    started(TORCHRUN)
-    first = run_id()
-    assert re.fullmatch(rf"torchrun-.+-{os.getppid()}-\d+", first)
-    started(TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0"})
-    assert run_id() == first
-
-
-def test_run_id_under_torchrun_is_the_rendezvous_however_many_nodes_there_are(started: Started) -> None:
-    started(TORCHRUN_TWO_NODES)
-    assert run_id() == "torchrun-job7"
-    assert can_resume()
-    started(TORCHRUN | {"TORCHELASTIC_RUN_ID": "job7"})
-    assert run_id() == "torchrun-job7"
-    assert can_resume()
-    started(TORCHRUN)
-    assert not can_resume()
-    started(PARENT | {"TORCHELASTIC_RUN_ID": "job7"})  # a command inside a rank
-    assert not can_resume()
-
-
-def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> None:
-    started(TORCHRUN_TWO_NODES | {"TORCHELASTIC_RUN_ID": "none"})
-    with pytest.raises(ConfigError, match=r"^torchrun --rdzv-id=none: on several nodes give an id of your own"):
-        run_id()
-
-
 @pytest.mark.parametrize(
     ("env", "log", "subdir"),
     [
         ({}, "train.log", ".hydra"),
         (PARENT, "train.rank1.log", None),
         (PARENT | {"RANK": "0"}, "train.log", None),  # the parent has saved the config
-        (TORCHRUN, "train.rank1.log", None),
-        (TORCHRUN | {"RANK": "0"}, "train.log", ".hydra"),
     ],
 )
 def test_one_process_saves_the_config_and_each_has_a_log(
@@ -186,7 +118,7 @@ print(os.environ["RANK"], dead_ranks())
 """
 
 
-@pytest.mark.parametrize("launcher", ["TORCHELASTIC_RUN_ID", PARENT_PIPE])
+@pytest.mark.parametrize("launcher", [pytest.param("TORCHELASTIC_RUN_ID", marks=requires("torchrun")), PARENT_PIPE])
 def test_which_rank_has_died_is_seen_from_another(launcher: str, tmp_path: Path) -> None:
     """Rank one ends at once, which rank zero waits for; rank two goes on to the end."""
     env = os.environ | {launcher: "9", ERROR_DIR: str(tmp_path)}

@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import uuid
 from pathlib import Path
@@ -228,26 +226,3 @@ def test_a_rank_that_has_finished_is_no_preemption(tmp_path: Path, monkeypatch: 
 def test_the_port_is_on_the_loopback_and_can_be_listened_on() -> None:
     with reserved_port() as port, socket.create_server(("127.0.0.1", port)), pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port))
-
-
-FOLLOWS = """
-import time
-from lockstep.launchers.rank import attach_to_parent
-attach_to_parent()
-print("up", flush=True)
-time.sleep(60)
-"""
-AGENT = """
-import os, subprocess, sys
-environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment, start_new_session=True)
-os.wait()
-"""
-
-
-def test_a_rank_ends_with_its_torchrun() -> None:
-    with subprocess.Popen([sys.executable, "-c", AGENT, FOLLOWS], stdout=subprocess.PIPE, text=True) as agent:
-        assert agent.stdout is not None
-        assert agent.stdout.readline() == "up\n"
-        agent.kill()
-        assert agent.stdout.read() == ""  # the rank, too, has closed it

@@ -1,0 +1,129 @@
+"""Which rank torchrun's environment describes, and the names that follow from it."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import ConfigError
+from lockstep.launchers import cluster
+from lockstep.launchers.environment import PARENT_PIPE, Rank, can_resume, output_subdir, rank_in, rank_log, run_id
+
+Started = Callable[[dict[str, str]], None]
+PARENT = {PARENT_PIPE: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+TORCHRUN |= {"GROUP_WORLD_SIZE": "1"}
+TORCHRUN_TWO_NODES = {
+    "TORCHELASTIC_RUN_ID": "job7",
+    "RANK": "5",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+}
+
+
+@pytest.mark.parametrize(
+    ("env", "rank"),
+    [
+        (TORCHRUN, Rank("torchrun", global_rank=1, local_rank=1, world_size=2, num_nodes=1)),
+        (TORCHRUN_TWO_NODES, Rank("torchrun", global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
+    ],
+)
+def test_rank_of_an_environment(env: dict[str, str], rank: Rank) -> None:
+    assert rank_in(env) == rank
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "stray"}, "WORLD_SIZE=: is not set; accepted is the environment of torchrun, all of it"),
+        (TORCHRUN | {"RANK": "x"}, "RANK=x: is not a number; accepted is the environment of torchrun"),
+        (
+            TORCHRUN_TWO_NODES | {"WORLD_SIZE": "5"},
+            "torchrun --nproc-per-node=4: 2 nodes have 5 processes; accepted is as many on each",
+        ),
+        (TORCHRUN | {"WORLD_SIZE": "0"}, "WORLD_SIZE=0: is less than 1; accepted is the environment of torchrun"),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE=0: is less than 1; accepted is the environment of"),
+        (TORCHRUN | {"RANK": "-1"}, "RANK=-1: is less than 0; accepted is the environment of torchrun"),
+    ],
+)
+def test_what_is_left_of_its_environment_is_named(env: dict[str, str], line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        rank_in(env)
+    assert str(refused.value).startswith(line)
+
+
+def test_run_id_under_torchrun_is_the_agent_that_all_ranks_have_as_parent(started: Started) -> None:
+    started(TORCHRUN)
+    first = run_id()
+    assert re.fullmatch(rf"torchrun-.+-{os.getppid()}-\d+", first)
+    started(TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0"})
+    assert run_id() == first
+
+
+def test_run_id_under_torchrun_is_the_rendezvous_however_many_nodes_there_are(started: Started) -> None:
+    started(TORCHRUN_TWO_NODES)
+    assert run_id() == "torchrun-job7"
+    assert can_resume()
+    started(TORCHRUN | {"TORCHELASTIC_RUN_ID": "job7"})
+    assert run_id() == "torchrun-job7"
+    assert can_resume()
+    started(TORCHRUN)
+    assert not can_resume()
+    started(PARENT | {"TORCHELASTIC_RUN_ID": "job7"})  # a command inside a rank
+    assert not can_resume()
+
+
+def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> None:
+    started(TORCHRUN_TWO_NODES | {"TORCHELASTIC_RUN_ID": "none"})
+    with pytest.raises(ConfigError, match=r"^torchrun --rdzv-id=none: on several nodes give an id of your own"):
+        run_id()
+
+
+@pytest.mark.parametrize(("rank", "log", "subdir"), [("1", "train.rank1.log", None), ("0", "train.log", ".hydra")])
+def test_rank_zero_saves_the_config_and_each_has_a_log(
+    rank: str, log: str, subdir: str | None, started: Started, tmp_path: Path
+) -> None:
+    started(TORCHRUN | {"RANK": rank})
+    assert rank_log() == log
+    assert output_subdir(None, str(tmp_path)) == subdir
+    assert output_subdir("run", str(tmp_path)) == subdir  # continued, but nothing was saved the first time
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").touch()
+    assert output_subdir(None, str(tmp_path)) == subdir
+    assert output_subdir("run", str(tmp_path)) is None
+
+
+def test_a_project_s_launchers_may_name_it_as_earlier_versions_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"clusters": {"TORCHELASTIC_": "lockstep.launchers.cluster.Torchrun"}}
+    monkeypatch.setattr(cluster, "read_settings", lambda: own)
+    assert rank_in(TORCHRUN) == Rank("torchrun", global_rank=1, local_rank=1, world_size=2, num_nodes=1)
+
+
+FOLLOWS = """
+import time
+from lockstep.launchers.rank import attach_to_parent
+attach_to_parent()
+print("up", flush=True)
+time.sleep(60)
+"""
+AGENT = """
+import os, subprocess, sys
+environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment, start_new_session=True)
+os.wait()
+"""
+
+
+def test_a_rank_ends_with_its_torchrun() -> None:
+    with subprocess.Popen([sys.executable, "-c", AGENT, FOLLOWS], stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "up\n"
+        agent.kill()
+        assert agent.stdout.read() == ""  # the rank, too, has closed it
