@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_728,
-    "imported by a default run": 10_032,
-    "all of src/": 33_537,
+    "the core": 10_723,
+    "imported by a default run": 10_026,
+    "all of src/": 33_458,
     "the largest room": 1_691,
 }  # lines; these go down, and up by nothing but what mends a defect
 
