@@ -35,15 +35,16 @@ class Ranks(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         ranks = [(platform.node(), os.getpid())] * trainer.world_size
         refusals: list[str | None] = [None] * trainer.world_size
+        first = [self._config]
         if trainer.world_size > 1:
-            first = [self._config]
             torch.distributed.broadcast_object_list(first)
             torch.distributed.all_gather_object(ranks, ranks[0])
+        if stage == "fit" and trainer.is_global_zero:  # before the others go on: one that fails writes the same file
+            write_ranks(Path(trainer.default_root_dir), ranks)
+        if trainer.world_size > 1:
             torch.distributed.all_gather_object(refusals, self._difference(trainer.global_rank, first[0]))
         if (line := next(filter(None, refusals), None)) is not None:
             raise ConfigError(line)
-        if stage == "fit" and trainer.is_global_zero:
-            write_ranks(Path(trainer.default_root_dir), ranks)
 
     def _difference(self, rank: int, first: dict[str, str]) -> str | None:
         """In one line, in which key this rank's config differs from that of rank 0."""

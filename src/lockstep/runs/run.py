@@ -250,6 +250,9 @@ class Run:
         """Says why once, records it, and leaves. Without a parent any rank may be the one who knows."""
         if outcome.code == ExitCode.REFUSED and OWN_DIRECTORY.is_kept:
             outcome = replace(outcome, code=ExitCode.FAILED)
+        before = (OWN_DIRECTORY.has_begun and read_json(self.directory / "status.json")) or {}
+        if outcome.code == ExitCode.PREEMPTED and before.get("status") == "failed":  # torchrun then asks the other ranks to stop
+            outcome = Outcome(code=ExitCode.FAILED, reason=before.get("reason"), rank=before.get("rank"))
         self._code = outcome.code
         if outcome.code == ExitCode.REFUSED:
             console.say(outcome.reason or "")

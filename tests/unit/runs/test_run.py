@@ -237,6 +237,20 @@ def test_an_evaluation_that_is_asked_to_stop_is_preempted_without_hydra(
     assert (read_json(tmp_path / "status.json") or {})["status"] == "preempted"
 
 
+def test_a_rank_that_is_asked_to_stop_since_another_has_failed_leaves_that_reason(
+    tmp_path: Path, compose: Callable[..., DictConfig]
+) -> None:
+    """By torchrun, which sends SIGTERM to the others."""
+    run = prepared(compose("trainer.accelerator=cpu", run_dir=tmp_path))
+    run.__enter__()
+    record.write_failure(tmp_path, "rank 1: RuntimeError: no data", 1)
+    with pytest.raises(SystemExit) as left:
+        run.__exit__(Preempted, Preempted(signal.SIGTERM), None)
+    status = read_json(tmp_path / "status.json") or {}
+    assert (status["status"], status["reason"], status["rank"]) == ("failed", "rank 1: RuntimeError: no data", 1)
+    assert left.value.code == 1
+
+
 def test_a_run_goes_on_from_a_checkpoint_of_its_own_whatever_the_time(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
     """The clock of a file server may be hours apart: the run's own is of the past, the other's of the future."""
     own, other = (tmp_path / "checkpoints" / name for name in ("previous.ckpt", "last.ckpt"))
