@@ -92,7 +92,8 @@ def check_files(run_dir: Path, key: str) -> None:
     """Raises ConfigError where something has the name of a run's file and is none: a folder would not be replaced, and a pipe
     would be waited for."""
     named = [run_dir / name for name in (FILE, "status.json", "metrics.json", "progress.json", "lock")]
-    for path in (*named, *run_dir.glob("train*.log"), *run_dir.glob("checkpoints/*.ckpt")):
+    logs, checkpoints, configs = (run_dir.glob(names) for names in ("train*.log", "checkpoints/*.ckpt", ".hydra/*.yaml"))
+    for path in (*named, *logs, *checkpoints, *configs):
         if path.exists() and not path.is_file():
             raise config_error(key, run_dir, f"{path.relative_to(run_dir)} there is not a file; accepted is where it is one")
 

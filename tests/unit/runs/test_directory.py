@@ -198,7 +198,8 @@ def test_a_run_s_directory_is_no_sweep_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["run.json", "status.json", "metrics.json", "train.log", "train.rank1.log", "checkpoints/last.ckpt"]
+    "name",
+    ["run.json", "status.json", "metrics.json", "train.log", "train.rank1.log", "checkpoints/last.ckpt", ".hydra/config.yaml"],
 )
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_has_the_name_of_a_run_s_file_and_is_none_is_named(make: Any, name: str, tmp_path: Path) -> None:
