@@ -1,15 +1,27 @@
 """Streams: who takes which sample, and what is refused."""
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from ranks import in_ranks
 from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.errors import ConfigError
-from lockstep.extras.plain_lightning.streams import Positioned, Shard, is_stream, sharded, share_stream
+from lockstep.extras.plain_lightning.streams import (
+    SHORTER,
+    UNWEIGHTED,
+    Positioned,
+    Shard,
+    in_step,
+    is_stream,
+    sharded,
+    share_stream,
+)
 
 
 class Numbers(IterableDataset[int]):
@@ -61,6 +73,41 @@ def test_a_stream_says_that_it_is_divided() -> None:
     share_stream(DataLoader(by_node, 4), (1, 2), "train_dataloader")
     with pytest.raises(ConfigError):
         share_stream(DataLoader(by_node, 4), (0, 2), "train_dataloader")
+
+
+class Own(IterableDataset[int]):
+    """Each process's own samples; twice as many in the second epoch as in the first."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples, self.left = samples, 0
+
+    def __iter__(self) -> Iterator[int]:
+        for sample in range(self.samples):
+            self.left = self.samples - sample - 1
+            yield sample
+        self.samples *= 2
+
+
+def two_epochs(rank: int, _: int, samples: list[int]) -> tuple[list[int], list[str], int]:
+    said: list[str] = []
+    loader = in_step(DataLoader(stream := Own(samples[rank]), 4), said.append)
+    return [len(list(loader)) for _ in range(2)], sorted({*said}), stream.left
+
+
+def test_an_epoch_of_streams_ends_with_the_shortest(tmp_path: Path) -> None:
+    """No process waits for another one's step, and the next epoch is of the whole of each stream."""
+    assert in_ranks(2, partial(two_epochs, samples=[8, 8]), tmp_path) == [([2, 4], [], 0)] * 2
+    assert in_ranks(2, partial(two_epochs, samples=[20, 8]), tmp_path) == [([2, 4], [SHORTER], 0)] * 2
+    assert in_ranks(2, partial(two_epochs, samples=[7, 8]), tmp_path) == [([2, 4], [UNWEIGHTED], 0)] * 2
+
+
+def same_loader(rank: int, _: int) -> list[bool]:
+    shard = Shard(Numbers(), drop_last=True)
+    return [in_step(loader, print) is loader for loader in (DataLoader(shard, 4), range(3), range(3 + rank))]
+
+
+def test_processes_that_have_as_many_batches_do_not_ask_each_other(tmp_path: Path) -> None:
+    assert in_ranks(2, same_loader, tmp_path) == [[True, True, False]] * 2
 
 
 @pytest.mark.parametrize(("loader", "samples"), [("train_dataloader", 8), ("val_dataloader", 9)])

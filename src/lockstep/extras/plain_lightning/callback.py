@@ -22,7 +22,14 @@ from lockstep.errors import config_error
 from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, reduce_logs
 from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, samples_per_batch, shared_loader
 from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths, generator_states
-from lockstep.extras.plain_lightning.streams import Positioned, is_stateful, is_stream, name_missing_end, share_stream
+from lockstep.extras.plain_lightning.streams import (
+    Positioned,
+    in_step,
+    is_stateful,
+    is_stream,
+    name_missing_end,
+    share_stream,
+)
 from lockstep.models.task import Task
 from lockstep.runs.results import ended_by
 from lockstep.runs.shares import dp_rank_and_size
@@ -120,6 +127,7 @@ class PlainLightning(Callback):
         share = dp_rank_and_size(trainer)
         if is_stream(loader):
             share_stream(loader, share, name)
+            loader = in_step(loader, self._warn) if training and share[1] > 1 else loader
         elif (shared := shared_loader(loader, share, self.seed, training)) is not None:
             sampler: Any = shared.sampler
             self._check_dummies(trainer, sampler, training)

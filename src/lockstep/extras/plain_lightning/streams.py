@@ -3,20 +3,29 @@
 Lightning gives each process the whole of a stream. Here a stream says how it is divided, or is refused on several processes.
 """
 
-from collections.abc import Iterable, Iterator
-from functools import wraps
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, wraps
 from itertools import islice
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from lightning import LightningModule
+from lightning.fabric.utilities.data import sized_len
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
 
 _MARK = "is_sharded"
 _LOADED = "_starting_state_dict"  # Hugging Face's datasets begin each later iteration, too, where they were told to begin
 _AHEAD = 2  # batches, by which loading is ahead of training at most
 _KEPT = _AHEAD + 2  # states: a checkpoint may be one batch behind
+
+SHORTER = (
+    "the streams of some processes have fewer batches: an epoch of training ends with the shortest, the others' rest is left out"
+)
+UNWEIGHTED = "a batch has unequal numbers of samples from the processes' streams, and its gradient is not weighted"
 
 
 class Shard(IterableDataset[Any]):
@@ -99,6 +108,59 @@ def name_missing_end(trainer: Any, module: LightningModule) -> None:
             raise config_error("trainer.max_steps", -1, f"{why}, or of trainer.limit_train_batches") from error
 
     module.configure_optimizers = configured
+
+
+def in_step(loader: Any, warn: Callable[[str], None]) -> Any:
+    """Returns a training loader with which no process takes a step that another one has no batch for. A collective."""
+    if isinstance(dataset := getattr(loader, "dataset", loader), Shard) and dataset.drop_last:
+        return loader
+    lengths: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(lengths, sized_len(loader))
+    return loader if len({*lengths}) == 1 and None not in lengths else InStep(loader, warn)
+
+
+class InStep:
+    """A training loader whose epochs end for all processes when one of them has no more batches. What the others have left is
+    passed over. Asks before each batch, of the CPUs alone; `warn` is called with a line where processes have unequal shares."""
+
+    def __init__(self, loader: Any, warn: Callable[[str], None]) -> None:
+        self.loader, self.warn = loader, warn
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.loader)
+        for batch in batches:
+            samples = _gather(samples_in(batch) or 1)
+            if 0 in samples:
+                self.warn(SHORTER)
+                break
+            if len({*samples}) > 1:
+                self.warn(UNWEIGHTED)
+            yield batch
+        else:
+            if any(_gather(0)):
+                self.warn(SHORTER)
+            return
+        for _ in batches:
+            pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+
+def _gather(number: int) -> list[int]:
+    """Returns the numbers of all processes."""
+    numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    numbers[dist.get_rank()] = number
+    dist.all_reduce(numbers, group=_of_cpus(dist.group.WORLD))
+    return numbers.tolist()
+
+
+@lru_cache(maxsize=1)
+def _of_cpus(_: Any) -> Any:
+    """Returns the one such group beside a group of all processes."""
+    return dist.new_group(backend="gloo")
 
 
 class Positioned:
