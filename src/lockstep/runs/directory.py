@@ -215,6 +215,10 @@ def take_sweep_directory(config: DictConfig) -> None:
     is_run_s = any((directory / name).exists() for name in _RUN_FILES) and not (directory / "manifest.json").exists()
     if is_run_s:
         raise config_error("hydra.sweep.dir", directory, "belongs to a run; accepted is another directory")
+    for path in (*directory.glob("multirun.yaml"), *directory.glob("*/output.log")):
+        if not path.is_file():  # a pipe would be waited for
+            words = f"{path.relative_to(directory)} there is not a file; accepted is where it is one"
+            raise config_error("hydra.sweep.dir", directory, words)
     OWN_DIRECTORY.take(directory, "hydra.sweep.dir")
 
 

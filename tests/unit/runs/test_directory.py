@@ -197,6 +197,16 @@ def test_a_run_s_directory_is_no_sweep_s(tmp_path: Path) -> None:
     assert Lock.is_here(tmp_path / "sweep")
 
 
+@pytest.mark.parametrize("name", ["multirun.yaml", "lr=0.1_0123456789ab/output.log"])
+def test_a_pipe_in_the_place_of_a_sweep_s_file_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    cfg = config(str(tmp_path / "run"))
+    cfg.hydra.sweep = {"dir": str(tmp_path)}
+    with pytest.raises(ConfigError, match=rf"^hydra.sweep.dir={tmp_path}: {name} there is not a file; accepted is where it is"):
+        take_sweep_directory(cfg)
+
+
 @pytest.mark.parametrize(
     "name",
     ["run.json", "status.json", "metrics.json", "train.log", "train.rank1.log", "checkpoints/last.ckpt", ".hydra/config.yaml"],
