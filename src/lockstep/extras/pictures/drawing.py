@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import matplotlib
 import numpy
@@ -18,7 +17,7 @@ LINE, PADDING = 14, 6  # pixels: a line of text, and what is beside it
 
 @functools.cache
 def _font() -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), 12)
+    return ImageFont.truetype(f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf", 12)  # Pillow 10.1 takes no Path
 
 
 def gallery(images: Tensor, targets: Tensor, predictions: Tensor, names: Sequence[str]) -> Image.Image:
