@@ -162,7 +162,9 @@ class Stage(nn.Module):
             schedule = SCHEDULES["gpipe" if count < self.count else self.schedule]
             # torch 2.6 sums the gradients of micro-batches; later ones divide the sum unless they are told not to
             options = {"scale_grads": False} if "scale_grads" in signature(schedule).parameters else {}
+            stage.num_stages = min(count, self.count)  # torch 2.8 refuses fewer micro-batches than stages in GPipe, too
             self._schedules[key] = schedule(stage, count, loss_fn=lambda output, _: output.sum(), **options)
+            stage.num_stages = self.count
         return self._schedules[key]
 
     def _net_inputs(self, piece: Batch) -> Tensor:
