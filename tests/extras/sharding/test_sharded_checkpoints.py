@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,11 @@ def state(run: Path) -> dict[str, Any]:
 
 def tensor_bytes() -> int:
     """Of all that this process holds on its CPU."""
-    tensors = [thing for thing in gc.get_objects() if type(thing) in (Tensor, torch.nn.Parameter) and thing.device.type == "cpu"]
-    storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors)}
+    storages: dict[int, int] = {}
+    for thing in gc.get_objects():
+        with suppress(RuntimeError):  # of a tensor that is being freed, which torch 2.8 shows here, too
+            if type(thing) in (Tensor, torch.nn.Parameter) and thing.device.type == "cpu":
+                storages[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
     return sum(storages.values())
 
 
