@@ -46,7 +46,8 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     saved = _read_identity(run_dir, wanted)
     if rank is None or rank.global_rank == 0:
         check_free(run_dir, "resume")
-    if not new and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
+    is_same = {*new} <= {*saved.overrides} and values_by_key(new).items() <= values_by_key(saved.overrides).items()
+    if is_same and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
         return None
     given = Given.from_arguments(arguments)
     check_flags(run_dir, saved.flags, given)

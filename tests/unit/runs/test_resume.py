@@ -128,6 +128,7 @@ def test_a_finished_run_has_nothing_to_continue_but_with_something_new(tmp_path:
     assert command_to_continue([f"resume={run}"]) is not None  # its record is lost
     (run / "metrics.json").write_text('{"metrics": {}}')
     assert command_to_continue([f"resume={run}"]) is None
+    assert command_to_continue([f"resume={run}", "trainer.max_epochs=5"]) is None  # it has that end: its record stays
     assert "trainer.max_epochs=20" in read_overrides(command_to_continue([f"resume={run}", "trainer.max_epochs=20"]))
 
 
