@@ -178,12 +178,14 @@ def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodu
     if not (then := saved.get("samples_per_batch")):
         return
     batches, now, consumed = loop["epoch_loop.batch_progress"], datamodule.order_facts()["samples_per_batch"], datamodule.start[1]
+    is_ending = batches["total"]["processed"] > batches["total"]["completed"]  # Lightning completes such a batch when it goes on
     if now != then:
         batches["total"] |= {name: value * then // now for name, value in batches["total"].items()}
+        batches["total"]["completed"] = batches["total"]["processed"] - is_ending
     if saved["consumed"] and not consumed:  # the epoch begins again
         rewind_progress(loop, within=False)
     elif now != then or saved["consumed"] != consumed:
-        batches["current"] |= dict.fromkeys(batches["current"], consumed // now)
+        batches["current"] |= dict.fromkeys(batches["current"], consumed // now) | {"completed": consumed // now - is_ending}
 
 
 class BestCheckpoint(ModelCheckpoint):

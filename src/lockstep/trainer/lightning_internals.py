@@ -28,8 +28,11 @@ def disable_sigterm_handling(trainer: Trainer) -> None:
 
 
 def read_logged_step(checkpoint: dict[str, Any]) -> int:
-    """The step under which the loop logged last, when the checkpoint was saved: it counts them apart from the optimizer's."""
-    return checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]["_batches_that_stepped"]
+    """The step under which the loop logged last, when the checkpoint was saved: it counts steps apart from the optimizer's, and
+    that of a batch only after its end."""
+    loop = checkpoint["loops"]["fit_loop"]
+    batches = loop["epoch_loop.batch_progress"]["total"]
+    return loop["epoch_loop.state_dict"]["_batches_that_stepped"] + batches["processed"] - batches["completed"]
 
 
 def set_logged_step(trainer: Trainer, step: int) -> None:

@@ -7,7 +7,7 @@ def batches_trained(trainer: Any) -> int:
     """Returns how many batches of the epoch that training is within it has trained on; 0 between two epochs."""
     loop = trainer.fit_loop
     epoch = loop.epoch_progress.current
-    return loop.epoch_loop.batch_progress.current.completed if epoch.started > epoch.completed else 0
+    return loop.epoch_loop.batch_progress.current.processed if epoch.started > epoch.completed else 0
 
 
 def begins_step(trainer: Any, batch_idx: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from bitwise import differences
 from in_process import BARE, last, prepared, trained
 from lightning import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -129,6 +130,41 @@ def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
     assert resumed["optimizer_states"][0]["param_groups"][0]["lr"] == whole["optimizer_states"][0]["param_groups"][0]["lr"]
     assert all(torch.equal(resumed["state_dict"][name], tensor) for name, tensor in whole["state_dict"].items())
     assert "on_train_epoch_start of KeepAt is not called for the rest of this epoch" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        (6, ()),  # the second of the four batches of the second epoch
+        (8, ()),  # the last one
+        (3, ("trainer.accumulate_grad_batches=2",)),
+        (6, ("events.fast_loop=null",)),
+        (6, ("trainer.val_check_interval=2",)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint", "ignore:The dirpath has changed from")
+def test_training_goes_on_after_the_batch_at_whose_end_lightning_s_own_checkpoint_was_saved(
+    step: int, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = ("++events.fork=null", *options)
+    every = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}"}
+    whole = trained(tmp_path / "run", *options, extra=[ModelCheckpoint(tmp_path / "own", **every)])[0]
+    again = ModelCheckpoint(tmp_path / "again", **every)
+    resumed = trained(tmp_path / "run", *options, extra=[again], ckpt_path=tmp_path / "own" / f"step={step}.ckpt")[0]
+    for key in ("global_step", "state_dict", "optimizer_states", "loops"):
+        assert not differences(resumed[key], whole[key]), key
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint", "ignore:The dirpath has changed from")
+def test_such_a_checkpoint_is_gone_on_from_in_smaller_batches(tmp_path: Path) -> None:
+    every = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}"}
+    whole = trained(tmp_path / "run", "++events.fork=null", extra=[ModelCheckpoint(tmp_path / "own", **every)])[0]
+    smaller = ("++events.fork=null", "datamodule.batch_size=150", "trainer.accumulate_grad_batches=2")
+    again = ModelCheckpoint(tmp_path / "again", **every)
+    resumed = trained(tmp_path / "run", *smaller, extra=[again], ckpt_path=tmp_path / "own" / "step=6.ckpt")[0]
+    assert resumed["global_step"] == 12
+    assert resumed["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"] == 24
+    torch.testing.assert_close(resumed["state_dict"], whole["state_dict"])
 
 
 @pytest.mark.parametrize(("key", "value", "shown"), [("save_last", True, "true"), ("filename", "best", "best")])
