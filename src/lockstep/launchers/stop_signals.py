@@ -201,6 +201,7 @@ def _wait(
     while (now := time.monotonic()) < due:
         if now >= heard_by:
             if is_deaf():
+                why = f"no answer within {HEARD:g} s"
                 break
             heard_by = float("inf")
         left = min(due, heard_by) - now

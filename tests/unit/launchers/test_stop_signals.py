@@ -215,7 +215,7 @@ def test_nobody_waits_for_a_main_thread_that_is_stuck_and_has_nothing_to_save(mo
         ctypes.CDLL(None).system(b"kill -USR1 $PPID; sleep 1")
         time.sleep(0.1)
     requests.stop_listening()
-    assert [error.number for error in heard] == [signal.SIGUSR1]
+    assert [(error.number, error.unsaved) for error in heard] == [(signal.SIGUSR1, "no answer within 0.05 s")]
 
 
 def test_the_second_ctrl_c_shortens_it(monkeypatch: pytest.MonkeyPatch) -> None:
