@@ -9,12 +9,21 @@ from pathlib import Path
 
 from lockstep.errors import config_error
 
+RUN_FILE = "run.json"  # see lockstep.runs.identity
+
 
 def split_step(value: str) -> tuple[Path, int | None]:
     """Returns the absolute path and the optimizer step of `PATH@STEP`; None for the step of a path alone."""
     match = None if Path(value).exists() else re.fullmatch(r"(.+)@(\d+)", value)
     path = Path(value if match is None else match[1]).expanduser()
     return Path(os.path.abspath(path)), None if match is None else int(match[2])  # noqa: PTH100  links are kept
+
+
+def run_of(checkpoint: Path) -> Path:
+    """Returns the directory of the run that a checkpoint is of: the nearest one above with a run's record, for Lightning's own
+    ModelCheckpoint saves in its logger's folder; where there is none, the one that the checkpoint's folder is in."""
+    above = checkpoint.parents[1:4]
+    return next((place for place in above if (place / RUN_FILE).is_file()), checkpoint.parent.parent)
 
 
 def check_checkpoint(key: str, path: Path) -> None:

@@ -15,7 +15,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.checkpoint_file import split_step
+from lockstep.config.checkpoint_file import run_of, split_step
 from lockstep.config.overrides import nodes
 from lockstep.errors import ConfigError, config_error
 
@@ -129,7 +129,7 @@ def source_directory(cfg: DictConfig) -> Path | None:
     if OmegaConf.select(cfg, ALLOW) is None:
         return None
     if not OmegaConf.select(cfg, "resume") and (checkpoint := OmegaConf.select(cfg, "begin_from")) is not None:
-        return split_step(checkpoint)[0].parent.parent
+        return run_of(split_step(checkpoint)[0])
     places = (OmegaConf.select(cfg, key, throw_on_resolution_failure=False) for key in ("resume", "hydra.sweep.dir", "run_dir"))
     return next((Path(place) for place in places if place), Path.cwd())
 

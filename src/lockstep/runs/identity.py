@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from lockstep.atomic_files import read_regular, write_json
+from lockstep.config.checkpoint_file import RUN_FILE as FILE
 from lockstep.config.overrides import keep_last, override_key
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 
-FILE = "run.json"
 # Keys that say how one command starts, not what the run is.
 START_KEYS = ("resume", "begin_from", "overwrite", "hydra.run.dir", "allow")
 

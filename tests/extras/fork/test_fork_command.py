@@ -52,6 +52,14 @@ def test_it_begins_as_the_other_run_with_what_is_new(run: Path) -> None:
     assert spelled_out(run, str(run), "trainer.devices=1") == on_one
 
 
+@pytest.mark.parametrize("folder", ["tensorboard/checkpoints", "csv/version_0/checkpoints"])
+def test_a_checkpoint_in_a_logger_s_folder_is_of_its_run(folder: str, run: Path) -> None:
+    (run / folder).mkdir(parents=True)
+    save(run / folder / "own.ckpt", 6)
+    command = command_to_begin([f"fork={quote(f'{run}/{folder}/own.ckpt')}"])
+    assert command[4:] == [*FIRST, "++allow=[]", f"fork={quote(f'{run}/{folder}/own.ckpt@6')}"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "name", "step"),
     [

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lockstep.callbacks.checkpoints import rewind_progress
 from lockstep.callbacks.stepped_rate import SteppedRate
-from lockstep.config.checkpoint_file import split_step
+from lockstep.config.checkpoint_file import run_of, split_step
 from lockstep.config.overrides import flat
 from lockstep.datamodules.base import DataModule, order_key
 from lockstep.runs.identity import FILE, Identity
@@ -131,7 +131,7 @@ def _place_in_another_order(datamodule: DataModule, changed: list[str], saved: d
 def _changed_data(origin: dict[str, Any] | None, same_with: tuple[str, ...]) -> list[str]:
     """Returns the keys of the datamodule that the fork has changed, but for such options. It is not known what a file was trained
     with that lies in no run's directory."""
-    if origin is None or not (split_step(origin["checkpoint"])[0].parent.parent / FILE).is_file():
+    if origin is None or not (run_of(split_step(origin["checkpoint"])[0]) / FILE).is_file():
         return []
     keys = [key.split(".") for key in origin["changed"]]
     return [".".join(key) for key in keys if key[0] == "datamodule" and not (key[1:] and key[1] in same_with)]

@@ -9,7 +9,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from lockstep.config.checkpoint_file import refuse_url, split_step
+from lockstep.config.checkpoint_file import refuse_url, run_of, split_step
 from lockstep.config.overrides import override_key, quote, split_flags
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import ConfigError, config_error
@@ -82,7 +82,7 @@ def _read_identity(wanted: str) -> Identity | None:
 
 def _run_dir(wanted: str) -> Path:
     path = split_step(wanted)[0]
-    return path if path.is_dir() else path.parent.parent
+    return path if path.is_dir() else run_of(path)
 
 
 def find_checkpoint(wanted: str) -> Origin:
