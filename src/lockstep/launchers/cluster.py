@@ -111,7 +111,7 @@ class Cluster:
 
 def clusters(env: Mapping[str, str] = os.environ) -> list[Cluster]:
     """Returns those of conf/launchers.yaml that have left variables in an environment."""
-    prefixes = read_settings()["clusters"].items()
+    prefixes = (read_settings()["clusters"] or {}).items()
     return [_create(target) for prefix, target in prefixes if any(name.startswith(prefix) for name in env)]
 
 

@@ -11,13 +11,14 @@ from commands import ROOT, python, train
 from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.errors import ConfigError
-from lockstep.extras.plain_lightning.streams import Shard, sharded, share_stream
 from lockstep.extras.saved_runs.predictions import _joined, _sorted, _Writer
 
 MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
 
 
 class StreamOf(IterableDataset[int]):
+    share: Any
+
     def __init__(self, numbers: range) -> None:
         self.numbers = numbers
 
@@ -56,12 +57,12 @@ def test_entries_of_several_ranks_are_in_the_order_of_the_dataset() -> None:
     assert shared["indices"].tolist() == shared["predictions"].tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("stream", [Shard(range(9)), range(9)])
-def test_of_a_stream_only_what_is_shared_out_is_predicted_on_several_processes(stream: Any, tmp_path: Path) -> None:
-    loader = DataLoader(stream if isinstance(stream, Shard) else StreamOf(stream))
-    trainer: Any = SimpleNamespace(predict_dataloaders=loader, global_rank=1, world_size=2)
-    with contextlib.nullcontext() if isinstance(stream, Shard) else pytest.raises(ConfigError, match=r"accepted is 1, or"):
-        share_stream(sharded(loader), (1, 2), "predict_dataloader")
+@pytest.mark.parametrize("share", [(1, 2), (0, 1), None])
+def test_of_a_stream_only_what_is_shared_out_is_predicted_on_several_processes(share: Any, tmp_path: Path) -> None:
+    stream = StreamOf(range(9))
+    stream.share = share  # as a Shard has it
+    trainer: Any = SimpleNamespace(predict_dataloaders=DataLoader(stream), global_rank=1, world_size=2)
+    with contextlib.nullcontext() if share == (1, 2) else pytest.raises(ConfigError, match=r"accepted is 1, or"):
         _Writer(tmp_path / "out.pt").on_predict_start(trainer, None)  # pyright: ignore[reportArgumentType]
 
 
