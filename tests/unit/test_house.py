@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_748,
-    "imported by a default run": 10_049,
-    "all of src/": 33_560,
+    "the core": 10_752,
+    "imported by a default run": 10_053,
+    "all of src/": 33_575,
     "the largest room": 1_691,
 }  # lines; these go down, and up by nothing but what mends a defect
 

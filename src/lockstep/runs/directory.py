@@ -18,7 +18,7 @@ from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import can_resume, launcher, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.events import Subscribers
-from lockstep.runs.identity import FILE, Identity, check_files
+from lockstep.runs.identity import FILE, Identity, check_are_files, check_files
 from lockstep.runs.locks import Lock
 
 _RUN_FILES = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a directory is a run's
@@ -215,10 +215,7 @@ def take_sweep_directory(config: DictConfig) -> None:
     is_run_s = any((directory / name).exists() for name in _RUN_FILES) and not (directory / "manifest.json").exists()
     if is_run_s:
         raise config_error("hydra.sweep.dir", directory, "belongs to a run; accepted is another directory")
-    for path in (*directory.glob("multirun.yaml"), *directory.glob("*/output.log")):
-        if not path.is_file():  # a pipe would be waited for
-            words = f"{path.relative_to(directory)} there is not a file; accepted is where it is one"
-            raise config_error("hydra.sweep.dir", directory, words)
+    check_are_files(directory, "hydra.sweep.dir", (directory / "multirun.yaml", *directory.glob("*/output.log")))
     OWN_DIRECTORY.take(directory, "hydra.sweep.dir")
 
 

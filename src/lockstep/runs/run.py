@@ -47,7 +47,8 @@ class Run:
     """
 
     def __init__(self, cfg: DictConfig, prepared: Prepared) -> None:
-        self.cfg, self.directory = cfg, Path(cfg.run_dir)
+        self.cfg = cfg
+        self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.plan, self.command = prepared.plan, prepared.command
         self.rank, self.launcher = this_rank(), launcher()
@@ -186,7 +187,8 @@ class Run:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
         from lockstep.runs.results import collect_facts, collect_metrics, ended_by
 
-        metrics, optimized = collect_metrics(trainer), self.cfg.optimized_metric
+        metrics = collect_metrics(trainer)
+        optimized = self.cfg.optimized_metric
         if optimized is not None and optimized not in metrics:
             raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics)) or 'nothing'}")
         facts = self.plan.facts() | collect_facts(trainer) | {"seed": self.cfg.seed}

@@ -3,7 +3,6 @@
 import logging
 import shutil
 import warnings
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,9 +14,8 @@ from in_process import SMALL, KeepAll, composed, last
 from lightning.pytorch.callbacks import EarlyStopping
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
-from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import SequentialSampler
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
@@ -300,76 +298,3 @@ def test_a_batch_size_has_any_name_or_none(kind: type, given: dict[str, int], tm
     assert (facts["batch_size"], facts["global_batch_size"], facts["samples_trained"]) == (50, 50, 50)
     several = Plan.from_config(composed(*QUIET, *MINE, *METRIC, *data, "trainer.devices=2", run_dir=tmp_path))
     assert (several.batch_size, several.world_size) == (None, 2)
-
-
-class Counting(DataLoader[Any]):
-    """A loader that says where it is, as torchdata's StatefulDataLoader does, and goes on from where an iteration has left it."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.loaded, self.loads = 0, 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"loaded": self.loaded}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.loaded = state["loaded"]
-
-    def __iter__(self) -> Any:
-        for batch in islice(super().__iter__(), self.loaded, None):
-            self.loads += 1
-            self.loaded += 1
-            yield batch
-        self.loaded = 0
-
-
-class Images(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        images, labels = load_digits(return_X_y=True)
-        yield from ((torch.tensor(images[i] / 16, dtype=torch.float32), int(labels[i])) for i in range(700))
-
-
-class StreamedDigits(DigitsData):
-    def train_dataloader(self) -> DataLoader[Any]:
-        self.loader = Counting(Images(), self.hparams["batch_size"])
-        return self.loader
-
-
-def test_a_loader_that_says_where_it_is_goes_on_from_there(tmp_path: Path) -> None:
-    data = ("datamodule._target_=test_plain_lightning.StreamedDigits", "guards.checkpoint.every_n_steps=1")
-    fitted(tmp_path / "whole", *data, keep=tmp_path)  # seven batches an epoch
-    trainer = fitted(tmp_path / "run", *data, ckpt_path=tmp_path / "11.ckpt")
-    own, other = last(tmp_path / "run"), last(tmp_path / "whole")
-    assert own["global_step"] == other["global_step"] == 14
-    assert all(torch.equal(own["state_dict"][name], tensor) for name, tensor in other["state_dict"].items())
-    assert trainer.datamodule.loader.loads < 7  # and one that was loaded before the position was known
-
-
-class OneCycle(LitClassifier):
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=int(self.trainer.estimated_stepping_batches))
-        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
-
-
-def test_a_schedule_over_a_stream_names_the_end_that_it_needs(tmp_path: Path) -> None:
-    cycle = ("model._target_=test_plain_lightning.OneCycle", "datamodule._target_=test_plain_lightning.StreamedDigits")
-    with pytest.raises(ConfigError, match=r"^trainer.max_steps=-1: the data has no length .*got -1\); accepted is a number"):
-        fitted(tmp_path / "run", *cycle)
-    assert fitted(tmp_path / "long", *cycle, "trainer.max_steps=3").global_step == 3
-
-
-@pytest.mark.filterwarnings(GOES_ON, "ignore:The dirpath has changed from")
-@pytest.mark.parametrize("data", [(), ("datamodule._target_=test_plain_lightning.StreamedDigits",)])
-def test_a_checkpoint_of_lightning_s_own_from_a_batch_s_end_is_gone_on_from(data: tuple[str, ...], tmp_path: Path) -> None:
-    every = (
-        "+callbacks.own={_target_: lightning.pytorch.callbacks.ModelCheckpoint, every_n_train_steps: 1}",
-        "+callbacks.own.save_top_k=-1",
-        "+callbacks.own.filename='{step}'",
-    )
-    steps = fitted(tmp_path / "whole", *data, *every, f"+callbacks.own.dirpath={tmp_path / 'own'}").global_step
-    folder = f"+callbacks.own.dirpath={tmp_path / 'again'}"
-    fitted(tmp_path / "run", *data, *every, folder, ckpt_path=tmp_path / "own" / f"step={steps // 2 + 2}.ckpt")
-    own, other = last(tmp_path / "run"), last(tmp_path / "whole")
-    assert own["global_step"] == other["global_step"] == steps
-    assert all(torch.equal(own["state_dict"][name], tensor) for name, tensor in other["state_dict"].items())

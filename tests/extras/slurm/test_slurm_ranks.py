@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT, runs, started, train
+from environments import PARENT, TORCHRUN
 
 from lockstep.errors import ConfigError
 from lockstep.extras.slurm import cluster
 from lockstep.extras.slurm.cluster import Slurm
 from lockstep.launchers.cluster import Rank
-from lockstep.launchers.environment import PARENT_PIPE, output_subdir, rank_in, rank_log, run_id, this_rank
+from lockstep.launchers.environment import output_subdir, rank_in, rank_log, run_id, this_rank
 from lockstep.launchers.supervisor import _environment
 
-PARENT = {PARENT_PIPE: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
-TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-TORCHRUN |= {"GROUP_WORLD_SIZE": "1"}
 SRUN = {
     "SLURM_JOB_ID": "77",
     "SLURM_STEP_ID": "3",

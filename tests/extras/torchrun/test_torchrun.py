@@ -8,15 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from environments import PARENT, TORCHRUN, check_log_and_config
 
 from lockstep.errors import ConfigError
 from lockstep.launchers import cluster
-from lockstep.launchers.environment import PARENT_PIPE, Rank, can_resume, output_subdir, rank_in, rank_log, run_id
+from lockstep.launchers.environment import Rank, can_resume, rank_in, run_id
 
 Started = Callable[[dict[str, str]], None]
-PARENT = {PARENT_PIPE: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
-TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-TORCHRUN |= {"GROUP_WORLD_SIZE": "1"}
 TORCHRUN_TWO_NODES = {
     "TORCHELASTIC_RUN_ID": "job7",
     "RANK": "5",
@@ -91,13 +89,7 @@ def test_rank_zero_saves_the_config_and_each_has_a_log(
     rank: str, log: str, subdir: str | None, started: Started, tmp_path: Path
 ) -> None:
     started(TORCHRUN | {"RANK": rank})
-    assert rank_log() == log
-    assert output_subdir(None, str(tmp_path)) == subdir
-    assert output_subdir("run", str(tmp_path)) == subdir  # continued, but nothing was saved the first time
-    (tmp_path / ".hydra").mkdir()
-    (tmp_path / ".hydra" / "config.yaml").touch()
-    assert output_subdir(None, str(tmp_path)) == subdir
-    assert output_subdir("run", str(tmp_path)) is None
+    check_log_and_config(log, subdir, tmp_path)
 
 
 def test_a_project_s_launchers_may_name_it_as_earlier_versions_did(monkeypatch: pytest.MonkeyPatch) -> None:

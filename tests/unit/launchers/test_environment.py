@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from capabilities import requires
+from environments import PARENT, check_log_and_config
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.environment import (
@@ -18,15 +19,12 @@ from lockstep.launchers.environment import (
     Rank,
     RankZeroFilter,
     is_rank_zero,
-    output_subdir,
     rank_in,
-    rank_log,
     run_id,
     this_rank,
 )
 
 Started = Callable[[dict[str, str]], None]
-PARENT = {PARENT_PIPE: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
 
 
 @pytest.mark.parametrize(
@@ -81,13 +79,7 @@ def test_one_process_saves_the_config_and_each_has_a_log(
     env: dict[str, str], log: str, subdir: str | None, started: Started, tmp_path: Path
 ) -> None:
     started(env)
-    assert rank_log() == log
-    assert output_subdir(None, str(tmp_path)) == subdir
-    assert output_subdir("run", str(tmp_path)) == subdir  # continued, but nothing was saved the first time
-    (tmp_path / ".hydra").mkdir()
-    (tmp_path / ".hydra" / "config.yaml").touch()
-    assert output_subdir(None, str(tmp_path)) == subdir
-    assert output_subdir("run", str(tmp_path)) is None
+    check_log_and_config(log, subdir, tmp_path)
 
 
 @pytest.mark.parametrize(("env", "speaks"), [({}, True), (PARENT, False), (PARENT | {"RANK": "0"}, True)])

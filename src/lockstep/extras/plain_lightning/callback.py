@@ -2,15 +2,13 @@
 
 import logging
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch.distributed as dist
-from lightning import Callback, LightningDataModule, LightningModule, Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
-from omegaconf import OmegaConf
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -21,6 +19,7 @@ from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
 from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, reduce_logs
 from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, samples_per_batch, shared_loader
+from lockstep.extras.plain_lightning.plain_values import is_plain, leave_out_objects
 from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths, generator_states
 from lockstep.extras.plain_lightning.streams import (
     Positioned,
@@ -269,7 +268,7 @@ class PlainLightning(Callback):
             self._save_positions(trainer, checkpoint)
         if trainer.state.fn == "fit":
             checkpoint["samples_per_batch"] = self._samples
-        self._leave_out_objects(checkpoint)
+        self._say_left_out(leave_out_objects(checkpoint))
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._positions, self._samples_before = checkpoint.get("loader_positions", {}), checkpoint.get("samples_per_batch")
@@ -284,30 +283,10 @@ class PlainLightning(Callback):
             ranks = [None] * trainer.world_size
             dist.all_gather_object(ranks, own)
         shares = ranks[:: len(ranks) // dp_rank_and_size(trainer)[1]]
-        if len(self._positioned) == len(self._samplers) and all(s is not None and _is_plain(s) for rank in shares for s in rank):
+        if len(self._positioned) == len(self._samplers) and all(s is not None and is_plain(s) for rank in shares for s in rank):
             checkpoint["loader_positions"] = {"batches": batches, "ranks": shares}
-
-    def _leave_out_objects(self, checkpoint: dict[str, Any]) -> None:
-        """Leaves out objects of `save_hyperparameters`, which keeps a network or a function that was an argument too."""
-        for key in (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
-            values: Any = checkpoint.get(key)
-            if OmegaConf.is_config(values):
-                checkpoint.pop(LightningModule.CHECKPOINT_HYPER_PARAMS_TYPE, None)
-                values = OmegaConf.to_container(values, resolve=True)
-            if values:
-                checkpoint[key] = {name: value for name, value in values.items() if _is_plain(value)}
-                self._say_left_out(values.keys() - checkpoint[key].keys())
 
     def _say_left_out(self, names: set[str]) -> None:
         if names - self._has_said:
             log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {join_first(sorted(names))}")
             self._has_said |= names
-
-
-def _is_plain(value: Any) -> bool:
-    """Does torch.load take it with weights_only?"""
-    if isinstance(value, Mapping):
-        return type(value) is dict and all(map(_is_plain, (*value, *value.values())))
-    if isinstance(value, list | tuple):
-        return type(value) in (list, tuple) and all(map(_is_plain, value))
-    return value is None or type(value) in (bool, int, float, str) or isinstance(value, Tensor)
