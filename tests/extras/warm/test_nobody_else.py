@@ -47,7 +47,7 @@ def test_another_user_is_not_served_even_where_the_folder_lets_them_in(home: Hom
     assert not (home.folder / "begun").exists()  # nobody has said that it is to begin
 
 
-REQUEST = {"arguments": ["script.py"], "cwd": "/tmp", "environment": {"A": "b"}}
+REQUEST = {"arguments": ["script.py"], "cwd": "/", "environment": {"A": "b"}}
 WRONG = {
     "no JSON": b"\x80\x04K\x01.",
     "another shape": json.dumps([REQUEST]).encode(),
@@ -68,7 +68,7 @@ def answer(home: Home, content: bytes, descriptors: list[int]) -> bytes:
 
 
 def test_what_is_no_request_starts_nothing_and_harms_nothing(home: Home) -> None:
-    good = json.dumps(REQUEST).encode()
+    good = json.dumps(REQUEST | {"cwd": str(home.folder)}).encode()  # beside which nobody leaves modules
     for content in WRONG.values():
         assert answer(home, content, [0, 1, 2]) == b""
     assert answer(home, good, [0, 1]) == b""
