@@ -1,12 +1,24 @@
 """Loaders of torch's own, shared out over ranks."""
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 from lockstep.errors import ConfigError
+from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.loaders import SharedSampler, shared_loader
 
 
@@ -31,12 +43,28 @@ def numbers(batch_size: int, length: int = 13, **options: Any) -> DataLoader[Any
     return DataLoader(data, batch_size, **options)
 
 
+class Turned(Sampler[int]):
+    """Counts by the epoch that it is told."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 13
+
+    def __iter__(self) -> Iterator[int]:
+        return ((sample + self.epoch) % 13 for sample in range(13))
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "in order": {},
     "shuffled": {"shuffle": True},
     "by a generator of its own": {"shuffle": True, "generator": torch.Generator()},
     "some more often": {"sampler": WeightedRandomSampler([1.0] * 6 + [3.0] * 7, 13)},
     "with replacement": {"sampler": RandomSampler(range(13), replacement=True, num_samples=13)},
+    "by the epoch that it is told": {"sampler": Turned()},
     "shared out already": {"sampler": DistributedSampler(range(13), num_replicas=2, rank=1)},  # pyright: ignore[reportArgumentType]
 }
 
@@ -101,6 +129,10 @@ class Loader(DataLoader[Any]):
     """One of the user's own."""
 
 
+class Shares(DistributedSampler[int]):
+    """Says in a way of its own which samples a process takes."""
+
+
 class Batches(BatchSampler):
     """And a way of its own to make batches."""
 
@@ -110,8 +142,18 @@ class Batches(BatchSampler):
     [
         Loader(range(8)),  # pyright: ignore[reportArgumentType]
         DataLoader(range(8), batch_sampler=Batches(SequentialSampler(range(8)), 2, False)),  # pyright: ignore[reportArgumentType]
+        DataLoader(range(8), sampler=Shares(range(8), 2, 1)),  # pyright: ignore[reportArgumentType]
     ],
-    ids=["a loader of one's own", "batches of one's own"],
+    ids=["a loader of one's own", "batches of one's own", "shares of one's own"],
 )
 def test_another_way_to_make_batches_is_left_as_it_is(loader: Any) -> None:
     assert shared_loader(loader, (0, 2), 0, training=True) is None
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_loaders_that_share_out_their_samples_themselves_are_left_as_they_are(is_left: bool) -> None:
+    trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": 1, "num_replicas": 2}, lightning_module=nn.Module())
+    trainer._accelerator_connector = SimpleNamespace(use_distributed_sampler=not is_left)
+    plain, loader = PlainLightning(seed=0), numbers(2, 4, sampler=SequentialSampler(range(4)))
+    assert (plain._share(trainer, loader, "val_dataloader", training=False) is loader) == is_left
+    assert len(plain.causes) == is_left

@@ -17,7 +17,7 @@ from lockstep.console import command_line, join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
-from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, reduce_logs
+from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, leaves_samplers, reduce_logs
 from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, samples_per_batch, shared_loader
 from lockstep.extras.plain_lightning.plain_values import is_plain, leave_out_objects
 from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths, generator_states
@@ -127,13 +127,16 @@ class PlainLightning(Callback):
         if is_stream(loader):
             share_stream(loader, share, name)
             loader = in_step(loader, self._warn) if training and share[1] > 1 else loader
+        elif share[1] > 1 and leaves_samplers(trainer):
+            self._warn(f"trainer.use_distributed_sampler=false: which samples a process takes is left to {name}")
+            loader = in_step(loader, self._warn) if training else loader
         elif (shared := shared_loader(loader, share, self.seed, training)) is not None:
             sampler: Any = shared.sampler
             self._check_dummies(trainer, sampler, training)
             self._has_uneven_data |= sampler.kept % share[1] > 0
             return shared
         elif share[1] > 1:
-            self._warn(f"{name} draws batches in its own way, which Lightning shares out")
+            self._warn(f"{name} draws batches or shares them out in its own way, which is left to Lightning")
         return Positioned(loader) if training and is_stateful(loader) else loader
 
     def _check_dummies(self, trainer: Any, sampler: Any, training: bool) -> None:

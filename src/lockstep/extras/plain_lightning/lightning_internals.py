@@ -30,6 +30,11 @@ def names_logged_in_validation(trainer: Any) -> set[str]:
     return {name for item in results.values() for on_step in (True, False) for name in results._forked_name(item, on_step)}
 
 
+def leaves_samplers(trainer: Any) -> bool:
+    """Returns whether Lightning is told by `use_distributed_sampler=False` that loaders share out their samples themselves."""
+    return not trainer._accelerator_connector.use_distributed_sampler
+
+
 def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:
     """Loads the epoch's batches from the first on, and passes over those that were trained on, unless the loaders have done so.
 

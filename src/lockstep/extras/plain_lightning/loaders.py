@@ -78,6 +78,10 @@ class SharedSampler(DistributedSampler[int]):
             accepted = f"accepted is at least {shares}, one for each process or worker, or fewer of them"
             raise config_error("datamodule", f"{self.length} sample(s)", accepted)
 
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        getattr(self.sampler, "set_epoch", lambda _: None)(epoch)
+
     def __len__(self) -> int:
         return len(range(self.rank, self.kept, self.num_replicas)) + self._has_dummy
 
@@ -126,7 +130,8 @@ def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def own_sampler(loader: DataLoader[Any]) -> Any | None:
-    """What draws single samples for torch's own loader; None where batches are drawn otherwise, or nobody knows how many."""
+    """What draws single samples for torch's own loader; None where batches are drawn otherwise, nobody knows how many, or a class
+    of one's own has shared them out."""
     batches: Any = loader.batch_sampler
     if type(loader) is not DataLoader or type(batches) not in (type(None), BatchSampler):
         return None
@@ -134,7 +139,8 @@ def own_sampler(loader: DataLoader[Any]) -> Any | None:
     if type(sampler) is DistributedSampler:
         data: Any = sampler.dataset
         return RandomSampler(data) if sampler.shuffle else SequentialSampler(data)
-    return sampler if hasattr(sampler, "__len__") else None
+    is_share = isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1
+    return sampler if hasattr(sampler, "__len__") and not is_share else None
 
 
 def batches_of_equal_number(samples: int, batch_size: int, shares: int) -> int:
