@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lockstep.atomic_files import remove_partial_files, replacing, sync, sync_folder
+from lockstep.atomic_files import remove_partial_files, replacing, sync_folder
 from lockstep.config.checkpoint_file import check_checkpoint
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import is_rank_zero
@@ -23,7 +23,7 @@ CONTINUED_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")
 
 
 def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = None) -> None:
-    """Replaces `path` in one step with a checkpoint that has been synced and verified; what was there stays until then,
+    """Replaces `path` in one step with a checkpoint that has been verified and synced; what was there stays until then,
     and afterwards too under the name `keep_as`.
 
     Raises OSError where the disk is full or read-only, ConfigError for content that would not load again.
@@ -31,7 +31,7 @@ def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = 
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, "wb") as file:
         torch.save(content, file)
-        sync(file)
+        file.flush()  # it is read by its name
         read_checkpoint("checkpoint", Path(file.name), whole=())
         if keep_as is not None and path.is_file():
             _copy_name(path, path.with_name(keep_as))
