@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from checkouts import checkout
-from commands import python
+from commands import LONG, python
 
 pytestmark = pytest.mark.slow
 TESTED_AND_TRAINED = """
@@ -42,6 +42,7 @@ def test_uncommitted_changes_are_not_mixed_with_it(original: Path) -> None:
     assert (original / "src" / "lockstep").is_dir()
 
 
+@pytest.mark.timeout(LONG + 100)
 def test_a_renamed_package_trains_and_passes_its_tests(original: Path, tmp_path: Path) -> None:
     renamed = shutil.copytree(original, tmp_path / "renamed")
     done = python("scripts/make_it_yours.py", "vision_lab", cwd=renamed)
@@ -53,7 +54,7 @@ def test_a_renamed_package_trains_and_passes_its_tests(original: Path, tmp_path:
     for check in (("check",), ("format", "--check")):
         done = python("-m", "ruff", *check, ".", cwd=renamed)
         assert done.returncode == 0, done.stdout
-    done = python("-c", TESTED_AND_TRAINED, cwd=renamed, PYTHONPATH=str(renamed / "src"))
+    done = python("-c", TESTED_AND_TRAINED, cwd=renamed, timeout=LONG, PYTHONPATH=str(renamed / "src"))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     (config,) = renamed.glob("logs/*/*/.hydra/config.yaml")
     assert "_target_: vision_lab.nets." in config.read_text()

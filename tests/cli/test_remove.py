@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import remove
 from checkouts import checkout
-from commands import python
+from commands import LONG, python
 from hydra import compose, initialize_config_dir
 
 NAMES = sorted(remove.extras())
@@ -105,11 +105,12 @@ runpy.run_path("train.py", run_name="__main__")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(LONG + 20)
 def test_the_core_trains_and_its_tests_are_collected_without_any(copy: Path) -> None:
     """In one interpreter, which imports everything once; how ranks are started there is told by test_supervisor.py."""
     remove.remove(list(remove.extras().values()))
     folders = [*(copy / "tests" / "support").iterdir(), copy / "src"]
-    done = python("-c", TESTED_AND_TRAINED, cwd=copy, PYTHONPATH=":".join(map(str, folders)))
+    done = python("-c", TESTED_AND_TRAINED, cwd=copy, timeout=LONG, PYTHONPATH=":".join(map(str, folders)))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert " passed, " in done.stdout
     assert [json.loads(path.read_text())["world_size"] for path in copy.glob("logs/*/*/metrics.json")] == [1]
