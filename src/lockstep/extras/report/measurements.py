@@ -113,11 +113,12 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     finished = Counter(group for group, row in zip(groups, rows, strict=True) if row.is_finished)
     largest = max(groups, key=lambda group: (finished[group], groups.count(group)))
     kept = sorted((row for group, row in zip(groups, rows, strict=True) if group == largest), key=_place)
+    entry = jobs[groups.index(largest)].entry
     return Measurements(
         directory=sweep_dir.absolute(),
         rows=tuple(kept),
-        metric=jobs[0].entry["optimized_metric"],
-        maximize=jobs[0].entry.get("optimized_mode") == "max",
+        metric=entry["optimized_metric"],
+        maximize=entry.get("optimized_mode") == "max",
         left_out=Counter(row.variant for group, row in zip(groups, rows, strict=True) if group != largest),
         total=len(every),
     )
