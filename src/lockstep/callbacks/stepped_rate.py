@@ -1,5 +1,6 @@
 """The rate that the optimizer has made its steps with."""
 
+import time
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,12 @@ class SteppedRate(AfterEachStep):
 
     Attributes:
         samples_before: how many the checkpoint that this run goes on from was trained on.
+        seconds_before: how long this run had trained until then, in its earlier starts.
     """
 
     def __init__(self, trained_with: dict[str, Any] | None = None) -> None:
-        self.trained_with, self.samples_before = trained_with or {}, 0
+        self.trained_with, self.samples_before, self.seconds_before = trained_with or {}, 0, 0.0
+        self._began = time.monotonic()
         self._highest: float | Tensor | None = None
         self._latest: float | Tensor | None = None
         self._before: dict[str, Any] = {}  # trained_with of the checkpoint
@@ -60,9 +63,9 @@ class SteppedRate(AfterEachStep):
     def _check_schedules(self, trainer: Trainer) -> None:
         """Raises ConfigError where a run that is resumed had others: its rate would go on as these have left it."""
         before, now = (one.get("schedules") for one in (self._before, self.trained_with))
-        if before not in (None, now) and Path(checkpoint := trainer.ckpt_path or "").is_relative_to(trainer.default_root_dir):
+        if before not in (None, now) and _is_own(trainer):
             words = f"its schedules are {', '.join(before) or 'none'}, here {', '.join(now or ()) or 'none'}"
-            raise config_error("checkpoint", checkpoint, f"{words}; accepted is the same, or a new run, by fork=")
+            raise config_error("checkpoint", trainer.ckpt_path, f"{words}; accepted is the same, or a new run, by fork=")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raises ConfigError where a checkpoint has brought a schedule with other constants than the configured one's."""
@@ -73,6 +76,7 @@ class SteppedRate(AfterEachStep):
                 words = f"its {kind} goes on with {name}={loaded[name]}, here it would have {configured[name]}"
                 raise config_error("checkpoint", trainer.ckpt_path, f"{words}; accepted is the same, or a new run, by fork=")
         super().on_train_start(trainer, pl_module)
+        self._began = time.monotonic()
 
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
         OWN_DIRECTORY.keep()
@@ -92,10 +96,12 @@ class SteppedRate(AfterEachStep):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["samples_trained"] = self.samples_before + samples_trained(trainer)
+        checkpoint["seconds_trained"] = self.seconds_before + time.monotonic() - self._began
 
     def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
             self.samples_before = checkpoint.get("samples_trained", 0)
+            self.seconds_before = checkpoint.get("seconds_trained", 0.0) if _is_own(trainer) else 0.0
         else:  # the best one, for the test: what these callbacks say of the run is of its end
             ours = {one.state_key for one in trainer.callbacks if type(one).__module__.startswith(("lockstep.", "lightning."))}
             checkpoint["callbacks"] = {key: state for key, state in checkpoint["callbacks"].items() if key not in ours}
@@ -110,6 +116,11 @@ class SteppedRate(AfterEachStep):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._highest, self._latest = state_dict["lr"], state_dict["lr_last"]
         self._before = state_dict.get("trained_with", {})
+
+
+def _is_own(trainer: Trainer) -> bool:
+    """Returns whether the checkpoint to go on from is this run's: that of a fork is another's."""
+    return Path(trainer.ckpt_path or "").is_relative_to(trainer.default_root_dir)
 
 
 def _constants(trainer: Trainer) -> list[dict[str, Any]]:

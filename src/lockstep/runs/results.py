@@ -56,6 +56,7 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "train_cpu_time": getattr(counted, "train_cpu_time", 0.0),
         "samples_per_second": samples / train_time if train_time else 0.0,
         "samples_trained": samples + sum(getattr(callback, "samples_before", 0) for callback in trainer.callbacks),  # pyright: ignore[reportAttributeAccessIssue]
+        "seconds_before": seconds_before(trainer),
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),
         "samples": datamodule.describe() if hasattr(datamodule, "describe") else {},
         "has_test": (lacking := lacking_for_test(model, datamodule)) is None,
@@ -84,6 +85,11 @@ def samples_trained(trainer: Trainer) -> int:
     """Returns how many samples all processes have trained on since they began; a collective."""
     counted = int(sum(_gather(trainer, getattr(accountant(trainer), "samples_trained", 0))))
     return counted * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
+
+
+def seconds_before(trainer: Any) -> float:
+    """Returns how long the run had trained, in earlier starts, until the checkpoint that it goes on from."""
+    return sum(getattr(callback, "seconds_before", 0.0) for callback in trainer.callbacks)
 
 
 def lacking_for_test(model: Any, datamodule: Any) -> str | None:

@@ -170,7 +170,8 @@ class Run:
             log.warning(remedy.why if remedy else f"{outcome.reason}; restart {attempt} of {allowed}")
         if outcome.code:
             self._fail(outcome)
-        result = (read_json(self._metrics) or {}) | {"wall_time": time.monotonic() - self._started}  # with the start of the ranks
+        result = read_json(self._metrics) or {}
+        result["wall_time"] = max(result.get("wall_time", 0.0), time.monotonic() - self._started)  # with the start of the ranks
         write_json(self._metrics, result)
         self._close(result)
 
@@ -197,7 +198,7 @@ class Run:
             "optimized_metric": optimized,
             "ended_by": ended_by(trainer),
             "forked_from": None if (own := Identity.read(self.directory)) is None else own.forked_from,
-            "wall_time": time.monotonic() - self._started,
+            "wall_time": facts["seconds_before"] + time.monotonic() - self._started,
             **facts,
             **record.environment(),
         }

@@ -20,10 +20,11 @@ def stand_in(folder: Path, epoch: int) -> Any:
     return trainer
 
 
-def trained(folder: Path, first: int, last: int) -> list[dict[str, Any]]:
+def trained(folder: Path, first: int, last: int, *callbacks: Any) -> list[dict[str, Any]]:
     """The history that a run of epochs `first` to `last` leaves."""
     progress = Progress()
     trainer = stand_in(folder, first)
+    trainer.callbacks = callbacks
     progress.setup(trainer, trainer.lightning_module, "fit")
     progress.on_train_start(trainer, trainer.lightning_module)
     for epoch in range(first + 1, last + 1):
@@ -41,6 +42,13 @@ def test_history_goes_on_where_a_run_was_continued(tmp_path: Path) -> None:
     both = trained(tmp_path, 2, 4)
     assert [entry["epoch"] for entry in both] == [1, 2, 3, 4]
     assert both[1]["seconds"] == 100.0 < both[2]["seconds"] <= both[3]["seconds"] < 110.0
+
+
+def test_an_epoch_that_was_broken_off_has_the_time_of_both_its_parts(tmp_path: Path) -> None:
+    """The checkpoint of its middle says how long the run had trained."""
+    first = trained(tmp_path, 0, 2)
+    both = trained(tmp_path, 2, 3, SimpleNamespace(seconds_before=100.0))
+    assert first[1]["seconds"] < 100.0 < both[2]["seconds"] < 110.0
 
 
 @pytest.mark.parametrize("left", ["{", '{"history": 3}', '{"history": [{"epoch": 1}]}', '{"epoch": 2}'])

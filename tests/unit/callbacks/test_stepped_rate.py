@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from in_process import KeepAll, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
+from lockstep.checkpointing import read_checkpoint
 from lockstep.runs.results import collect_facts
 
 
@@ -26,6 +28,21 @@ def test_the_highest_and_the_last_rate_of_a_warm_up_are_recorded(tmp_path: Path)
     facts = collect_facts(trainer)
     assert len(set(rates.seen)) > 3
     assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_was_trained_before_a_checkpoint_counts_for_its_own_run(is_own: bool, tmp_path: Path) -> None:
+    """Not for a fork, which has taken its own time alone."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    datamodule, model, trainer = prepared(run, "trainer.max_epochs=2", extra=[KeepAll(run)])
+    trainer.fit(model, datamodule)
+    assert collect_facts(trainer)["seconds_before"] == 0.0
+    middle = sorted(run.glob("*.ckpt"), key=lambda path: int(path.stem))[5]
+    seconds = read_checkpoint("checkpoint", middle)["seconds_trained"]
+    datamodule, model, trainer = prepared(run if is_own else other, "trainer.max_epochs=2")
+    trainer.fit(model, datamodule, ckpt_path=middle)
+    assert collect_facts(trainer)["seconds_before"] == (seconds if is_own else 0.0)
+    assert seconds > 0.0
 
 
 class Own(Callback):
