@@ -14,6 +14,7 @@ from torch import nn
 
 from lockstep.callbacks import LastCheckpoint, Ranks, SteppedRate
 from lockstep.callbacks.first_validation import FirstValidation
+from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.config.construct import Factory, check_targets, construct, get_trust
 from lockstep.config.plan import Plan
 from lockstep.config.targets import Trust
@@ -50,6 +51,7 @@ def build(
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model = _build_model(cfg, plan, datamodule, trust)
+    draw_alike_in_setup(model if datamodule is None else datamodule)
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
         ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))

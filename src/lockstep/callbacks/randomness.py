@@ -1,6 +1,7 @@
 """Noise inside the model, dropout say."""
 
 import random
+from functools import wraps
 from typing import Any
 
 import numpy
@@ -12,6 +13,24 @@ from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import dp_rank_and_size
 
 _DROPOUT = 1000  # the stream of the first layer's bits; augmentation has those from 0 on
+
+
+def draw_alike_in_setup(source: Any) -> None:
+    """Has `setup` of a datamodule or a model draw the same numbers, from the present states of the generators on, in every
+    process and stage, and whether or not `prepare_data` had something to do: a split that is drawn there is always the same.
+
+    Lightning's prepare_data runs in one process alone, its DDP seeds anew before it, and a test comes after training.
+    """
+    setup, drawn = source.setup, (torch.get_rng_state(), numpy.random.get_state(), random.getstate())
+
+    @wraps(setup)
+    def set_up(*arguments: Any, **named: Any) -> None:
+        torch.set_rng_state(drawn[0])
+        numpy.random.set_state(drawn[1])
+        random.setstate(drawn[2])
+        setup(*arguments, **named)
+
+    source.setup = set_up
 
 
 class CounterBasedRandomness(Callback):

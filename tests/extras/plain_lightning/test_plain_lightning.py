@@ -1,16 +1,20 @@
 """Code that knows nothing of Lockstep, trained as it is, in the tests' own process."""
 
 import logging
+import random
 import shutil
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from capabilities import requires
 from in_process import SMALL, KeepAll, composed, last
+from lightning import seed_everything
+from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.callbacks import EarlyStopping
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
@@ -298,3 +302,34 @@ def test_a_batch_size_has_any_name_or_none(kind: type, given: dict[str, int], tm
     assert (facts["batch_size"], facts["global_batch_size"], facts["samples_trained"]) == (50, 50, 50)
     several = Plan.from_config(composed(*QUIET, *MINE, *METRIC, *data, "trainer.devices=2", run_dir=tmp_path))
     assert (several.batch_size, several.world_size) == (None, 2)
+
+
+class DrawnSplit(DigitsData):
+    """Draws its split from whatever generator there is, after it has prepared data."""
+
+    def __init__(self, batch_size: int = 32) -> None:
+        super().__init__(batch_size)
+        self.splits: list[list[int]] = []
+
+    def prepare_data(self) -> None:
+        torch.rand(3)
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        self.splits.append([*torch.randperm(9).tolist(), *np.random.permutation(9).tolist(), *random.sample(range(9), 9)])
+
+
+def test_a_split_is_drawn_as_on_one_process_in_every_stage_and_process(tmp_path: Path) -> None:
+    drawn = (*MINE, *METRIC, "datamodule._target_=test_plain_lightning.DrawnSplit", "trainer.max_epochs=1")
+    cfg = composed(*QUIET, *drawn, run_dir=tmp_path)
+    datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
+    trainer.fit(model, datamodule)
+    trainer.test(model, datamodule, verbose=False)
+    data: Any = datamodule
+    reset_seed()  # as DDP does
+    data.setup("fit")
+    seed_everything(0, verbose=False)
+    LitClassifier(hidden=16)
+    expected = DrawnSplit()
+    expected.setup("fit")
+    assert data.splits == expected.splits * 3
