@@ -88,3 +88,20 @@ def test_the_time_to_a_target_that_all_counts_reach(tmp_path: Path) -> None:
     assert [first_time(row, 0.88, maximize=True) for row in rows] == [30.0, None]
     (bare,) = find_series(read(measured.sweep(tmp_path / "bare", [cell(1), cell(2)])))
     assert common_target(bare, maximize=True) is None
+
+
+@pytest.mark.parametrize("has_steps_alone", [True, False])
+def test_times_of_steps_and_of_whole_trainings_are_not_compared(has_steps_alone: bool, tmp_path: Path) -> None:
+    """A job that was resumed near its end has recorded none of a step: its metric counts, its time does not. If a count has no
+    other, whole trainings are compared."""
+    jobs = [cell(n, seed=seed, step=0.02, seconds_per_step=0.01) for n in (1, 2) for seed in (0, 1)]
+    jobs[0] = cell(1, step=0.5, metric=0.95)
+    if not has_steps_alone:
+        jobs[1] = cell(1, seed=1, step=0.02)
+    (series,) = find_series(read(measured.sweep(tmp_path, jobs)))
+    assert [len(point.rows) for point in series.points] == [2, 2]
+    assert series.base.metric.mean == pytest.approx(0.925)
+    assert series.base.step_seconds.mean == pytest.approx(0.01 if has_steps_alone else 0.26)
+    assert series.points[1].step_seconds.mean == pytest.approx(0.01 if has_steps_alone else 0.02)
+    if has_steps_alone:
+        assert series.points[1].speedup.mean == pytest.approx(2.0)

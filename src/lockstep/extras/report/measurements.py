@@ -17,6 +17,7 @@ from lockstep.sweeps.manifest import UNREADABLE
 from lockstep.sweeps.states import FAILED, FINISHED
 from lockstep.sweeps.view import JobView, look_at
 
+_STEP = "seconds_per_step"
 DIVERGED, MISSING = "diverged", "missing"
 # Keys for which a row has a field, beside that of the rate; jobs that differ in any other key are not compared with each other.
 _AXES = {"trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
@@ -59,9 +60,9 @@ class Measurement:
 
     @property
     def step_seconds(self) -> float | None:
-        """Returns the time of an optimizer step; where none is recorded, with that of validation and checkpoints in it."""
+        """Returns the time of an optimizer step; where no job has recorded it, with that of validation and checkpoints in it."""
         rate = self.record.get("samples_per_second")
-        return self.record.get("seconds_per_step") or (self.global_batch / rate if rate and self.global_batch else None)
+        return self.record.get(_STEP) or (self.global_batch / rate if rate and self.global_batch else None)
 
     @property
     def samples_per_second(self) -> float | None:
@@ -114,6 +115,7 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     largest = max(groups, key=lambda group: (finished[group], groups.count(group)))
     kept = sorted((row for group, row in zip(groups, rows, strict=True) if group == largest), key=_place)
     entry = jobs[groups.index(largest)].entry
+    _time_alike([row for row in kept if row.is_finished])
     return Measurements(
         directory=sweep_dir.absolute(),
         rows=tuple(kept),
@@ -122,6 +124,22 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
         left_out=Counter(row.variant for group, row in zip(groups, rows, strict=True) if group != largest),
         total=len(every),
     )
+
+
+def _time_alike(rows: Sequence[Measurement]) -> None:
+    """Times of steps and of whole trainings are not compared: where each count has a job that recorded its steps', the others,
+    which were resumed near their end say, have no time; else no job has that of its steps."""
+    stepped = [row for row in rows if row.record.get(_STEP)]
+    is_of_steps = {_point(row) for row in rows} == {_point(row) for row in stepped}
+    for row in rows:
+        if is_of_steps and not row.record.get(_STEP):
+            row.record.pop("samples_per_second", None)
+        elif not is_of_steps:
+            row.record.pop(_STEP, None)
+
+
+def _point(row: Measurement) -> tuple[int, int | None]:
+    return row.devices, row.global_batch
 
 
 def _group(row: Measurement) -> str:

@@ -70,7 +70,8 @@ class Series:
 def find_series(measured: Measurements) -> list[Series]:
     """Returns every series of two counts or more, the one of the most jobs first. Without any it returns one that is mixed or of
     a single count, and nothing if no job has finished with a throughput."""
-    rows = [row for row in measured.finished if row.samples_per_second and row.metric is not None]
+    timed = {(row.devices, row.global_batch) for row in measured.finished if row.samples_per_second}
+    rows = [row for row in measured.finished if (row.devices, row.global_batch) in timed and row.metric is not None]
     series = [
         _series(kind, int(size), points, measured)
         for kind, batch in KEPT.items()
@@ -89,8 +90,8 @@ def _series(kind: str, batch: int | None, groups: Sequence[list[Measurement]], m
 
 def _point(rows: list[Measurement], base: list[Measurement], measured: Measurements) -> Point:
     devices = rows[0].devices
-    speeds = [row.samples_per_second or 0.0 for row in rows]
-    speedup = ratio(speeds, [row.samples_per_second or 0.0 for row in base]) if rows is not base else Estimate(1.0)
+    speeds, speeds_of_base = ([row.samples_per_second for row in some if row.samples_per_second] for some in (rows, base))
+    speedup = ratio(speeds, speeds_of_base) if rows is not base else Estimate(1.0)
     rates = {lr: estimate(final_metrics(same)) for lr, same in grouped(rows, "lr").items()}
     best = (max if measured.maximize else min)(rates, key=lambda lr: rates[lr].mean)
     return Point(
@@ -100,7 +101,7 @@ def _point(rows: list[Measurement], base: list[Measurement], measured: Measureme
         throughput=estimate(speeds, low=0.0),
         speedup=speedup,
         efficiency=speedup.scaled(base[0].devices / devices),
-        step_seconds=estimate([row.step_seconds or 0.0 for row in rows], low=0.0),
+        step_seconds=estimate([row.step_seconds for row in rows if row.step_seconds], low=0.0),
         hours=estimate([row.device_hours or 0.0 for row in rows], low=0.0),
         lr=best,
         metric=rates[best],
