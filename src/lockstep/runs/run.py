@@ -18,7 +18,7 @@ from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
 from lockstep.config.overrides import with_values
-from lockstep.config.plan import Plan
+from lockstep.config.plan import Plan, visible_cores
 from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
@@ -199,6 +199,7 @@ class Run:
             "ended_by": ended_by(trainer),
             "forked_from": None if (own := Identity.read(self.directory)) is None else own.forked_from,
             "wall_time": facts["seconds_before"] + time.monotonic() - self._started,
+            "cores": visible_cores() if self.has_parent else None,  # which all of its processes share
             **facts,
             **record.environment(),
         }

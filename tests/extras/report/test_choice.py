@@ -98,9 +98,12 @@ def test_one_count_and_none(tmp_path: Path) -> None:
     assert none == "None of 2 jobs has finished with a result: nothing can be said yet."
 
 
-@pytest.mark.parametrize(("threads", "is_fitted"), [(1, True), (2, False)])
-def test_processes_that_share_cores_say_nothing_of_communication(tmp_path: Path, threads: int, is_fitted: bool) -> None:
-    on_cpu = {"accelerator": "cpu", "cpu_count": 2, "threads": threads}
+@pytest.mark.parametrize(("threads", "cores", "is_fitted"), [(1, None, True), (2, None, False), (1, 1, False)])
+def test_processes_that_share_cores_say_nothing_of_communication(
+    tmp_path: Path, threads: int, cores: int | None, is_fitted: bool
+) -> None:
+    """Those of the machine, or the job's part of them."""
+    on_cpu = {"accelerator": "cpu", "cpu_count": 2, "cores": cores, "threads": threads}
     analysis = analyze(tmp_path, [cell(n, step=step, **on_cpu) for n, step in ((1, 0.01), (2, 0.012))])
     assert (analysis.fit is not None) == is_fitted
     assert len(analysis.crowded) == (0 if is_fitted else 1)

@@ -69,12 +69,12 @@ class Analysis:
 
     @cached_property
     def crowded(self) -> list[Measurement]:
-        """Jobs of more threads than the machine has cores: they wait for each other's computing, not for communication."""
+        """Jobs of more threads than the cores that they had: they wait for each other's computing, not for communication."""
 
         def threads(row: Measurement) -> int:
             return row.record.get("devices", row.devices) * (row.record.get("threads") or 1)
 
-        return [row for row in self.on_cpu if threads(row) > (row.record.get("cpu_count") or math.inf)]
+        return [row for row in self.on_cpu if threads(row) > (row.record.get("cores") or row.record.get("cpu_count") or math.inf)]
 
     @cached_property
     def gradient_bytes(self) -> float:
