@@ -37,7 +37,8 @@ def _result(job: JobView, swept: Sequence[str]) -> dict[str, Any]:
     values = dict(override.partition("=")[::2] for override in job.entry["overrides"])
     result = {"key": job.key, "directory": job.entry["directory"], "status": job.status}
     result |= {name: values.get(name) for name in swept} | {"metric": job.entry["metric"]}
-    result |= {name: job.record.get(name) for name in RECORDED} | job.record.get("metrics", {})
+    result |= {name: job.record.get(name) for name in RECORDED}
+    result |= {name: value for name, value in job.record.get("metrics", {}).items() if name not in result}  # lr, say
     return result | {"reason": job.entry["reason"] and shorten(job.entry["reason"])}
 
 

@@ -1,6 +1,7 @@
 """What is said of a sweep: which jobs are averaged, and in how many words they failed."""
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -37,6 +38,17 @@ def test_one_config_is_one_group_however_it_is_spelled(tmp_path: Path) -> None:
     manifest.update(jobs[1].key, overrides=["model.optimizer.lr=1e-1", "seed=1"])
     write_results(SweepView(manifest))
     assert "| 2 " in (tmp_path / "results.md").read_text().splitlines()[-1]
+
+
+def test_a_metric_of_the_name_of_a_fact_does_not_hide_it(tmp_path: Path) -> None:
+    """The last rate, say, which a module has logged by that name."""
+    manifest = fake_sweep.sweep(tmp_path, {(one := fake_sweep.job(tmp_path, 0)): "finished"})
+    record = {"metrics": {"val/acc": 0.5, "lr": 0.0, "status": 1.0}, "optimized_metric": "val/acc", "lr": 0.1}
+    (one.directory / "metrics.json").write_text(json.dumps(record))
+    write_results(SweepView(manifest))
+    with (tmp_path / "results.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["lr"], row["status"], row["val/acc"]) == ("0.1", "finished", "0.5")
 
 
 def test_a_file_of_results_that_cannot_be_written_is_named_and_the_other_one_is_written(
