@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import flat
 from lockstep.config.plan import Plan
+from lockstep.config.targets import former_names
 
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
 _LONGEST_NAME = 200  # bytes; file systems take 255
@@ -62,8 +63,11 @@ def computed_config(cfg: DictConfig, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def identity(content: dict[str, Any]) -> str:
-    """Returns a hash of a job's `computed_config`."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+    """Returns a hash of a job's `computed_config`, which stays when a class in it moves."""
+    text = json.dumps(content, sort_keys=True)
+    for former, name in former_names().items():
+        text = text.replace(f'"{name}"', f'"{former}"')
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def repetition(config: dict[str, Any]) -> str:
