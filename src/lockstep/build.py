@@ -127,7 +127,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
     if len(bars := [type(callback).__name__ for callback in callbacks if isinstance(callback, ProgressBar)]) > 1:
-        raise config_error("callbacks", f"[{', '.join(bars)}]", "a run has one progress bar; accepted is callbacks.progress=null")
+        raise config_error("callbacks", f"[{', '.join(bars)}]", "a run has one progress bar; accepted is callbacks.NAME=null")
     objects = {
         "strategy": strategy if plan.world_size > 1 or strategy.has_same_bits else "auto",
         "plugins": plugins,

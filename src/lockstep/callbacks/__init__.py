@@ -3,7 +3,6 @@
 from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lockstep.callbacks.nonfinite import NonFinite
 from lockstep.callbacks.preemption import Preemption
-from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.ranks import Ranks
 from lockstep.callbacks.stepped_rate import SteppedRate

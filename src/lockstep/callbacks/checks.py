@@ -12,6 +12,5 @@ RULES = {
     },
     "NonFinite": {"action": one_of("stop", "skip"), "every_n_steps": integer(1)},
     "Preemption": {"every_n_steps": integer(1), "deadline": number(1, 10**7).or_null()},
-    "Progress": {"refresh_rate": integer(0)},
     "Watchdog": {"seconds": number(1, 10**7), "seconds_to_first_batch": number(1, 10**7)},
 }

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from terminals import terminal
+from unwatched import unwatched
 
-from lockstep.callbacks.progress import Progress
+from lockstep.extras.progress.progress import Progress
 
 
 def stand_in(folder: Path, epoch: int) -> Any:
@@ -65,7 +66,7 @@ def test_a_run_from_the_beginning_does_not_look_back(tmp_path: Path) -> None:
 def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of four batches, a batch every five seconds: after the first two every second one is due."""
     clock = [100.0]
-    monkeypatch.setattr("lockstep.callbacks.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("lockstep.extras.progress.progress.time.monotonic", lambda: clock[0])
     progress, model, trainer = Progress(), SimpleNamespace(), stand_in(tmp_path, 0)
     trainer.max_epochs = 2
     progress.setup(trainer, model, "fit")
@@ -88,7 +89,7 @@ def test_a_bar_moves_in_an_epoch_of_few_batches_and_shows_first_what_is_monitore
 ) -> None:
     """Ten batches of a second each, where a refresh is due after 50; beside the bar there is no room for six metrics."""
     clock = [100.0]
-    monkeypatch.setattr("lockstep.callbacks.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("lockstep.extras.progress.progress.time.monotonic", lambda: clock[0])
     model, trainer = SimpleNamespace(), stand_in(tmp_path, 0)
     trainer.num_training_batches, trainer.checkpoint_callbacks = 10, [SimpleNamespace(monitor="val/acc")]
     trainer.callback_metrics = {f"{split}/{name}": 0.123456 for split in ("train", "val") for name in ("loss", "acc", "top5")}
@@ -121,3 +122,7 @@ def test_an_epoch_s_line_says_every_metric_and_breaks_between_them(tmp_path: Pat
     metrics = [f"val/metric_{i} 0.5" for i in range(9)]
     assert getattr(record, "cells") == ["epoch 1/9", "step 0", *metrics]  # noqa: B009
     assert record.message == "  ".join(["epoch 1/9", "step 0", *metrics])
+
+
+def test_it_is_watched_in_all_its_hooks() -> None:
+    assert unwatched(Progress) == []

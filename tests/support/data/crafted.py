@@ -99,7 +99,7 @@ RUN_TARGETS: dict[str, tuple[str, Any]] = {
     "the program itself": ("callbacks.own", {"_target_": "train.main"}),
     "a module that came with it": ("datamodule", {"_target_": "logs.stranger.evil.Data", "batch_size": 32}),
     "a module of its neighbour": ("datamodule", {"_target_": "logs.evil.Data", "batch_size": 32}),
-    "deep in a list": ("callbacks.progress.deep", [[{"_target_": "evil.run"}]]),
+    "deep in a list": ("callbacks.best_checkpoint.deep", [[{"_target_": "evil.run"}]]),
     "Lightning's command line": ("callbacks.own", {"_target_": "lightning.pytorch.cli.LightningCLI"}),
     "a function of ours": ("callbacks.own", {"_target_": "lockstep.launchers.supervisor.supervise", "command": ["touch", "ran"]}),
 }

@@ -114,7 +114,7 @@ def test_devices_that_are_no_number_auto_or_list_of_gpus_are_refused(devices: ob
         ("datamodule.val_fraction", 0.9),
         ("model.optimizer.lr", 0),
         ("datamodule.augment", {"crop": 0, "flip": True}),
-        ("callbacks.progress", None),
+        ("callbacks.best_checkpoint", None),
     ],
 )
 def test_values_on_the_edge_are_accepted(key: str, value: object, shipped: DictConfig) -> None:
@@ -251,7 +251,7 @@ def test_a_seed_that_numpy_does_not_take_is_refused(shipped: DictConfig) -> None
     assert refusal(changed(shipped, seed=2**32)).startswith("seed=4294967296: accepted is an integer")
 
 
-@pytest.mark.parametrize("key", [*GROUPS, "callbacks.progress", "guards.checkpoint", "logger.tensorboard"])
+@pytest.mark.parametrize("key", [*GROUPS, "callbacks.best_checkpoint", "guards.checkpoint", "logger.tensorboard"])
 @pytest.mark.parametrize("value", [5, "adam"])
 def test_text_where_a_group_of_values_is_meant(key: str, value: Any, shipped: DictConfig) -> None:
     OmegaConf.update(shipped, key, value, merge=False)
@@ -260,8 +260,8 @@ def test_text_where_a_group_of_values_is_meant(key: str, value: Any, shipped: Di
 
 @pytest.mark.parametrize("target", [5, None, {"a": 1}])
 def test_a_target_is_text(target: Any, shipped: DictConfig) -> None:
-    OmegaConf.update(shipped, "callbacks.progress._target_", target, merge=False)
-    assert refusal(shipped).startswith("callbacks.progress._target_=")
+    OmegaConf.update(shipped, "callbacks.best_checkpoint._target_", target, merge=False)
+    assert refusal(shipped).startswith("callbacks.best_checkpoint._target_=")
 
 
 @pytest.mark.parametrize("key", ["seed", "test", "trainer.devices", "trainer.sync_batchnorm", "optimized_metric"])

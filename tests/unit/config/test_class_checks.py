@@ -26,7 +26,7 @@ def test_an_argument_refuses_what_makes_no_sense_and_says_what_does(
     module: str, name: str, argument: str, shipped: DictConfig
 ) -> None:
     rule, package = load(module).RULES[name][argument], module.rpartition(".")[0]
-    node = ROOMS[package] if name in ("*", "plain") else "callbacks.progress"
+    node = ROOMS[package] if name in ("*", "plain") else "callbacks.best_checkpoint"
     key, nonsense = f"{node}.{argument}", 5 if rule.words.startswith("accepted is a list of") else ["nonsense"]
     group, _, leaf = argument.rpartition(".")
     with open_dict(shipped):

@@ -129,7 +129,7 @@ def test_what_models_are_made_of_is_allowed_in_a_checkpoint(path: str) -> None:
         ("trainer", "shutil.rmtree"),
         ("trainer.checkpoint_io", "os.system"),
         ("trainer.strategy", "runpy.run_path"),
-        ("callbacks.progress", "os.popen"),
+        ("callbacks.best_checkpoint", "os.popen"),
         ("guards.watchdog", "builtins.exec"),
         ("logger.tensorboard", "importlib.import_module"),
     ],

@@ -22,7 +22,13 @@ from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.inherited_config import FILE, inherited_config, read_inherited_config, read_inherited_plan
 from lockstep.runs.composition import CONF
 
-OVERRIDES = ("model=mlp", "+model.note='a=b, [c]'", "hydra.job_logging.root.level=WARN", "~callbacks.progress", "logger=csv")
+OVERRIDES = (
+    "model=mlp",
+    "+model.note='a=b, [c]'",
+    "hydra.job_logging.root.level=WARN",
+    "~callbacks.best_checkpoint",
+    "logger=csv",
+)
 
 
 def composed(*overrides: str) -> DictConfig:

@@ -8,9 +8,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader
-from unwatched import unwatched
 
-from lockstep.callbacks import Progress
 from lockstep.errors import ConfigError
 from lockstep.trainer.monitor import Monitor, watched
 
@@ -85,7 +83,3 @@ def test_what_fails_is_said_once_and_switched_off(caplog: pytest.LogCaptureFixtu
 def test_a_refusal_of_the_config_ends_the_run() -> None:
     with pytest.raises(ConfigError):
         fit(Refuses())
-
-
-def test_progress_is_watched_in_all_its_hooks() -> None:
-    assert unwatched(Progress) == []
