@@ -105,3 +105,15 @@ def test_times_of_steps_and_of_whole_trainings_are_not_compared(has_steps_alone:
     assert series.points[1].step_seconds.mean == pytest.approx(0.01 if has_steps_alone else 0.02)
     if has_steps_alone:
         assert series.points[1].speedup.mean == pytest.approx(2.0)
+
+
+def test_a_rate_at_which_a_repeat_has_diverged_is_the_best_where_there_is_no_other(tmp_path: Path) -> None:
+    """The mean of those that have finished is that of the lucky ones."""
+    jobs = [cell(1, 0.1, seed, metric=0.8) for seed in (0, 1)] + [cell(1, 0.3, metric=0.9)]
+    jobs += [
+        cell(1, 0.3, 1, status="failed", reason="at step 3 the loss is nan"),
+        cell(1, 0.1, 2, status="failed", reason="boom"),
+    ]
+    for folder, some, rate in (("both", jobs, 0.1), ("one", jobs[2:], 0.3)):
+        (series,) = find_series(read(measured.sweep(tmp_path / folder, some)))
+        assert (series.base.lr, len(series.base.rows)) == (rate, 3 if rate == 0.1 else 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.extras.report.estimates import Estimate, difference, estimate, ratio
-from lockstep.extras.report.measurements import Measurement, Measurements
+from lockstep.extras.report.measurements import DIVERGED, Measurement, Measurements
 from lockstep.extras.report.step_model import Workload
 
 WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
@@ -93,7 +93,10 @@ def _point(rows: list[Measurement], base: list[Measurement], measured: Measureme
     speeds, speeds_of_base = ([row.samples_per_second for row in some if row.samples_per_second] for some in (rows, base))
     speedup = ratio(speeds, speeds_of_base) if rows is not base else Estimate(1.0)
     rates = {lr: estimate(final_metrics(same)) for lr, same in grouped(rows, "lr").items()}
-    best = (max if measured.maximize else min)(rates, key=lambda lr: rates[lr].mean)
+    same = [row for row in measured.rows if (row.devices, row.global_batch) == (devices, rows[0].global_batch)]
+    diverged = {row.lr for row in same if row.status == DIVERGED}  # its repeats that have finished are the lucky ones
+    steady = [lr for lr in rates if lr not in diverged] or [*rates]
+    best = (max if measured.maximize else min)(steady, key=lambda lr: rates[lr].mean)
     return Point(
         devices=devices,
         global_batch=rows[0].global_batch or 0,
