@@ -45,7 +45,7 @@ class Runner:
     def __init__(self, manifest: Manifest, executor: Executor, settings: Settings) -> None:
         self.manifest, self.executor, self.settings, self.table = manifest, executor, settings, LiveTable()
         self.stopped: str | None = None
-        self._tries: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
         self._running: list[Running] = []
         self._note = f"From any terminal: {command_line('scripts/sweep.py', 'watch', manifest.directory)}"
 
@@ -161,8 +161,8 @@ class Runner:
         # a job that is preempted before it can save would go round for ever
         has_advanced = _checkpoint_time(job) not in (None, last.get("saved_before"))
         was_preempted = state.status == INTERRUPTED and not self.stopped and not end.is_cancelled
-        tries = self._tries[job.key] = self._tries.get(job.key, 0) + 1
-        if (was_preempted and (has_advanced or end.is_lost)) or (state.status == FAILED and tries <= self.settings.retries):
+        failures = self._failures[job.key] = self._failures.get(job.key, 0) + (state.status == FAILED)
+        if (was_preempted and (has_advanced or end.is_lost)) or (state.status == FAILED and failures <= self.settings.retries):
             waiting.append(job)
         elif state.status == FAILED and self.settings.on_failure == "stop" and not self.stopped:
             self.stopped = f"{job.directory.name} has failed and hydra.launcher.on_failure=stop"

@@ -41,6 +41,14 @@ import json, sys, time
 time.sleep(float(sys.argv[2]))
 json.dump({"metrics": {"val/acc": float(sys.argv[3])}, "optimized_metric": "val/acc"}, open(sys.argv[1] + "/metrics.json", "w"))
 """
+# a job that is preempted when it has saved, and fails afterwards
+PREEMPTED = """
+import os, sys
+os.path.isdir(sys.argv[1] + "/attempts") and sys.exit(3)
+os.mkdir(sys.argv[1] + "/checkpoints")
+open(sys.argv[1] + "/checkpoints/last.ckpt", "w")
+sys.exit(75)
+"""
 # a sweep that leaves with code 9 when it is asked to
 WAITS = """
 import signal, sys, time
@@ -162,6 +170,12 @@ def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -
     assert [attempt["code"] for attempt in manifest.jobs["broken"]["attempts"]] == [3, 3, 3]
     assert manifest.jobs["broken"]["reason"] == "ended with code 3"
     assert (tmp_path / "broken" / "attempts" / "2" / "output.log").is_file()
+
+
+def test_an_attempt_that_was_preempted_is_none_of_those_that_failed(tmp_path: Path) -> None:
+    command = (sys.executable, "-S", "-c", PREEMPTED, str(tmp_path / "key1"))
+    one = Job("key1", ("number=1",), tmp_path / "key1", "gpu", 1, 1, "val/acc", "max", command)
+    assert [attempt["code"] for attempt in run([one], 1, tmp_path, retries=1).jobs["key1"]["attempts"]] == [75, 3, 3]
 
 
 def test_a_job_that_takes_too_long_and_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
