@@ -73,7 +73,9 @@ class JobView:
 
     @property
     def seconds(self) -> float | None:
-        """How long the last attempt has taken so far. Nobody knows when one was killed."""
+        """How long the job has taken by its record, or else its last attempt so far. Nobody knows when one was killed."""
+        if isinstance(wall_time := self.record.get("wall_time"), int | float):
+            return wall_time  # without the start of the server that jobs are forked from, which the first of them waits for
         if not self.entry["attempts"] or self.status not in (RUNNING, FINISHED, FAILED):
             return None
         last = self.entry["attempts"][-1]

@@ -60,6 +60,14 @@ def test_a_running_job_shows_how_far_it_is(tmp_path: Path) -> None:
     assert "3 failed: planted" in [line.strip() for line in lines]
 
 
+def test_a_finished_job_has_taken_what_its_record_says(tmp_path: Path) -> None:
+    """The first one's attempt has waited for the server that jobs are forked from; one that was continued has had two."""
+    manifest = made(tmp_path, "finished", "finished")
+    record = manifest.directory / manifest.jobs[f"{0:012x}"]["directory"] / "metrics.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"wall_time": 7.5}))
+    assert [job.seconds for job in looked_at(tmp_path).jobs] == [7.5, 40.0]
+
+
 def test_a_reason_is_shown_once_for_all_that_have_it_and_of_an_attempt_before(tmp_path: Path) -> None:
     manifest = made(tmp_path, *["failed"] * 8, "running", "waiting")
     manifest.jobs[f"{8:012x}"]["attempts"].insert(0, {"started": 1.0, "ended": 2.0, "reason": "out of memory"})
