@@ -333,3 +333,16 @@ def test_a_split_is_drawn_as_on_one_process_in_every_stage_and_process(tmp_path:
     expected = DrawnSplit()
     expected.setup("fit")
     assert data.splits == expected.splits * 3
+
+
+class TakesIterator(LitClassifier):
+    def training_step(self, dataloader_iter: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().training_step(*next(dataloader_iter)[:2])
+
+
+@pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
+def test_a_step_that_takes_an_iterator_is_weighted_as_of_its_own_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[int] = []
+    monkeypatch.setattr(PlainLightning, "_divide", lambda _, batch: batches.append(batch))
+    fitted(tmp_path, "model._target_=test_plain_lightning.TakesIterator", "trainer.max_epochs=1")
+    assert batches == [*range(14)]
