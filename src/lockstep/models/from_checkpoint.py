@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning import LightningModule
 from torch import nn
 
 from lockstep.checkpointing import read_checkpoint
@@ -51,7 +52,10 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
 
     Raises ConfigError, naming the config key, for a checkpoint of another model.
     """
-    saved, names = read_for(model, key, path, without, ["state_dict"])["state_dict"], model.state_dict().keys()
+    if isinstance(model, LightningModule):
+        model.configure_model()  # which Lightning, too, calls more than once
+    saved = read_for(model, key, path, without, ["state_dict"], is_whole=True)["state_dict"]
+    names = model.state_dict().keys()
     loaded = {name: tensor for name, tensor in saved.items() if without is None or not re.search(without, name)}
     model.load_state_dict(loaded, strict=without is None)
     if without is None:
@@ -63,8 +67,11 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
     log.info(f"{key}={path}: " + "; ".join(f"{what}: {', '.join(some) or 'nothing'}" for what, some in lists.items()))
 
 
-def read_for(model: nn.Module, key: str, path: Path, without: str | None = None, whole: Sequence[str] = ()) -> dict[str, Any]:
-    """Reads a checkpoint whose tensors, but those that match `without`, have the names and shapes of the model's.
+def read_for(
+    model: nn.Module, key: str, path: Path, without: str | None = None, whole: Sequence[str] = (), is_whole: bool = False
+) -> dict[str, Any]:
+    """Reads a checkpoint whose tensors, but those that match `without`, have the names and shapes of the model's. A module may
+    make layers in hooks of Lightning's; unless it `is_whole`, the checkpoint of one that does may have more tensors.
 
     Raises ConfigError, naming the config key, for another.
     """
@@ -72,7 +79,8 @@ def read_for(model: nn.Module, key: str, path: Path, without: str | None = None,
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise config_error(key, path, "not a Lightning checkpoint: it has no state_dict")
     saved, current = checkpoint["state_dict"], model.state_dict()
-    for name in sorted(name for name in saved.keys() | current.keys() if without is None or not re.search(without, name)):
+    asked = current.keys() if not is_whole and _makes_layers_later(model) else saved.keys() | current.keys()
+    for name in sorted(name for name in asked if without is None or not re.search(without, name)):
         if name not in saved or name not in current:
             only = "model" if name in current else "checkpoint"
             raise config_error(key, path, f"of another model: {name} is only in the {only}")
@@ -80,3 +88,10 @@ def read_for(model: nn.Module, key: str, path: Path, without: str | None = None,
             shapes = f"{tuple(saved[name].shape)} there, {tuple(current[name].shape)} in the model"
             raise config_error(key, path, f"of another model: {name} is {shapes}")
     return checkpoint
+
+
+def _makes_layers_later(model: nn.Module) -> bool:
+    """May it, in a hook of a class of the user's own?"""
+    kind: Any = type(model)
+    hooks = (kind.configure_model, kind.setup) if isinstance(model, LightningModule) else ()
+    return any(not hook.__module__.startswith(("lightning.", "lockstep.")) for hook in hooks)

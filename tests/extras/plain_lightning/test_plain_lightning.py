@@ -337,12 +337,41 @@ def test_a_split_is_drawn_as_on_one_process_in_every_stage_and_process(tmp_path:
 
 class TakesIterator(LitClassifier):
     def training_step(self, dataloader_iter: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return super().training_step(*next(dataloader_iter)[:2])
+        (x, y), _, _ = next(dataloader_iter)
+        return nn.functional.cross_entropy(self(x), y)
 
 
-@pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
+@pytest.mark.filterwarnings("ignore:.*`dataloader_iter`")
 def test_a_step_that_takes_an_iterator_is_weighted_as_of_its_own_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[int] = []
     monkeypatch.setattr(PlainLightning, "_divide", lambda _, batch: batches.append(batch))
     fitted(tmp_path, "model._target_=test_plain_lightning.TakesIterator", "trainer.max_epochs=1")
     assert batches == [*range(14)]
+
+
+class MadeLater(LitClassifier):
+    """Its first layer is made where Lightning would have it of a large model."""
+
+    def __init__(self, hidden: int = 16, lr: float = 0.05) -> None:
+        super().__init__(hidden, lr)
+        self.first: nn.Module | None = None
+
+    def configure_model(self) -> None:
+        self.first = self.first or nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.first is not None
+        return super().forward(self.first(x))
+
+
+@pytest.mark.filterwarnings(GOES_ON)
+def test_a_module_that_makes_layers_in_a_hook_is_resumed_and_gives_its_weights(tmp_path: Path) -> None:
+    later = ("model._target_=test_plain_lightning.MadeLater",)
+    whole = fitted(tmp_path / "run", *later, keep=tmp_path).lightning_module.state_dict()
+    shutil.copy(tmp_path / "14.ckpt", tmp_path / "run" / "checkpoints" / "last.ckpt")
+    path = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    resumed = fitted(tmp_path / "run", *later, ckpt_path=path).lightning_module.state_dict()
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+    cfg = composed(*QUIET, *MINE, *METRIC, *later, f"init_from={path}", run_dir=tmp_path / "other")
+    begun: Any = build(cfg, Plan.from_config(cfg))[1]
+    assert torch.equal(begun.first.weight, last(tmp_path / "run")["state_dict"]["first.weight"])
