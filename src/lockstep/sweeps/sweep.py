@@ -1,11 +1,10 @@
 """A sweep from its first batch to its table: what `python train.py -m ...` does."""
 
-import itertools
 import logging
 import math
 import shlex
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -98,15 +97,18 @@ class Sweep:
         self.runner: Runner | None = None
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
-        """Validates every job of the batch before it starts the first; then runs those that have not finished. Raises RefusedJob,
-        and has changed nothing, if one can't start."""
+        """Validates every job of the batch before it starts the first; then runs those that have not finished, the same point
+        once. Raises RefusedJob, and has changed nothing, if one can't start."""
         if not job_overrides:
             raise _no_jobs()
+        jobs = [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
         batch: dict[str, Job] = {}
-        for number, overrides in enumerate(job_overrides):
-            job = self._job(number, list(overrides), {*self.keys, *batch})
-            batch[job.key] = job
-        return self._run([*batch.values()])
+        for job in jobs:
+            batch.setdefault(job.key, job)
+        if len(batch) < len(jobs):
+            log.warning(f"{len(jobs) - len(batch)} of {len(jobs)} jobs are those of other ones, spelled again: each is run once")
+        returned = dict(zip(batch, self._run([*batch.values()]), strict=True))
+        return [returned[job.key] for job in jobs]
 
     def _run(self, batch: list[Job]) -> list[JobReturn]:
         self.keys |= {job.key for job in batch}
@@ -134,7 +136,7 @@ class Sweep:
             self._end()
         return [_job_return(job, manifest.jobs[job.key].get("metric")) for job in batch]
 
-    def _job(self, number: int, overrides: list[str], taken: Container[str]) -> Job:
+    def _job(self, number: int, overrides: list[str]) -> Job:
         constant = constants(self.config.hydra.overrides.task)
         swept = [override for override in overrides if override not in constant]
         try:
@@ -147,7 +149,7 @@ class Sweep:
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
         config = computed_config(cfg, subscribers.settings)
-        key = _key(config, taken)
+        key = identity(config)
         known = self.manifest.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / (directory_name(swept or overrides, key) if known is None else known["directory"])
         command = CommandLine.of(full)
@@ -239,13 +241,6 @@ class Sweep:
         """Returns those of this call's jobs, or of all where a sweeper takes several calls; and of those that nobody knows."""
         own = self.keys if self.planned is None else self.manifest.jobs
         return {job["status"] for key, job in self.manifest.jobs.items() if key in own or job["reason"] == UNREADABLE}
-
-
-def _key(config: dict[str, Any], taken: Container[str]) -> str:
-    """The job's identity; the same point twice in the grid is two jobs, the second with -2."""
-    base = identity(config)
-    keys = itertools.chain([base], (f"{base}-{repeat}" for repeat in itertools.count(2)))
-    return next(key for key in keys if key not in taken)
 
 
 def _trusted_names(cfg: DictConfig) -> list[str]:

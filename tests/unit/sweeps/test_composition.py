@@ -15,6 +15,9 @@ from lockstep.config.overrides import flat
 from lockstep.launchers.environment import register_resolvers
 from lockstep.places import CONF
 from lockstep.sweeps.composition import JobConfigs
+from lockstep.sweeps.local import LocalExecutor
+from lockstep.sweeps.settings import LocalSettings
+from lockstep.sweeps.sweep import Sweep
 
 GIVEN = ["trainer=cpu", "debug=fast", "hydra.sweep.dir=there", "+hydra.job.env_set.NAME=value"]
 JOBS = {
@@ -82,6 +85,19 @@ def test_jobs_are_key_for_key_as_hydra_composes_them(master: tuple[DictConfig, A
     assert [content(configs.compose(job)) for job in jobs] == expected
     groups = ["model=mlp", "model/optimizer=sgd", "+logger@second=csv"]
     assert composed == [[], groups, ["~profiler"], ["~logger", "debug=fast"]]
+
+
+def test_the_same_point_is_one_job(
+    master: tuple[DictConfig, Any], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """However it is spelled; the sweeper hears of it as often as it has asked."""
+    settings = LocalSettings(dry_run=True)
+    sweep = Sweep(*master, settings, LocalExecutor.from_settings(settings))
+    rates = [[f"model.optimizer.lr={rate}"] for rate in ("1e-3", "3e-3", "0.001", "1E-3")]
+    returned = sweep.launch(rates)
+    assert [one.overrides for one in returned] == [[*rates[0]], [*rates[1]], [*rates[0]], [*rates[0]]]
+    assert capsys.readouterr().out.count("1 process(es)") == 2
+    assert caplog.messages == ["2 of 4 jobs are those of other ones, spelled again: each is run once"]
 
 
 @pytest.mark.parametrize("job", REFUSED, ids=str)
