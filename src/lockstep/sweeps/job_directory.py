@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.errors import ExitCode
+from lockstep.runs.locks import is_held
 from lockstep.runs.record import Status
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit, JobState
 
@@ -73,7 +74,8 @@ def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -
     if code == ExitCode.PREEMPTED:
         return JobState(INTERRUPTED, reason)
     reason = reason or ": ".join([f"ended with code {code}", *read_log_tail(directory)[-1:]])
-    return JobState(FAILED, " ".join(reason.split()))
+    is_elsewhere = code == ExitCode.REFUSED and is_held(directory)  # resumed by another command, which is under way
+    return JobState(INTERRUPTED if is_elsewhere else FAILED, " ".join(reason.split()))
 
 
 def state_from_record(directory: Path, record: dict[str, Any]) -> JobState:

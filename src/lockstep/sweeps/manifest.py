@@ -98,16 +98,20 @@ class Manifest:
 
     def reconcile(self) -> None:
         """Jobs that were running when an earlier sweep process died have finished, or were interrupted. Those in a queue have
-        not died with it."""
+        not died with it. Others may have been finished since by train.py resume=DIRECTORY."""
         queued = self.in_queue()
         for key, job in self.jobs.items():
-            if job["status"] == RUNNING and key not in queued:
-                state = read_state(self.directory / job["directory"])
+            if job["status"] == FINISHED or job["reason"] == UNREADABLE or key in queued:
+                continue
+            state = read_state(self.directory / job["directory"])
+            if job["status"] == RUNNING:
                 if state.status == WAITING:  # it had not come to write anything
                     state = JobState(INTERRUPTED, DIED)
-                job |= state._asdict()
                 if job["attempts"] and job["attempts"][-1]["ended"] is None:
                     job["attempts"][-1]["ended"] = time.time()
+            elif state.status != FINISHED:
+                continue
+            job |= state._asdict()
 
     def register(self, jobs: Sequence[Job]) -> list[Job]:
         """Notes the jobs; returns those that have to run: the new ones, and the ones that have not finished."""

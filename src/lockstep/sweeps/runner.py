@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.console import command_line
+from lockstep.errors import ExitCode
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.identity import is_resumable
+from lockstep.runs.locks import is_held
 from lockstep.sweeps.executor import Attempt, Executor
 from lockstep.sweeps.job_directory import archive, read_log_tail, state_after
 from lockstep.sweeps.jobs import Job
@@ -126,7 +128,8 @@ class Runner:
         job.directory.mkdir(parents=True, exist_ok=True)
         if self.manifest.jobs[job.key]["status"] == INTERRUPTED and is_resumable(job.directory):
             return [*job.command, *job.resumption]
-        archive(job.directory)
+        if not is_held(job.directory):  # else by another command that has resumed it: this one will be refused
+            archive(job.directory)
         return list(job.command)
 
     def _look_at(self, one: Running) -> Exit | None:
@@ -160,7 +163,7 @@ class Runner:
         self.manifest.update(job.key, **state._asdict(), log_tail=tail)
         # a job that is preempted before it can save would go round for ever
         has_advanced = _checkpoint_time(job) not in (None, last.get("saved_before"))
-        was_preempted = state.status == INTERRUPTED and not self.stopped and not end.is_cancelled
+        was_preempted = state.status == INTERRUPTED and not (self.stopped or end.is_cancelled or end.code == ExitCode.REFUSED)
         failures = self._failures[job.key] = self._failures.get(job.key, 0) + (state.status == FAILED)
         if (was_preempted and (has_advanced or end.is_lost)) or (state.status == FAILED and failures <= self.settings.retries):
             waiting.append(job)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fake_sweep
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -33,7 +34,7 @@ from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import LocalSettings, Settings
 from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING
 from lockstep.sweeps.sweep import sweep_command
-from lockstep.sweeps.view import SweepView
+from lockstep.sweeps.view import SweepView, look_at
 
 # a job that writes its record after `seconds`
 PROGRAM = """
@@ -198,10 +199,36 @@ def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tm
         (tmp_path / name).mkdir()
         (tmp_path / name / "status.json").write_text(json.dumps({"status": "finished" if finished else "running"}))
         (tmp_path / name / "metrics.json").write_text(json.dumps({"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc"}))
-        manifest.jobs[name] = {"status": RUNNING, "directory": name, "metric": None, "attempts": []}
+        manifest.jobs[name] = {"status": RUNNING, "reason": None, "directory": name, "metric": None, "attempts": []}
     manifest.reconcile()
     assert [manifest.jobs[name]["status"] for name in "ab"] == [FINISHED, INTERRUPTED]
     assert [manifest.jobs[name]["metric"] for name in "ab"] == [0.75, None]
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted"])
+def test_a_job_that_was_resumed_by_itself_has_finished(status: str, tmp_path: Path) -> None:
+    """Its results are not set aside to train it again."""
+    one = fake_sweep.job(tmp_path, 1)
+    manifest = fake_sweep.sweep(tmp_path, {one: "finished"})
+    manifest.update(one.key, status=status, reason="planted", metric=None)
+    (found,) = look_at(tmp_path).jobs
+    assert (found.status, found.reason, found.metric) == (FINISHED, None, 0.5)
+    again = Manifest(tmp_path)
+    again.add_call("train.py", [], [], tmp_path)
+    again.reconcile()
+    assert again.register([one]) == []
+
+
+def test_what_another_command_goes_on_with_is_left_to_it(tmp_path: Path) -> None:
+    """Its files, with the lock, are not set aside; the job is to be continued, and has not failed."""
+    command = (sys.executable, "-S", "-c", "print('is being run by process 7'); raise SystemExit(2)")
+    one = Job("key1", ("number=1",), tmp_path / "key1", "gpu", 1, 1, "val/acc", "max", command)
+    one.directory.mkdir()
+    (one.directory / "here").touch()
+    with fake_sweep.held(one.directory):
+        entry = run([one], 1, tmp_path).jobs["key1"]
+    assert (entry["status"], entry["reason"]) == (INTERRUPTED, "ended with code 2: is being run by process 7")
+    assert (len(entry["attempts"]), (one.directory / "here").exists()) == (1, True)
 
 
 def test_the_results_rank_jobs_and_average_over_seeds(tmp_path: Path) -> None:
