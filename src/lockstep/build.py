@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lockstep.callbacks import LastCheckpoint, Ranks, SteppedRate
+from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.first_validation import FirstValidation
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.config.construct import Factory, check_targets, construct, get_trust
@@ -138,7 +139,8 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     }
     trainer = construct("trainer", settings, objects)
     composed: Any = OmegaConf.to_container(cfg, resolve=False)
-    trainer.callbacks.append(Ranks(composed))  # pyright: ignore[reportAttributeAccessIssue]
+    savers = [SavesFirst(callback) for callback in callbacks if isinstance(callback, LastCheckpoint)]
+    trainer.callbacks = [*savers, *trainer.callbacks, Ranks(composed)]  # pyright: ignore[reportAttributeAccessIssue]
     return trainer
 
 

@@ -126,8 +126,18 @@ def names(objects: list[Any]) -> set[str]:
     return {type(thing).__name__ for thing in objects}
 
 
-DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "NonFinite", "Watchdog", "SteppedRate", "FirstValidation", "Ranks"}
-DEFAULT |= {"CounterBasedRandomness"}
+DEFAULT = {
+    "BestCheckpoint",
+    "LastCheckpoint",
+    "Preemption",
+    "NonFinite",
+    "Watchdog",
+    "SteppedRate",
+    "FirstValidation",
+    "Ranks",
+    "SavesFirst",
+}
+DEFAULT |= {"CounterBasedRandomness", "SavesFirst"}
 
 
 def core(callbacks: list[Any]) -> set[str]:
@@ -155,7 +165,7 @@ def test_a_callback_can_be_taken_out(change: str, compose: Callable[..., DictCon
 
 def test_without_checkpoint_callbacks_nothing_saves(compose: Callable[..., DictConfig]) -> None:
     trainer = built(compose("trainer=cpu", "callbacks.best_checkpoint=null", "guards.checkpoint=null"))[2]
-    assert core(trainer.callbacks) == DEFAULT - {"BestCheckpoint", "LastCheckpoint"}
+    assert core(trainer.callbacks) == DEFAULT - {"BestCheckpoint", "LastCheckpoint", "SavesFirst"}
 
 
 def test_without_a_progress_bar_there_is_none(compose: Callable[..., DictConfig]) -> None:

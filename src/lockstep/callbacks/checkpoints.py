@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightning import LightningModule, Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -26,9 +26,9 @@ class LastCheckpoint(Checkpoint):
     """dirpath/last.ckpt, the state to continue from; the one before it stays as previous.ckpt.
 
     Saved where nothing is half done: before the first batch of a step, when the last step, and a validation or an end of
-    epoch that was due, are over; and when training ends. That makes continuing exact: Lightning's own ModelCheckpoint
-    saves before the validation that is due, and on resumption leaves it out. Its save_last writes only when a best
-    checkpoint is saved too (Lightning issue 18931).
+    epoch that was due, are over, and no hook of the next ones has been called (see SavesFirst); and when training ends. That
+    makes continuing exact: Lightning's own ModelCheckpoint saves before the validation that is due, and on resumption leaves it
+    out. Its save_last writes only when a best checkpoint is saved too (Lightning issue 18931).
 
     Rank zero's clock is asked every `ask_every_n_steps` optimizer steps: a collective each time.
     """
@@ -104,6 +104,9 @@ class LastCheckpoint(Checkpoint):
         if self._logged_step is not None:
             set_logged_step(trainer, self._logged_step)
             self._logged_step = None
+
+    def save_if_due(self, trainer: Trainer, batch_idx: int) -> None:
+        """Is called before a batch."""
         if begins_step(trainer, batch_idx) and self._is_due(trainer, batch_idx):
             self.save(trainer)
 
@@ -133,6 +136,20 @@ class LastCheckpoint(Checkpoint):
         loop = checkpoint["loops"]["fit_loop"]
         self._logged_step = read_logged_step(checkpoint)
         _rescale_progress(loop, checkpoint, getattr(trainer, "datamodule", None))
+
+
+class SavesFirst(Callback):
+    """Stands before all callbacks. A run that goes on from a checkpoint calls the hooks at the beginning of its epoch and of its
+    batch again: what these change must not be in it. Lightning calls LastCheckpoint, as it does every Checkpoint, last."""
+
+    def __init__(self, saver: LastCheckpoint) -> None:
+        self.saver = saver
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.saver.save_if_due(trainer, 0)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.saver.save_if_due(trainer, batch_idx)
 
 
 def _go_on_within_epoch(trainer: Any, model: LightningModule) -> None:

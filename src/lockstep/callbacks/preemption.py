@@ -23,6 +23,7 @@ class Preemption(Callback):
 
     def __init__(self, every_n_steps: int = 10, deadline: float | None = 300) -> None:
         self.every_n_steps, self.deadline = every_n_steps, deadline
+        self._has_looked = False  # at the begin of the epoch, for its first step
         self._is_overdue = True  # it has been longer than a step since the ranks last asked
         self._asked: Callable[[], int] = int  # waits for the answer to what they have asked: nothing yet, which is 0
 
@@ -32,9 +33,16 @@ class Preemption(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_overdue = True
 
+    def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._leave_if_asked(trainer)
+        self._has_looked = True
+
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if not begins_step(trainer, batch_idx):
-            return
+        if begins_step(trainer, batch_idx) and not self._has_looked:
+            self._leave_if_asked(trainer)
+        self._has_looked = False
+
+    def _leave_if_asked(self, trainer: Any) -> None:
         waits = trainer.world_size == 1 or self._is_overdue
         number = self._asked() or (_ask(trainer)() if waits else 0)
         is_due = not waits and trainer.global_step % self.every_n_steps == 0

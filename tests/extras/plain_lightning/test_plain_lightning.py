@@ -13,7 +13,7 @@ import pytest
 import torch
 from capabilities import requires
 from in_process import SMALL, KeepAll, composed, last
-from lightning import seed_everything
+from lightning import Callback, seed_everything
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.callbacks import EarlyStopping
 from omegaconf import OmegaConf
@@ -375,3 +375,44 @@ def test_a_module_that_makes_layers_in_a_hook_is_resumed_and_gives_its_weights(t
     cfg = composed(*QUIET, *MINE, *METRIC, *later, f"init_from={path}", run_dir=tmp_path / "other")
     begun: Any = build(cfg, Plan.from_config(cfg))[1]
     assert torch.equal(begun.first.weight, last(tmp_path / "run")["state_dict"]["first.weight"])
+
+
+class Anneals(LitClassifier):
+    """Changes what is saved as an epoch begins."""
+
+    def __init__(self, hidden: int = 16, lr: float = 0.05) -> None:
+        super().__init__(hidden, lr)
+        self.register_buffer("temperature", torch.ones(()))
+
+    def on_train_epoch_start(self) -> None:
+        self.temperature: Any = self.temperature / 2
+
+
+class Counts(Callback):
+    """The batches and epochs that have begun."""
+
+    def __init__(self) -> None:
+        self.begun = {"batches": 0, "epochs": 0}
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self.begun["epochs"] += 1
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.begun["batches"] += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return dict(self.begun)
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.begun = dict(state_dict)
+
+
+@pytest.mark.filterwarnings(GOES_ON)
+@pytest.mark.parametrize("batches", [14, 20], ids=["from the end of an epoch", "from within one"])
+def test_what_hooks_change_as_an_epoch_or_a_batch_begins_is_not_changed_twice(batches: int, tmp_path: Path) -> None:
+    own = ("model._target_=test_plain_lightning.Anneals", "+callbacks.counts._target_=test_plain_lightning.Counts")
+    fitted(tmp_path / "run", *own, keep=tmp_path)
+    trainer = fitted(tmp_path / "again", *own, ckpt_path=tmp_path / f"{batches}.ckpt")
+    assert trainer.lightning_module.temperature == 0.25
+    (counts,) = (callback for callback in trainer.callbacks if isinstance(callback, Counts))
+    assert counts.begun == {"batches": 28, "epochs": 2}
