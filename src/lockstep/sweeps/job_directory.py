@@ -73,9 +73,10 @@ def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -
     _, reason = read_status(directory)
     if code == ExitCode.PREEMPTED:
         return JobState(INTERRUPTED, reason)
+    if code == ExitCode.REFUSED and is_held(directory):
+        return JobState(INTERRUPTED, "another command has resumed it, and is under way")
     reason = reason or ": ".join([f"ended with code {code}", *read_log_tail(directory)[-1:]])
-    is_elsewhere = code == ExitCode.REFUSED and is_held(directory)  # resumed by another command, which is under way
-    return JobState(INTERRUPTED if is_elsewhere else FAILED, " ".join(reason.split()))
+    return JobState(FAILED, " ".join(reason.split()))
 
 
 def state_from_record(directory: Path, record: dict[str, Any]) -> JobState:
