@@ -119,7 +119,7 @@ class SweepView:
     def exit_code(self) -> ExitCode:
         """Without the jobs that are there again, with other values in an edited file or a newer version."""
         entries = sorted(self.manifest.jobs.values(), key=lambda entry: entry["number"])
-        latest = {(*(sorted(one["overrides"]) or [one["directory"]]), one.get("repetition")): one["status"] for one in entries}
+        latest = {tuple(sorted(one["overrides"])) or one["directory"]: one["status"] for one in entries}
         return sweep_exit_code(set(latest.values()))
 
     @property

@@ -149,7 +149,7 @@ def test_one_that_nobody_runs_is_shown_with_its_exit_code_and_not_touched(
 
 @pytest.mark.parametrize(("state", "code"), [("finished", 0), ("failed", 1)])
 def test_a_job_that_an_edited_file_has_replaced_asks_for_nothing(state: str, code: int, tmp_path: Path) -> None:
-    before, now = (fake_sweep.job(tmp_path, number) for number in range(2))  # of the same overrides
+    before, now = (fake_sweep.job(tmp_path, i, hidden=hidden) for i, hidden in enumerate((256, 128)))  # of the same overrides
     fake_sweep.sweep(tmp_path, {before: "interrupted", now: state})
     view = look_at(tmp_path)
     assert (view.exit_code, sweep.advice(view) == "") == (code, code == 0)
