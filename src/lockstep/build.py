@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch import loggers
-from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
+from lightning.pytorch.callbacks import Callback, Checkpoint, LambdaCallback, ProgressBar
 from lightning.pytorch.plugins.precision import DoublePrecision
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
@@ -72,6 +72,8 @@ def build(
         from lockstep.trainer.batchnorm import synchronise_batchnorm
 
         synchronise_batchnorm(model)
+        later = LambdaCallback(on_fit_start=lambda _, module: synchronise_batchnorm(module))  # layers that its hooks have made
+        trainer.callbacks = [later, *trainer.callbacks]  # pyright: ignore[reportAttributeAccessIssue]
     return datamodule, model, trainer
 
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from built import SMALL, built, same_weights
 from lightning.fabric.plugins.environments import LightningEnvironment
-from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from omegaconf import DictConfig
+from torch import nn
 
 from lockstep.build import build, build_trainer
 from lockstep.callbacks import LastCheckpoint
@@ -109,6 +110,12 @@ def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(compose:
         model: Any = built(compose("model=cnn", "trainer.accelerator=cpu", *overrides))[1]
         return isinstance(model.net.features[0][1], Synchronised)
 
+    _, model, trainer = built(compose(*SMALL, "trainer.devices=2"))
+    model.later = nn.BatchNorm1d(3)  # as by a hook of Lightning's, configure_model say
+    for callback in trainer.callbacks:
+        if isinstance(callback, LambdaCallback):
+            callback.on_fit_start(trainer, model)
+    assert isinstance(model.later, Synchronised)
     assert is_synchronised("trainer.devices=2")
     assert not is_synchronised("trainer.devices=2", "trainer.sync_batchnorm=false")
     assert not is_synchronised("trainer.devices=1")
