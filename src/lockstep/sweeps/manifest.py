@@ -30,7 +30,8 @@ class Manifest:
     """manifest.json of a sweep directory, replaced atomically whenever a job changes. Jobs that it does not name, because it is
     damaged or lost, are read from their directories.
 
-    jobs: by identity: number, overrides, directory (relative), status, reason, metric, command, attempts.
+    jobs: by identity: number, overrides, directory (relative), status, reason, metric, command, attempts; asked: larger for those
+    that were asked for later.
     planned: how many jobs there will be, where a sweeper that hands them out one after the other has said so.
     calls: the distinct {program, flags, overrides} that there have been for this directory, in their order, in `cwd`.
     """
@@ -115,8 +116,10 @@ class Manifest:
 
     def register(self, jobs: Sequence[Job]) -> list[Job]:
         """Notes the jobs; returns those that have to run: the new ones, and the ones that have not finished."""
+        asked = 1 + max((job.get("asked", 0) for job in self.jobs.values()), default=0)
         for job in jobs:
             self._note(job)
+            self.jobs[job.key]["asked"] = asked
         self.save()
         todo = [job for job in jobs if self.jobs[job.key]["status"] != FINISHED]
         for job in jobs:

@@ -115,17 +115,22 @@ class SweepView:
     def has_ended(self) -> bool:
         return not self.is_held and not self.is_queued
 
+    @cached_property
+    def latest(self) -> list[JobView]:
+        """The jobs without those that are there again, with other values in an edited file or a newer version: of jobs with the
+        same overrides those that were asked for last, in the order of `jobs`."""
+        ordered = sorted(self.jobs, key=lambda job: (job.entry.get("asked", 0), job.number))
+        keys = {tuple(sorted(job.entry["overrides"])) or job.key: job.key for job in ordered}.values()
+        return [job for job in self.jobs if job.key in keys]
+
     @property
     def exit_code(self) -> ExitCode:
-        """Without the jobs that are there again, with other values in an edited file or a newer version."""
-        entries = sorted(self.manifest.jobs.values(), key=lambda entry: entry["number"])
-        latest = {tuple(sorted(one["overrides"])) or one["directory"]: one["status"] for one in entries}
-        return sweep_exit_code(set(latest.values()))
+        return sweep_exit_code({job.status for job in self.latest})
 
     @property
     def best(self) -> JobView | None:
         """Returns None where jobs have several metrics, too."""
-        finished = [job for job in self.jobs if job.status == FINISHED]
+        finished = [job for job in self.latest if job.status == FINISHED]
         return finished[0] if len({_measure(job) for job in finished}) == 1 else None
 
 

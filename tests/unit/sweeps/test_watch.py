@@ -156,6 +156,19 @@ def test_a_job_that_an_edited_file_has_replaced_asks_for_nothing(state: str, cod
     assert len(view.jobs) == 2
 
 
+def test_a_job_that_an_edited_file_has_replaced_is_not_the_best(tmp_path: Path) -> None:
+    """Until the edit is undone."""
+    before, now = (fake_sweep.job(tmp_path, i, hidden=hidden) for i, hidden in enumerate((256, 128)))
+    fake_sweep.sweep(tmp_path, {before: "finished"})
+    manifest = fake_sweep.sweep(tmp_path, {now: "finished"})
+    manifest.update(before.key, metric=0.9)
+    assert (best := look_at(tmp_path).best) is not None
+    assert (best.key, best.metric) == (now.key, 0.5)
+    manifest.register([before])
+    assert (best := look_at(tmp_path).best) is not None
+    assert (best.key, best.metric) == (before.key, 0.9)
+
+
 def test_one_look_at_what_runs_is_no_failure_and_ctrl_c_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
