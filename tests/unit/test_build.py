@@ -133,18 +133,8 @@ def names(objects: list[Any]) -> set[str]:
     return {type(thing).__name__ for thing in objects}
 
 
-DEFAULT = {
-    "BestCheckpoint",
-    "LastCheckpoint",
-    "Preemption",
-    "NonFinite",
-    "Watchdog",
-    "SteppedRate",
-    "FirstValidation",
-    "Ranks",
-    "SavesFirst",
-}
-DEFAULT |= {"CounterBasedRandomness", "SavesFirst"}
+DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "Watchdog", "SteppedRate", "FirstValidation"}
+DEFAULT |= {"CounterBasedRandomness", "SavesFirst", "Ranks"}
 
 
 def core(callbacks: list[Any]) -> set[str]:

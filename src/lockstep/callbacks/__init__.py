@@ -1,7 +1,6 @@
 """Lightning callbacks, each switched on by one file in conf/callbacks."""
 
 from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
-from lockstep.callbacks.nonfinite import NonFinite
 from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.ranks import Ranks

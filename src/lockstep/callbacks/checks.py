@@ -1,6 +1,6 @@
 """What the arguments of the guards and callbacks accept."""
 
-from lockstep.config.rules import MODE, SEED, integer, number, one_of
+from lockstep.config.rules import MODE, SEED, integer, number
 
 RULES = {
     "BestCheckpoint": {"mode": MODE, "save_top_k": integer(-1)},
@@ -10,7 +10,6 @@ RULES = {
         "every_n_steps": integer(1).or_null(),
         "every_n_minutes": number(0.001).or_null(),
     },
-    "NonFinite": {"action": one_of("stop", "skip"), "every_n_steps": integer(1)},
     "Preemption": {"every_n_steps": integer(1), "deadline": number(1, 10**7).or_null()},
     "Watchdog": {"seconds": number(1, 10**7), "seconds_to_first_batch": number(1, 10**7)},
 }

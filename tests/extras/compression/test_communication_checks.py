@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from capabilities import requires
 from omegaconf import DictConfig
 from refusals import refusal, validate
 
@@ -21,7 +22,10 @@ from refusals import refusal, validate
             "trainer.precision=16-mixed: has a scaler of gradients, which does not go with",
         ),
         ("local_sgd", "callbacks=ema", "callbacks.ema="),
-        ("local_sgd", "guards.nonfinite.action=skip", "guards.nonfinite.action=skip: a process would leave out a step"),
+        pytest.param(
+            *("local_sgd", "guards.nonfinite.action=skip", "guards.nonfinite.action=skip: a process would leave out a step"),
+            marks=requires("nonfinite"),
+        ),
     ],
 )
 def test_what_does_not_go_with_a_communication_is_named(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
+from capabilities import requires
 from in_process import prepared, trained
 from torch import Tensor
 
@@ -53,7 +54,7 @@ class Measures(Classifier):
 @pytest.mark.parametrize(
     "options",
     [
-        ("guards.nonfinite.action=skip",),
+        pytest.param(("guards.nonfinite.action=skip",), marks=requires("nonfinite")),
         ("trainer.precision=bf16-mixed",),
         ("model.label_smoothing=0.1",),
         (f"model._target_={__name__}.Measures",),

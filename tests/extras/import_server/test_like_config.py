@@ -17,7 +17,7 @@ from lockstep.launchers.inherited_config import FILE, MADE, read_inherited_confi
 from lockstep.places import CONF
 
 OTHERS = ["model.net.hidden=[4]", "seed=7", "trainer.max_epochs=1", "model.note='1'", "hydra.job_logging.root.level=INFO"]
-NONE = "callbacks.progress=null"
+NONE = "++callbacks.progress=null"
 OTHER_KEYS = (["model=cnn"], ["~callbacks.progress"], ["logger=csv"], ["+new=1"])
 
 

@@ -180,6 +180,7 @@ def test_a_run_goes_on_with_the_gradients_that_its_optimizer_does_not_keep(tmp_p
     assert not differences(whole, again)
 
 
+@requires("nonfinite")
 def test_a_step_before_which_no_gradient_is_known_is_not_counted(tmp_path: Path) -> None:
     """The step after one that was left out."""
     options = (*SIGN, "guards.nonfinite.action=skip", "trainer.max_epochs=1")

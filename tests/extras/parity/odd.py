@@ -2,7 +2,7 @@
 
 # What a comparison does not keep, or does not need, is not built either.
 BARE = ("~callbacks", *(f"events.{name}=null" for name in ("mirror", "batch_size", "code", "fork")))
-BARE += tuple(f"guards.{name}=null" for name in ("checkpoint", "preemption", "nonfinite", "watchdog"))
+BARE += tuple(f"++guards.{name}=null" for name in ("checkpoint", "preemption", "nonfinite", "watchdog"))
 
 
 def odd(module: str, *overrides: str, data: str = "Rows", steps: int = 2) -> tuple[str, ...]:

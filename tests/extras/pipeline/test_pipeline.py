@@ -20,12 +20,12 @@ from torch_versions import HAS_1F1B
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, HAS_1F1B, requires("language", "vit", "synthetic")]
+pytestmark = [pytest.mark.slow, HAS_1F1B, requires("language", "vit", "synthetic", "averaging", "nonfinite")]
 language_models = pytest.importorskip("language_models")
 
 PIPELINE = ("trainer/strategy=pipeline",)
 EXACT = ("trainer.precision=64-true", "trainer.max_epochs=2", "datamodule.drop_last=false", "trainer.gradient_clip_val=0.5")
-EXACT += ("callbacks.progress=null", "++callbacks.pictures=null", "guards.preemption.every_n_steps=1")
+EXACT += ("++callbacks.progress=null", "++callbacks.pictures=null", "guards.preemption.every_n_steps=1")
 EXACT += ("guards.checkpoint.every_n_steps=null",)  # but at each epoch's end
 KEPT = ("guards.nonfinite.action=skip", "callbacks=ema", "callbacks.ema.decay=0.9")
 # 11 documents in windows: steps of 7 of them and a last one of fewer, in micro-batches that do not divide them

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from bitwise import differences
+from capabilities import requires
 from faults import Poison
 from in_parts import Watched, furthest, stopped
 from in_process import become_rank, last, trained
@@ -20,7 +21,7 @@ from torch_versions import DIVIDES_MODELS
 
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, DIVIDES_MODELS]
+pytestmark = [pytest.mark.slow, DIVIDES_MODELS, requires("averaging", "nonfinite")]
 # two epochs of five steps at a global batch of 240, with BatchNorm; one step is left out
 OPTIONS = (
     "datamodule.global_batch_size=240",
@@ -30,7 +31,7 @@ OPTIONS = (
     "trainer.precision=64-true",
 )
 KEPT = ("trainer.gradient_clip_val=0.05", "callbacks=ema", "callbacks.ema.decay=0.9", "guards.nonfinite.action=skip")
-KEPT += ("callbacks.progress=null", "callbacks.pictures=null", "guards.preemption.every_n_steps=1")
+KEPT += ("++callbacks.progress=null", "callbacks.pictures=null", "guards.preemption.every_n_steps=1")
 OPTIONS += KEPT
 FSDP = ("trainer/strategy=fsdp", "trainer.devices=2")
 STOPPED_AT = 7  # steps: within the second epoch

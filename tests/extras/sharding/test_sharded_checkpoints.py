@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from bitwise import differences
+from capabilities import requires
 from faults import Poison
 from in_parts import furthest, stopped
 from in_process import become_rank, last, trained
@@ -29,7 +30,7 @@ from lockstep.extras.sharding import write_parts
 from lockstep.extras.sharding.model_parallel import ModelParallel
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, DIVIDES_MODELS]
+pytestmark = [pytest.mark.slow, DIVIDES_MODELS, requires("averaging", "nonfinite")]
 # two epochs of five steps at a global batch of 240; layers that four processes do not divide evenly; one step is left out
 OPTIONS = (
     "datamodule.global_batch_size=240",
@@ -39,7 +40,7 @@ OPTIONS = (
     "trainer.gradient_clip_val=0.05",
     "callbacks=ema",
     "callbacks.ema.decay=0.9",
-    "callbacks.progress=null",
+    "++callbacks.progress=null",
     "callbacks.pictures=null",
     "guards.nonfinite.action=skip",
     "guards.preemption.every_n_steps=1",

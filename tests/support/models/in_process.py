@@ -44,7 +44,7 @@ BARE = (
     "trainer.accelerator=cpu",
     "trainer.enable_progress_bar=false",
     "logger.tensorboard=null",
-    *(f"guards.{name}=null" for name in ("preemption", "nonfinite", "watchdog", "randomness", "equivalence")),
+    *(f"++guards.{name}=null" for name in ("preemption", "nonfinite", "watchdog", "randomness", "equivalence")),
     "~callbacks",
 )
 

@@ -110,7 +110,7 @@ def test_devices_that_are_no_number_auto_or_list_of_gpus_are_refused(devices: ob
         ("trainer.deterministic", "warn"),
         ("trainer.gradient_clip_val", 0),
         ("name", "a..b/c"),
-        ("guards.nonfinite.every_n_steps", 2**63 - 1),
+        ("guards.preemption.every_n_steps", 2**63 - 1),
         ("datamodule.val_fraction", 0.9),
         ("model.optimizer.lr", 0),
         ("datamodule.augment", {"crop": 0, "flip": True}),

@@ -59,7 +59,7 @@ class Watch(Callback):
 )
 def test_a_step_reads_no_value(options: tuple[str, ...], tmp_path: Path) -> None:
     """Without the look at the loss, which on CPUs is at every step, and logs."""
-    apart = ("guards.nonfinite=null", "trainer.log_every_n_steps=50", "guards.checkpoint.every_n_steps=null")
+    apart = ("++guards.nonfinite=null", "trainer.log_every_n_steps=50", "guards.checkpoint.every_n_steps=null")
     datamodule, model, trainer = prepared(tmp_path, "trainer.limit_train_batches=4", "trainer.max_epochs=1", *options, *apart)
     watch = Watch()
     trainer.callbacks.append(watch)

@@ -21,10 +21,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.callbacks import SteppedRate
-from lockstep.callbacks.nonfinite import NonFiniteLoss
 from lockstep.checkpointing import write_checkpoint
 from lockstep.config.plan import Plan
-from lockstep.errors import ConfigError
+from lockstep.errors import ConfigError, NamedFailure
 from lockstep.launchers import outcome
 from lockstep.launchers.outcome import Outcome, classify_error, original_error
 from lockstep.launchers.stop_signals import Preempted
@@ -152,7 +151,7 @@ def test_who_is_asked_to_stop_can_be_resumed(error: BaseException, number: signa
 
 def test_a_failure_that_says_everything_has_no_traceback() -> None:
     expected = Outcome(code=1, reason="rank 2: at step 7 the loss is nan", rank=2, is_final=True)
-    assert classify_error(NonFiniteLoss("at step 7 the loss is nan"), 2) == expected
+    assert classify_error(NamedFailure("at step 7 the loss is nan"), 2) == expected
 
 
 GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:24221. Check the logs. GLHF!"

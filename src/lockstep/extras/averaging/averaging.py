@@ -8,7 +8,6 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import Tensor
 
 from lockstep.callbacks.checkpoints import find_last_checkpoint
-from lockstep.callbacks.nonfinite import NonFinite
 
 
 class EMA(EMAWeightAveraging):
@@ -77,6 +76,5 @@ def _or_current(average: Callable[..., Any] | None) -> Callable[[Tensor, Tensor,
 
 
 def _step_was_skipped(trainer: Any) -> bool:
-    """Has the latest step been left out?"""
-    looks = (callback for callback in trainer.callbacks if isinstance(callback, NonFinite))
-    return any(look.skipped_step == trainer.global_step - 1 for look in looks)
+    """Has a guard left the latest step out?"""
+    return any(getattr(callback, "skipped_step", None) == trainer.global_step - 1 for callback in trainer.callbacks)

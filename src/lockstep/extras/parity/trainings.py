@@ -17,9 +17,9 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from lockstep.build import build
-from lockstep.callbacks import NonFinite, Preemption, Watchdog
-from lockstep.callbacks.nonfinite import NonFiniteLoss
+from lockstep.callbacks import Preemption, Watchdog
 from lockstep.config.plan import Plan
+from lockstep.errors import NamedFailure
 from lockstep.extras.dtensors.dtensors import shard_like
 from lockstep.extras.equivalence.own_batchnorm import BatchNormCalls, takes_own_statistics
 from lockstep.extras.parity.differences import Differences, Fingerprints, Tensors, all_ranks, compare_samples, copy_tensors
@@ -34,7 +34,7 @@ from lockstep.trainer.batchnorm import is_batchnorm
 from lockstep.trainer.monitor import Monitor
 
 # What leaves something, ends a training, or only watches it.
-_UNWANTED = Checkpoint | ProgressBar | EarlyStopping | Preemption | NonFinite | Watchdog | DeviceStatsMonitor
+_UNWANTED = Checkpoint | ProgressBar | EarlyStopping | Preemption | Watchdog | DeviceStatsMonitor
 _UNWANTED |= LearningRateMonitor | Monitor
 
 
@@ -76,7 +76,8 @@ def train(training: Training, patience: float) -> Findings:
 
 def _wanted(callbacks: Any) -> list[Any]:
     several = callbacks if isinstance(callbacks, Sequence) else [callbacks]
-    return [callback for callback in several if not isinstance(callback, _UNWANTED)]
+    stays = (callback for callback in several if not isinstance(callback, _UNWANTED))
+    return [callback for callback in stays if not hasattr(callback, "skipped_step")]  # of the guard that looks at the loss
 
 
 class Leader(Recorder):
@@ -96,7 +97,7 @@ class Leader(Recorder):
         if "learning rate" in observed:
             self._rates.append(_rates(observed))
         if not all(loss.isfinite() for loss in observed.get("loss", {}).values()):
-            raise NonFiniteLoss(f"at step {trainer.global_step - 1} the loss is not finite: there is nothing to compare")
+            raise NamedFailure(f"at step {trainer.global_step - 1} the loss is not finite: there is nothing to compare")
         if trainer.is_global_zero:
             self.records.write({"what": what, "state": self._before, "observed": observed})
 

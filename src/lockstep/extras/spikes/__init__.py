@@ -1,5 +1,5 @@
 """A guard that leaves out steps whose loss is far above those before it."""
 
 FILES = ["conf/guards/spikes.yaml"]
-NEEDS: list[str] = []
+NEEDS: list[str] = ["nonfinite"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -11,9 +11,9 @@ from lightning import LightningModule, Trainer
 from torch import Tensor
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.callbacks import NonFinite
 from lockstep.callbacks.checkpoints import find_last_checkpoint
 from lockstep.errors import NamedFailure, StartAgain
+from lockstep.extras.nonfinite.nonfinite import NonFinite
 
 FILE = "spikes.json"  # in the run's directory
 

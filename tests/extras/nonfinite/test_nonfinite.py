@@ -12,8 +12,7 @@ from faults import Poison
 from in_process import last, prepared, trained, without_batches
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.callbacks import NonFinite
-from lockstep.callbacks.nonfinite import NonFiniteLoss
+from lockstep.extras.nonfinite.nonfinite import NonFinite, NonFiniteLoss
 
 NET = ("model=cnn", "model.net.width=8", "trainer.max_epochs=1")  # with BatchNorm
 
@@ -49,7 +48,7 @@ def test_a_step_left_out_might_as_well_not_have_been_there(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     options = (*NET, "guards.nonfinite.action=skip", f"trainer.accumulate_grad_batches={accumulate}", *more)
-    with caplog.at_level(logging.WARNING, "lockstep.callbacks.nonfinite"):
+    with caplog.at_level(logging.WARNING, "lockstep.extras.nonfinite.nonfinite"):
         skipped, _ = trained(tmp_path / "skipped", *options, extra=[Poison(batches=poisoned)])
     warnings = [message for message in caplog.messages if "is left out: its gradients are not finite" in message]
     assert len(warnings) == len(left_out) // accumulate
