@@ -12,7 +12,7 @@ from lightning.pytorch.plugins.precision import DoublePrecision
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lockstep.callbacks import LastCheckpoint, Ranks, SteppedRate
+from lockstep.callbacks import LastCheckpoint, SteppedRate
 from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.first_validation import FirstValidation
 from lockstep.callbacks.randomness import draw_alike_in_setup
@@ -140,9 +140,8 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
         "default_root_dir": cfg.run_dir,
     }
     trainer = construct("trainer", settings, objects)
-    composed: Any = OmegaConf.to_container(cfg, resolve=False)
     savers = [SavesFirst(callback) for callback in callbacks if isinstance(callback, LastCheckpoint)]
-    trainer.callbacks = [*savers, *trainer.callbacks, Ranks(composed)]  # pyright: ignore[reportAttributeAccessIssue]
+    trainer.callbacks = [*savers, *trainer.callbacks]  # pyright: ignore[reportAttributeAccessIssue]
     return trainer
 
 

@@ -134,7 +134,7 @@ def names(objects: list[Any]) -> set[str]:
 
 
 DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "Watchdog", "SteppedRate", "FirstValidation"}
-DEFAULT |= {"CounterBasedRandomness", "SavesFirst", "Ranks"}
+DEFAULT |= {"CounterBasedRandomness", "SavesFirst"}
 
 
 def core(callbacks: list[Any]) -> set[str]:
@@ -191,7 +191,7 @@ def test_a_trainer_that_leaves_nothing_behind(compose: Callable[..., DictConfig]
     cfg.guards, cfg.callbacks, cfg.logger = {}, {}, {}
     trainer = build_trainer(cfg, Plan.from_config(cfg))
     assert trainer.loggers == []
-    assert not names(trainer.callbacks) & (DEFAULT - {"Ranks"} | {"ModelCheckpoint"})  # pyright: ignore[reportAttributeAccessIssue]
+    assert not names(trainer.callbacks) & (DEFAULT | {"ModelCheckpoint"})  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,5 @@
 from lockstep.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lockstep.callbacks.preemption import Preemption
 from lockstep.callbacks.randomness import CounterBasedRandomness
-from lockstep.callbacks.ranks import Ranks
 from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.callbacks.watchdog import Watchdog

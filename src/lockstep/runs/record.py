@@ -6,7 +6,6 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,14 +30,6 @@ def write_status(
     content = {"started": before.get("started", now), "status": status, "reason": reason, "rank": rank, "updated": now}
     content |= {name: before[name] for name in (REQUEUES,) if name in before} | queue().job() | more
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
-
-
-def write_ranks(run_dir: Path, ranks: Sequence[tuple[str, int]]) -> None:
-    """Adds the host and the process of each rank to status.json, for as long as it says that the run is running."""
-    content = read_json(run_dir / "status.json") or {}
-    if content.get("status") == "running":
-        named = [{"rank": number, "host": host, "pid": pid} for number, (host, pid) in enumerate(ranks)]
-        write_json(run_dir / "status.json", content | {"ranks": named})
 
 
 def actual_status(run_dir: Path) -> str | None:

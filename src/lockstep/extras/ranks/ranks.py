@@ -2,16 +2,16 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.distributed
 from lightning import Callback, LightningModule, Trainer
 
+from lockstep.atomic_files import read_json, write_json
 from lockstep.config.overrides import flat
 from lockstep.errors import ConfigError
-from lockstep.runs.record import write_ranks
 
 # A node may load data in a way of its own.
 _OF_HOSTS = (
@@ -54,3 +54,11 @@ class Ranks(Callback):
         key, *others = keys
         which = f"{self._config.get(key, 'absent')} in rank {rank}" + (f", and {len(others)} more" if others else "")
         return f"{key}={first.get(key, 'absent')}: {which}; accepted is one config in all ranks"
+
+
+def write_ranks(run_dir: Path, ranks: Sequence[tuple[str, int]]) -> None:
+    """Adds the host and the process of each rank to status.json, for as long as it says that the run is running."""
+    content = read_json(run_dir / "status.json") or {}
+    if content.get("status") == "running":
+        named = [{"rank": number, "host": host, "pid": pid} for number, (host, pid) in enumerate(ranks)]
+        write_json(run_dir / "status.json", content | {"ranks": named})

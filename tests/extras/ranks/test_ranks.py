@@ -13,8 +13,8 @@ import pytest
 from ranks import in_ranks
 
 from lockstep.atomic_files import write_json
-from lockstep.callbacks import Ranks
 from lockstep.errors import ConfigError
+from lockstep.extras.ranks.ranks import Ranks
 from lockstep.runs.record import write_failure, write_status
 
 
@@ -55,7 +55,7 @@ def fail_at_once(rank: int, world_size: int, run: Path) -> None:
         write_json(run_dir / "status.json", content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lockstep.callbacks.ranks.write_ranks", write_slowly)
+        patch.setattr("lockstep.extras.ranks.ranks.write_ranks", write_slowly)
         note(rank, world_size, run)
     if rank == 1:
         write_failure(run, "rank 1: RuntimeError: no data", 1)

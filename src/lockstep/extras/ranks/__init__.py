@@ -1,0 +1,5 @@
+"""Where the processes of a run are, in status.json, and that all of them have one config."""
+
+FILES = ["conf/events/ranks.yaml"]
+NEEDS: list[str] = []
+OPTIONAL_DEPENDENCIES: list[str] = []
