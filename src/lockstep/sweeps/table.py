@@ -126,8 +126,11 @@ def _reasons(jobs: Sequence[JobView]) -> list[str]:
 
 
 def shorten(reason: str) -> str:
-    """The first part of a reason: all that a table has room for. The whole is in the job's log and its status.json."""
-    return reason if len(reason) <= 60 else textwrap.shorten(re.split(r"[,;]\s", reason)[0], 80, placeholder=" ...")
+    """The first part of a reason, with the names of files alone: all that a table has room for. The whole is in the job's log and
+    its status.json."""
+    if len(reason) <= 60:
+        return reason
+    return textwrap.shorten(re.sub(r"(?<![\w.:/])/\S+/", ".../", re.split(r"[,;]\s", reason)[0]), 80, placeholder=" ...")
 
 
 def summary(view: SweepView) -> str:

@@ -84,6 +84,11 @@ def test_a_short_reason_is_left_whole_and_a_long_clause_is_cut() -> None:
     assert shorten("train/loss, val/acc not finite") == "train/loss, val/acc not finite"
     assert shorten("word " * 40).endswith(" ...")
     assert len(shorten("word " * 40)) <= 80
+    full = f"rank 0: /data/{'logs/' * 20}lr=0.1_b6ac94fd876b/checkpoints/best.ckpt: the disk is full (No space left on device)"
+    assert shorten(full) == "rank 0: .../best.ckpt: the disk is full (No space left on device)"
+    assert shorten(f"no answer from https://name/folder/ or logs/one/two, {'word ' * 20}").endswith(
+        "https://name/folder/ or logs/one/two"
+    )
 
 
 def test_a_cell_is_one_line_and_no_markup(tmp_path: Path) -> None:
