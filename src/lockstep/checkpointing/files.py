@@ -4,6 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -18,6 +19,7 @@ from lockstep.places import read_settings
 
 log = logging.getLogger(__name__)
 
+_READABLE = "numbers, strings, tensors, and lists and dicts of these"
 # From the newest to the oldest. best.ckpt comes last: it is of the end of a validation, not of a step boundary.
 CONTINUED_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")
 
@@ -101,6 +103,20 @@ def _reason(error: Exception) -> str:
     text = str(error)
     match = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\.\s|\n|$)|GLOBAL \S+", text)
     return match.group() if match else " ".join((text.splitlines() or [type(error).__name__])[0].split())
+
+
+def name_unreadable(content: Any, name: str = "") -> str | None:
+    """Says which value in the content of a checkpoint, and of which class, has it not load again; None if it does."""
+    try:
+        torch.save(content, buffer := BytesIO())
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except Exception:  # whatever pickle or torch's reader raise
+        parts = content if isinstance(content, dict) else dict(enumerate(content)) if isinstance(content, list | tuple) else {}
+        found = (name_unreadable(value, f"{name}.{key}" if name else str(key)) for key, value in parts.items())
+        kind = f"{type(content).__module__}.{type(content).__qualname__}"
+        return next((one for one in found if one is not None), f"{name} is a {kind}; accepted are {_READABLE}")
+    return None
 
 
 def _copy_name(path: Path, other: Path) -> None:

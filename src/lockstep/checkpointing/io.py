@@ -7,16 +7,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import zip_longest
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 from lightning.fabric.plugins.io import CheckpointIO
 from torch import Tensor
 
-from lockstep.checkpointing.files import read_checkpoint, write_checkpoint
+from lockstep.checkpointing.files import name_unreadable, read_checkpoint, write_checkpoint
 from lockstep.config.targets import buildable
 from lockstep.errors import ConfigError, NamedFailure
 
 log = logging.getLogger(__name__)
+_OF_PICKLE = (PicklingError, AttributeError, TypeError)
 
 
 @buildable
@@ -58,10 +60,10 @@ class AtomicCheckpointIO(CheckpointIO):
         """Raises what has kept a checkpoint from being written, or says so, as `on_save_error` has it."""
         try:
             write(content)
-        except (OSError, RuntimeError, ConfigError) as error:  # torch's writer turns a full disk into a RuntimeError
+        except (OSError, RuntimeError, ConfigError, *_OF_PICKLE) as error:  # torch's writer makes a full disk a RuntimeError
             if (accident := _death_of_a_worker(error)) is not None:
                 raise accident from None
-            line = f"{path}: the checkpoint was not written ({_reason(error)}); earlier ones are untouched"
+            line = f"{path}: the checkpoint was not written ({_reason(error, content)}); earlier ones are untouched"
             if self.on_save_error != "warn":
                 raise CheckpointError(line) from error
             log.warning(line)
@@ -123,7 +125,7 @@ def _death_of_a_worker(error: Exception) -> BaseException | None:
     return None
 
 
-def _reason(error: Exception) -> str:
-    """What the operating system said, if it is behind the error."""
+def _reason(error: Exception, content: Any) -> str:
+    """What the operating system said, if it is behind the error; or which value is."""
     said = (cause.strerror for cause in chain_of(error) if isinstance(cause, OSError) and cause.strerror)
-    return next(said, " ".join(str(error).split()))
+    return next(said, None) or name_unreadable(content) or " ".join(str(error).split())

@@ -4,12 +4,15 @@ import contextlib
 import os
 import pickle
 import random
+import re
 import signal
 import time
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from commands import python
@@ -117,9 +120,20 @@ def test_a_checkpoint_made_to_run_code_is_refused(folder: Path, monkeypatch: pyt
     assert "harmed" not in names(folder)
 
 
-def test_what_would_not_load_again_is_not_written(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"last.ckpt: the checkpoint was not written .*; earlier ones are untouched"):
-        AtomicCheckpointIO().save_checkpoint(content(3) | {"extra": Runs()}, folder / "last.ckpt")
+@pytest.mark.parametrize(
+    ("extra", "what"),
+    [
+        (Runs(), "extra is a test_checkpoint_files.Runs"),
+        ({"best": [1.0, numpy.float64(2)]}, "extra.best.1 is a numpy.float64"),
+        ({"state": {"f": lambda: 1}}, "extra.state.f is a builtins.function"),
+        (defaultdict(list, a=[1]), "extra is a collections.defaultdict"),
+    ],
+)
+def test_what_would_not_load_again_is_not_written_and_is_named(extra: Any, what: str, folder: Path) -> None:
+    accepted = "accepted are numbers, strings, tensors, and lists and dicts of these"
+    line = f"last.ckpt: the checkpoint was not written ({what}; {accepted}); earlier ones are untouched"
+    with pytest.raises(CheckpointError, match=re.escape(line)):
+        AtomicCheckpointIO().save_checkpoint(content(3) | {"extra": extra}, folder / "last.ckpt")
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
     assert read_step(folder / "last.ckpt") == 2
 
