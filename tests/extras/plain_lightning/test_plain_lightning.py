@@ -416,3 +416,11 @@ def test_what_hooks_change_as_an_epoch_or_a_batch_begins_is_not_changed_twice(ba
     assert trainer.lightning_module.temperature == 0.25
     (counts,) = (callback for callback in trainer.callbacks if isinstance(callback, Counts))
     assert counts.begun == {"batches": 28, "epochs": 2}
+
+
+@pytest.mark.filterwarnings(GOES_ON, "ignore:.*`dataloader_iter`")
+def test_a_step_that_takes_an_iterator_passes_over_what_it_has_trained_on(tmp_path: Path) -> None:
+    own = ("model._target_=test_plain_lightning.TakesIterator",)
+    whole = fitted(tmp_path / "run", *own, keep=tmp_path).lightning_module.state_dict()
+    resumed = fitted(tmp_path / "again", *own, ckpt_path=tmp_path / "20.ckpt").lightning_module.state_dict()
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)

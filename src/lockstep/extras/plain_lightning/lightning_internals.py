@@ -48,9 +48,10 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
         _set_sampler_epoch(loader, trainer.current_epoch)
     before(-1)
     batches = iter(loop._data_fetcher)
+    loaded = getattr(batches, "iterator_wrapper", batches)  # what a step that takes a dataloader_iter is given
     for batch in range(passed):
         if not are_passed:
-            next(batches, None)
+            next(loaded, None)
         before(batch)
     batches.fetched = 0  # the loop of the epoch adds them itself
 
