@@ -1,7 +1,8 @@
 """Noise inside the model, dropout say."""
 
 import random
-from functools import wraps
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy
@@ -21,16 +22,15 @@ def draw_alike_in_setup(source: Any) -> None:
 
     Lightning's prepare_data runs in one process alone, its DDP seeds anew before it, and a test comes after training.
     """
-    setup, drawn = source.setup, (torch.get_rng_state(), numpy.random.get_state(), random.getstate())
+    drawn = torch.get_rng_state(), numpy.random.get_state(), random.getstate()
+    source.setup = partial(_set_up, source.setup, drawn)  # which can be pickled: a spawned worker's dataset may hold the source
 
-    @wraps(setup)
-    def set_up(*arguments: Any, **named: Any) -> None:
-        torch.set_rng_state(drawn[0])
-        numpy.random.set_state(drawn[1])
-        random.setstate(drawn[2])
-        setup(*arguments, **named)
 
-    source.setup = set_up
+def _set_up(setup: Callable[..., None], drawn: tuple[Any, Any, Any], *arguments: Any, **named: Any) -> None:
+    torch.set_rng_state(drawn[0])
+    numpy.random.set_state(drawn[1])
+    random.setstate(drawn[2])
+    setup(*arguments, **named)
 
 
 class CounterBasedRandomness(Callback):

@@ -1,20 +1,16 @@
 """Code that knows nothing of Lockstep, trained as it is, in the tests' own process."""
 
 import logging
-import random
 import shutil
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 from capabilities import requires
 from in_process import SMALL, KeepAll, composed, last
-from lightning import Callback, seed_everything
-from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.callbacks import EarlyStopping
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
@@ -302,125 +298,3 @@ def test_a_batch_size_has_any_name_or_none(kind: type, given: dict[str, int], tm
     assert (facts["batch_size"], facts["global_batch_size"], facts["samples_trained"]) == (50, 50, 50)
     several = Plan.from_config(composed(*QUIET, *MINE, *METRIC, *data, "trainer.devices=2", run_dir=tmp_path))
     assert (several.batch_size, several.world_size) == (None, 2)
-
-
-class DrawnSplit(DigitsData):
-    """Draws its split from whatever generator there is, after it has prepared data."""
-
-    def __init__(self, batch_size: int = 32) -> None:
-        super().__init__(batch_size)
-        self.splits: list[list[int]] = []
-
-    def prepare_data(self) -> None:
-        torch.rand(3)
-
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        self.splits.append([*torch.randperm(9).tolist(), *np.random.permutation(9).tolist(), *random.sample(range(9), 9)])
-
-
-def test_a_split_is_drawn_as_on_one_process_in_every_stage_and_process(tmp_path: Path) -> None:
-    drawn = (*MINE, *METRIC, "datamodule._target_=test_plain_lightning.DrawnSplit", "trainer.max_epochs=1")
-    cfg = composed(*QUIET, *drawn, run_dir=tmp_path)
-    datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
-    trainer.fit(model, datamodule)
-    trainer.test(model, datamodule, verbose=False)
-    data: Any = datamodule
-    reset_seed()  # as DDP does
-    data.setup("fit")
-    seed_everything(0, verbose=False)
-    LitClassifier(hidden=16)
-    expected = DrawnSplit()
-    expected.setup("fit")
-    assert data.splits == expected.splits * 3
-
-
-class TakesIterator(LitClassifier):
-    def training_step(self, dataloader_iter: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (x, y), _, _ = next(dataloader_iter)
-        return nn.functional.cross_entropy(self(x), y)
-
-
-@pytest.mark.filterwarnings("ignore:.*`dataloader_iter`")
-def test_a_step_that_takes_an_iterator_is_weighted_as_of_its_own_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches: list[int] = []
-    monkeypatch.setattr(PlainLightning, "_divide", lambda _, batch: batches.append(batch))
-    fitted(tmp_path, "model._target_=test_plain_lightning.TakesIterator", "trainer.max_epochs=1")
-    assert batches == [*range(14)]
-
-
-class MadeLater(LitClassifier):
-    """Its first layer is made where Lightning would have it of a large model."""
-
-    def __init__(self, hidden: int = 16, lr: float = 0.05) -> None:
-        super().__init__(hidden, lr)
-        self.first: nn.Module | None = None
-
-    def configure_model(self) -> None:
-        self.first = self.first or nn.Linear(64, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert self.first is not None
-        return super().forward(self.first(x))
-
-
-@pytest.mark.filterwarnings(GOES_ON)
-def test_a_module_that_makes_layers_in_a_hook_is_resumed_and_gives_its_weights(tmp_path: Path) -> None:
-    later = ("model._target_=test_plain_lightning.MadeLater",)
-    whole = fitted(tmp_path / "run", *later, keep=tmp_path).lightning_module.state_dict()
-    shutil.copy(tmp_path / "14.ckpt", tmp_path / "run" / "checkpoints" / "last.ckpt")
-    path = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    resumed = fitted(tmp_path / "run", *later, ckpt_path=path).lightning_module.state_dict()
-    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
-    cfg = composed(*QUIET, *MINE, *METRIC, *later, f"init_from={path}", run_dir=tmp_path / "other")
-    begun: Any = build(cfg, Plan.from_config(cfg))[1]
-    assert torch.equal(begun.first.weight, last(tmp_path / "run")["state_dict"]["first.weight"])
-
-
-class Anneals(LitClassifier):
-    """Changes what is saved as an epoch begins."""
-
-    def __init__(self, hidden: int = 16, lr: float = 0.05) -> None:
-        super().__init__(hidden, lr)
-        self.register_buffer("temperature", torch.ones(()))
-
-    def on_train_epoch_start(self) -> None:
-        self.temperature: Any = self.temperature / 2
-
-
-class Counts(Callback):
-    """The batches and epochs that have begun."""
-
-    def __init__(self) -> None:
-        self.begun = {"batches": 0, "epochs": 0}
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        self.begun["epochs"] += 1
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.begun["batches"] += 1
-
-    def state_dict(self) -> dict[str, int]:
-        return dict(self.begun)
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self.begun = dict(state_dict)
-
-
-@pytest.mark.filterwarnings(GOES_ON)
-@pytest.mark.parametrize("batches", [14, 20], ids=["from the end of an epoch", "from within one"])
-def test_what_hooks_change_as_an_epoch_or_a_batch_begins_is_not_changed_twice(batches: int, tmp_path: Path) -> None:
-    own = ("model._target_=test_plain_lightning.Anneals", "+callbacks.counts._target_=test_plain_lightning.Counts")
-    fitted(tmp_path / "run", *own, keep=tmp_path)
-    trainer = fitted(tmp_path / "again", *own, ckpt_path=tmp_path / f"{batches}.ckpt")
-    assert trainer.lightning_module.temperature == 0.25
-    (counts,) = (callback for callback in trainer.callbacks if isinstance(callback, Counts))
-    assert counts.begun == {"batches": 28, "epochs": 2}
-
-
-@pytest.mark.filterwarnings(GOES_ON, "ignore:.*`dataloader_iter`")
-def test_a_step_that_takes_an_iterator_passes_over_what_it_has_trained_on(tmp_path: Path) -> None:
-    own = ("model._target_=test_plain_lightning.TakesIterator",)
-    whole = fitted(tmp_path / "run", *own, keep=tmp_path).lightning_module.state_dict()
-    resumed = fitted(tmp_path / "again", *own, ckpt_path=tmp_path / "20.ckpt").lightning_module.state_dict()
-    assert all(torch.equal(resumed[name], whole[name]) for name in whole)

@@ -204,9 +204,8 @@ class PlainLightning(Callback):
         self._batches += 1
         if self._batches == 2 and isinstance(trainer.strategy, DDPStrategy) and (names := buffers_that_differ(pl_module)):
             self._warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
-        self._divide(
-            trainer.fit_loop.epoch_loop.batch_idx
-        )  # of a step that takes a dataloader_iter the argument is the last one's
+        # of a step that takes a dataloader_iter the argument is the last one's
+        self._divide(trainer.fit_loop.epoch_loop.batch_idx)
         if self._is_dummy:
             log_batch_as(trainer, 0)
             self._around_batch.enter_context(without_statistics())
