@@ -6,10 +6,10 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_752,
-    "imported by a default run": 10_053,
-    "all of src/": 33_575,
-    "the largest room": 1_691,
+    "the core": 10_544,
+    "imported by a default run": 10_169,
+    "all of src/": 33_775,
+    "the largest room": 1_692,
 }  # lines; these go down, and up by nothing but what mends a defect
 
 
