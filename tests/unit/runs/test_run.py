@@ -38,6 +38,16 @@ def prepared(cfg: DictConfig, is_resumed: bool = False) -> Run:
     return Run(cfg, Prepared(Plan.from_config(cfg), is_resumed=is_resumed))
 
 
+@pytest.mark.parametrize(("size", "is_said"), [("2", True), ("1", False), ("", False)])
+def test_ranks_of_a_program_that_nobody_knows_say_that_each_trains_by_itself(
+    size: str, is_said: bool, tmp_path: Path, compose: Callable[..., DictConfig], caplog: pytest.LogCaptureFixture, started: Any
+) -> None:
+    started({"WORLD_SIZE": size, "RANK": "0", "LOCAL_RANK": "0"})
+    with caplog.at_level("WARNING"), prepared(compose("trainer=cpu", run_dir=tmp_path)) as run:
+        run.result = 1.0
+    assert any(text.startswith("WORLD_SIZE=2: is set by none of conf/launchers.yaml") for text in caplog.messages) == is_said
+
+
 def test_a_refusal_is_a_run_that_could_not_start_unless_it_has_made_a_step() -> None:
     assert classify_error(ConfigError("seed=-1: no"), 1) == Outcome(code=2, reason="seed=-1: no", rank=1, is_final=True)
     assert classify_error(ConfigError("cat.png: not a readable image"), 0, has_stepped=True).code == 1
