@@ -32,7 +32,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_jobs_and_their_ranks_train_to_the_bits_of_fresh_ones(fresh: dict[str, Any], tmp_path: Path) -> None:
-    arguments = ("-m", "trainer.accelerator=cpu", *OPTIONS, "seed=0,0", "hydra.sweep.dir=sweep")
+    arguments = ("-m", "trainer.accelerator=cpu", *OPTIONS, "seed=0", "name=a,b", "hydra.sweep.dir=sweep")
     done = python(ROOT / "train.py", *arguments, cwd=tmp_path, fresh=True)
     assert done.returncode == 0, done.stderr
     assert "fresh interpreters" not in done.stderr

@@ -15,6 +15,7 @@ from lockstep.extras.language import tokens as packing
 from lockstep.extras.language.text import Text, standard_library
 from lockstep.extras.language.tokens import NOT_COUNTED, Windows, token_file
 from lockstep.extras.language.vocabulary import Bytes
+from lockstep.launchers.outcome import original_error
 
 TEXTS = {"a.txt": b"abcdef", "b.txt": b"gh", "c.md": b"", "sub/d.py": b"ijklm\n", "e.bin": b"\xff"}
 
@@ -226,8 +227,10 @@ def test_texts_too_short_for_a_step_are_refused_before_their_tokens_are_written(
         )  # pyright: ignore[reportAttributeAccessIssue]
         datamodule.prepare_data()
 
-    with pytest.raises(ConfigError, match=r"^datamodule.context=18: the training texts have 19 tokens in all; accepted is less"):
+    line = r"^datamodule.context=18: the training texts have 19 tokens in all; accepted is less"
+    with pytest.raises(ConfigError, match=line) as refused:
         prepared(context=18, batch_size=2)
+    assert original_error(refused.value) is refused.value
     with pytest.raises(
         ConfigError, match=r"^datamodule.batch_size=3: the global batch of 3 is larger than the training split of 2"
     ):

@@ -87,7 +87,7 @@ class Text(DataModule):
             if windows > 1:
                 raise
             line = f"datamodule.context={self.context}: the training texts have {tokens} tokens in all; accepted is less"
-            raise EpochTooShort(line, error.most) from error
+            raise EpochTooShort(line, error.most) from None
 
     def _is_cut(self, named: Sequence[Any]) -> bool:
         """Are there fewer files than splits."""
