@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_554,
-    "imported by a default run": 10_179,
-    "all of src/": 33_785,
+    "the core": 10_556,
+    "imported by a default run": 10_181,
+    "all of src/": 33_787,
     "the largest room": 1_692,
 }  # lines; these go down, and up by nothing but what mends a defect
 

@@ -10,6 +10,8 @@ from pkgutil import resolve_name
 from typing import Any
 
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
 
 from lockstep.atomic_files import remove_partial_files, replacing, sync_folder
 from lockstep.config.checkpoint_file import check_checkpoint
@@ -108,7 +110,7 @@ def _reason(error: Exception) -> str:
 def name_unreadable(content: Any, name: str = "") -> str | None:
     """Says which value in the content of a checkpoint, and of which class, has it not load again; None if it does."""
     try:
-        torch.save(content, buffer := BytesIO())
+        torch.save(apply_to_collection(content, Tensor, lambda _: 0), buffer := BytesIO())  # not once more in memory
         buffer.seek(0)
         torch.load(buffer, weights_only=True)
     except Exception:  # whatever pickle or torch's reader raise
