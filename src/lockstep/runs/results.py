@@ -55,8 +55,8 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "train_time": train_time,
         "train_cpu_time": getattr(counted, "train_cpu_time", 0.0),
         "samples_per_second": samples / train_time if train_time else 0.0,
-        "samples_trained": samples + sum(getattr(callback, "samples_before", 0) for callback in trainer.callbacks),  # pyright: ignore[reportAttributeAccessIssue]
-        "seconds_before": seconds_before(trainer),
+        "samples_trained": samples + earlier(trainer, "samples_before"),
+        "seconds_before": earlier(trainer, "seconds_before"),
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),
         "samples": datamodule.describe() if hasattr(datamodule, "describe") else {},
         "has_test": (lacking := lacking_for_test(model, datamodule)) is None,
@@ -87,9 +87,9 @@ def samples_trained(trainer: Trainer) -> int:
     return counted * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
 
 
-def seconds_before(trainer: Any) -> float:
-    """Returns how long the run had trained, in earlier starts, until the checkpoint that it goes on from."""
-    return sum(getattr(callback, "seconds_before", 0.0) for callback in trainer.callbacks)
+def earlier(trainer: Any, what: str) -> Any:
+    """Returns "samples_before" or "seconds_before" of the checkpoint that the run goes on from, as its SteppedRate has it."""
+    return sum(getattr(callback, what, 0) for callback in trainer.callbacks)
 
 
 def lacking_for_test(model: Any, datamodule: Any) -> str | None:

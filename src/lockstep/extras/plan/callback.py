@@ -5,7 +5,7 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.runs.results import samples_trained
+from lockstep.runs.results import earlier, samples_trained
 from lockstep.trainer.steps import ends_step
 
 _NEVER = 10**9  # batches from one validation to the next
@@ -38,7 +38,7 @@ class LossAtSamples(Callback):
         return [samples for samples in self.at if samples <= seen and str(samples) not in self.losses]
 
     def _seen(self, trainer: Any) -> int:
-        return samples_trained(trainer) + sum(getattr(callback, "samples_before", 0) for callback in trainer.callbacks)
+        return samples_trained(trainer) + earlier(trainer, "samples_before")
 
     @property
     def ended_by(self) -> str | None:

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.runs.results import accountant, seconds_before
+from lockstep.runs.results import accountant, earlier
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.monitor import Monitor
 
@@ -61,7 +61,7 @@ class Progress(Monitor, TQDMProgressBar):
         # of the epochs so far, those before the run was continued too, and the seconds trained in those
         self._history = _history_until(self._first_epoch, Path(trainer.default_root_dir) / PROGRESS)
         latest = self._history[-1] if self._history else {}
-        self._earlier = max(latest.get("seconds", 0.0), seconds_before(trainer))
+        self._earlier = max(latest.get("seconds", 0.0), earlier(trainer, "seconds_before"))
         metrics = latest.get("metrics", {})
         self._noted = {"epoch": trainer.current_epoch, "epochs": trainer.max_epochs, "history": self._history, "metrics": metrics}
 

@@ -17,7 +17,7 @@ from lockstep.sweeps.manifest import UNREADABLE
 from lockstep.sweeps.states import FAILED, FINISHED
 from lockstep.sweeps.view import JobView, look_at
 
-_STEP = "seconds_per_step"
+STEP = "seconds_per_step"  # of a record
 DIVERGED, MISSING = "diverged", "missing"
 # Keys for which a row has a field, beside that of the rate; jobs that differ in any other key are not compared with each other.
 _AXES = {"trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
@@ -59,10 +59,15 @@ class Measurement:
         return self.status == FINISHED
 
     @property
+    def point(self) -> tuple[int, int | None]:
+        """Returns by what jobs of one group are compared: the devices and the global batch."""
+        return self.devices, self.global_batch
+
+    @property
     def step_seconds(self) -> float | None:
         """Returns the time of an optimizer step; where no job has recorded it, with that of validation and checkpoints in it."""
         rate = self.record.get("samples_per_second")
-        return self.record.get(_STEP) or (self.global_batch / rate if rate and self.global_batch else None)
+        return self.record.get(STEP) or (self.global_batch / rate if rate and self.global_batch else None)
 
     @property
     def samples_per_second(self) -> float | None:
@@ -129,17 +134,12 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
 def _time_alike(rows: Sequence[Measurement]) -> None:
     """Times of steps and of whole trainings are not compared: where each count has a job that recorded its steps', the others,
     which were resumed near their end say, have no time; else no job has that of its steps."""
-    stepped = [row for row in rows if row.record.get(_STEP)]
-    is_of_steps = {_point(row) for row in rows} == {_point(row) for row in stepped}
+    is_of_steps = {row.point for row in rows} == {row.point for row in rows if row.record.get(STEP)}
     for row in rows:
-        if is_of_steps and not row.record.get(_STEP):
+        if is_of_steps and not row.record.get(STEP):
             row.record.pop("samples_per_second", None)
         elif not is_of_steps:
-            row.record.pop(_STEP, None)
-
-
-def _point(row: Measurement) -> tuple[int, int | None]:
-    return row.devices, row.global_batch
+            row.record.pop(STEP, None)
 
 
 def _group(row: Measurement) -> str:

@@ -6,7 +6,7 @@ from lockstep.extras.report import charts, choice
 from lockstep.extras.report.analysis import Analysis
 from lockstep.extras.report.estimates import estimate
 from lockstep.extras.report.goodput import Goodput
-from lockstep.extras.report.measurements import Measurement, Measurements
+from lockstep.extras.report.measurements import STEP, Measurement, Measurements
 from lockstep.extras.report.page import Block
 from lockstep.extras.report.series import KEPT, STRONG, Point, Series, common_target, first_time, grouped, metric_change
 
@@ -48,7 +48,7 @@ def _overview(measured: Measurements) -> str:
     axes = [f"{', '.join(map(str, counts))} devices", f"rates {', '.join(f'{rate:g}' for rate in rates)}"]
     axes += [f"{len(seeds)} seeds"] if len(seeds := {row.seed for row in rows}) > 1 else []
     others = "; the others stand under What is missing" if len(measured.finished) < len(rows) else ""
-    is_of_steps = any(row.record.get("seconds_per_step") for row in measured.finished)
+    is_of_steps = any(row.record.get(STEP) for row in measured.finished)
     timed = "training steps" if is_of_steps else "whole trainings, with validation and checkpoints"
     return (
         f"{len(measured.finished)} of {len(rows)} jobs have finished: {' x '.join(axes)}{others}. Times are of {timed}. "

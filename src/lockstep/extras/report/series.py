@@ -70,8 +70,8 @@ class Series:
 def find_series(measured: Measurements) -> list[Series]:
     """Returns every series of two counts or more, the one of the most jobs first. Without any it returns one that is mixed or of
     a single count, and nothing if no job has finished with a throughput."""
-    timed = {(row.devices, row.global_batch) for row in measured.finished if row.samples_per_second}
-    rows = [row for row in measured.finished if (row.devices, row.global_batch) in timed and row.metric is not None]
+    timed = {row.point for row in measured.finished if row.samples_per_second}
+    rows = [row for row in measured.finished if row.point in timed and row.metric is not None]
     series = [
         _series(kind, int(size), points, measured)
         for kind, batch in KEPT.items()
@@ -93,7 +93,7 @@ def _point(rows: list[Measurement], base: list[Measurement], measured: Measureme
     speeds, speeds_of_base = ([row.samples_per_second for row in some if row.samples_per_second] for some in (rows, base))
     speedup = ratio(speeds, speeds_of_base) if rows is not base else Estimate(1.0)
     rates = {lr: estimate(final_metrics(same)) for lr, same in grouped(rows, "lr").items()}
-    same = [row for row in measured.rows if (row.devices, row.global_batch) == (devices, rows[0].global_batch)]
+    same = [row for row in measured.rows if row.point == rows[0].point]
     diverged = {row.lr for row in same if row.status == DIVERGED}  # its repeats that have finished are the lucky ones
     steady = [lr for lr in rates if lr not in diverged] or [*rates]
     best = (max if measured.maximize else min)(steady, key=lambda lr: rates[lr].mean)
