@@ -100,22 +100,26 @@ def _images(device: str, shape: str, classes: int, batch_size: int, steps: int) 
     return competitors
 
 
-def _compiled(overrides: list[str]) -> list[Competitor]:
+def _compiled(device: str) -> Callable[[list[str]], list[Competitor]]:
     """One process; the first steps, in which one is compiled, are not timed, and nobody validates."""
-    sizes = {"net": "mlp", "shape": "1,28,28", "batch-size": 64, "steps": 1500, "val-batches": 0, "device": "cpu"}
+    sizes = {"net": "mlp", "shape": "1,28,28", "batch-size": 64, "steps": 1500, "val-batches": 0, "device": device}
     options = [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
     data = ("datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "datamodule.length=96000", "datamodule.val_length=64")
-    fixed = ("trainer=cpu", "trainer.max_epochs=1", "test=false", "model=mlp", FLUSH, *data)
+    on_device = ("trainer=gpu", "trainer.precision=bf16-mixed") if device == "cuda" else ("trainer=cpu",)
+    fixed = (*on_device, "trainer.max_epochs=1", "test=false", "model=mlp", FLUSH, *data)
     fixed += ("+callbacks.stopwatch._target_=steady_callback.Steady",)
 
-    def shipped(name: str, *options: str) -> Competitor:
-        return Competitor(name, lambda record: train_py(record, *fixed, *options, *overrides))
+    def competitors(overrides: list[str]) -> list[Competitor]:
+        def shipped(name: str, *options: str) -> Competitor:
+            return Competitor(name, lambda record: train_py(record, *fixed, *options, *overrides))
 
-    return [
-        Competitor("a bare loop", by_record("bare_images", options), is_floor=True),
-        shipped("`python train.py`"),
-        shipped("`python train.py trainer.compile_step=true`", "trainer.compile_step=true"),
-    ]
+        return [
+            Competitor("a bare loop", by_record("bare_images", options), is_floor=True),
+            shipped("`python train.py`"),
+            shipped("`python train.py trainer.compile_step=true`", "trainer.compile_step=true"),
+        ]
+
+    return competitors
 
 
 def _compiled_start(overrides: list[str]) -> list[Competitor]:
@@ -272,7 +276,13 @@ SUITES = {
         "The same net, batches, optimizer and data for all; `train.py` with all it does in a step by default.\n"
         f"{_ZERO}",
         STEPS,
-        _compiled,
+        _compiled("cpu"),
+    ),
+    "compiled_step_gpu": Suite(
+        "The programs of `compiled_step` on one GPU, in bfloat16; the compiled steps are CUDA graphs.",
+        IMAGES,
+        _compiled("cuda"),
+        on_gpu=True,
     ),
     "compiled_start": Suite(
         "From the command to the end of the third step; the second is compiled, or taken from the cache.", STARTS, _compiled_start
