@@ -50,7 +50,8 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
     datamodule: Any = getattr(trainer, "datamodule", None)
     counted, samples = accountant(trainer), samples_trained(trainer)
     train_time = getattr(counted, "train_time", 0.0)
-    is_gpu = model.device.type == "cuda"
+    device = trainer.strategy.root_device  # Lightning has brought the model to the CPU
+    is_gpu = device.type == "cuda"
     facts = {
         "train_time": train_time,
         "train_cpu_time": getattr(counted, "train_cpu_time", 0.0),
@@ -66,9 +67,9 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "steps": trainer.global_step,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "precision": trainer.precision,
-        "device_name": torch.cuda.get_device_name(model.device) if is_gpu else "cpu",
-        "device_memory_gib": torch.cuda.max_memory_allocated() / 2**30 if is_gpu else None,
-        "memory_gib_of_ranks": _gather(trainer, _peak_memory(model.device) / 2**30),
+        "device_name": torch.cuda.get_device_name(device) if is_gpu else "cpu",
+        "device_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if is_gpu else None,
+        "memory_gib_of_ranks": _gather(trainer, _peak_memory(device) / 2**30),
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
     }
