@@ -39,9 +39,11 @@ class EMA(EMAWeightAveraging):
             self._average_model.avg_fn = _or_current(self._average_model.avg_fn)
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """A strategy that shards the model, by its method `parallelize`, shards the average in the same way."""
+        """A strategy that shards the model, by its method `parallelize`, shards the average in the same way. The model is on its
+        device by now; when Lightning copied it, it was on the CPU."""
         assert self._average_model is not None
         getattr(trainer.strategy, "parallelize", lambda _: None)(self._average_model.module)
+        self._average_model.to(pl_module.device)
         for own, current in zip(self._average_model.module.buffers(), pl_module.buffers(), strict=True):
             if not _is_averaged(own):  # what no checkpoint has is known since the copy was made
                 own.copy_(current)
