@@ -113,7 +113,7 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     """The closing table: metrics, time, throughput, and what to do next, to which subscribers of the run's end may add a line."""
     rows = {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
     rows |= {"wall time": f"{result['wall_time']:.1f} s", "world size": str(result["world_size"])}
-    if result["train_time"]:
+    if result.get("samples_per_second"):
         rows |= {"throughput": f"{result['samples_per_second']:,.0f} samples/s"}
     rows |= result.get("closing_rows", {})  # of callbacks
     show_table([*rows.items(), ("run directory", _relative(run_dir))])

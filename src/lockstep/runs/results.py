@@ -53,9 +53,9 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
     device = trainer.strategy.root_device  # Lightning has brought the model to the CPU
     is_gpu = device.type == "cuda"
     facts = {
-        "train_time": train_time,
+        "train_time": earlier(trainer, "seconds_before") + train_time,
         "train_cpu_time": getattr(counted, "train_cpu_time", 0.0),
-        "samples_per_second": samples / train_time if train_time else 0.0,
+        "samples_per_second": samples / train_time if train_time else None,  # of the last start
         "samples_trained": samples + earlier(trainer, "samples_before"),
         "seconds_before": earlier(trainer, "seconds_before"),
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),

@@ -108,6 +108,17 @@ def test_continued_it_is_not_validated_where_it_would_not_have_been(tmp_path: Pa
     assert validations.steps == []
 
 
+def test_the_time_of_a_run_that_was_killed_during_its_test_is_that_of_its_training(tmp_path: Path) -> None:
+    _, trainer = trained(tmp_path, "trainer.max_epochs=1")
+    facts, last = collect_facts(trainer), tmp_path / "checkpoints" / "last.ckpt"
+    datamodule, model, trainer = prepared(tmp_path, "trainer.max_epochs=1", ckpt_path=last)
+    trainer.fit(model, datamodule, ckpt_path=last)
+    again = collect_facts(trainer)
+    assert again["train_time"] == pytest.approx(facts["train_time"], rel=0.5)
+    assert again["samples_per_second"] is None
+    assert again["samples_trained"] == facts["samples_trained"]
+
+
 class AsksToStop(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         trainer.should_stop = True
