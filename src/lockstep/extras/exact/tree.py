@@ -54,7 +54,11 @@ def _sum_pairs(own: Vectors, distance: int) -> None:
 
 
 def _exchanged(sent: Vectors, received: Vectors, partner: int) -> Vectors:
-    """Returns `received`, filled with what the partner sends."""
+    """Returns `received`, filled with what the partner sends. By gloo, which takes what is to be sent for memory of the host, GPUs
+    exchange by way of it."""
+    if sent and sent[0].is_cuda and dist.get_backend() == "gloo":
+        there = _exchanged([vector.cpu() for vector in sent], [vector.cpu() for vector in received], partner)
+        return [vector.copy_(other) for vector, other in zip(received, there, strict=True)]
     pairs = [(dist.isend, sent), (dist.irecv, received)]
     operations = [dist.P2POp(name, vector, partner) for name, vectors in pairs for vector in vectors if len(vector)]
     for request in dist.batch_isend_irecv(operations) if operations else ():
