@@ -1,5 +1,5 @@
-"""Two processes on one GPU, as two nodes of one device each, give what one gives. They exchange by gloo, for NCCL refuses two ranks
-on one device."""
+"""Two processes on one GPU, as two nodes of one device each, give what one gives. They exchange by gloo, for NCCL refuses two
+ranks on one device."""
 
 import json
 import socket

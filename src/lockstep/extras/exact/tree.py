@@ -54,8 +54,8 @@ def _sum_pairs(own: Vectors, distance: int) -> None:
 
 
 def _exchanged(sent: Vectors, received: Vectors, partner: int) -> Vectors:
-    """Returns `received`, filled with what the partner sends. By gloo, which takes what is to be sent for memory of the host, GPUs
-    exchange by way of it."""
+    """Returns `received`, filled with what the partner sends. By gloo, which takes any memory for the host's, GPUs exchange by
+    way of that."""
     if sent and sent[0].is_cuda and dist.get_backend() == "gloo":
         there = _exchanged([vector.cpu() for vector in sent], [vector.cpu() for vector in received], partner)
         return [vector.copy_(other) for vector, other in zip(received, there, strict=True)]
