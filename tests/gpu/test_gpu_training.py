@@ -69,6 +69,7 @@ class Strict(Callback):
             torch.cuda.set_sync_debug_mode(mode)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 @pytest.mark.parametrize("options", [(), ("trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1.0")])
 @pytest.mark.parametrize("model", ["mlp", "cnn", pytest.param("resnet18", marks=requires("resnet"))])
 def test_a_step_waits_for_nothing(model: str, options: tuple[str, ...], tmp_path: Path) -> None:

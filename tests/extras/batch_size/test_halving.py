@@ -56,6 +56,8 @@ def test_an_odd_batch_is_divided_by_what_divides_it(size: int, smaller: int, par
         ("rank 0: RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes", True),
         ("rank 0: MemoryError: std::bad_alloc", True),
         ("rank 0: RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if", True),
+        ("rank 0: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("rank 0: RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", True),
         ("rank 0: ArithmeticError: planted fault", False),
         ("rank 0: RuntimeError: DataLoader worker is out of shared memory", False),
         (None, False),

@@ -27,8 +27,8 @@ KEY, GLOBAL, ACCUMULATE = "datamodule.batch_size", "datamodule.global_batch_size
 HALVES = "halve_batch_size"
 # What Lightning counts in batches, where it is a whole number.
 _IN_BATCHES = ("limit_train_batches", "limit_val_batches", "limit_test_batches", "overfit_batches", "val_check_interval")
-# Of CUDA, cuDNN, torch's CPU allocator, C++ and Python, in what a rank has said last.
-_FULL = re.compile(r"[Oo]ut of memory|OutOfMemoryError|MemoryError|[Cc]an(no|')t allocate memory|std::bad_alloc")
+# Of CUDA, cuBLAS, cuDNN, torch's CPU allocator, C++ and Python, in what a rank has said last.
+_FULL = re.compile(r"[Oo]ut of memory|(OutOf)?MemoryError|[Cc]an(no|')t allocate memory|std::bad_alloc|ALLOC(ATION)?_FAILED")
 _CUDNN_FULL = "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"
 
 
