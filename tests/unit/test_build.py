@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from built import SMALL, built, same_weights
+from in_process import prepared
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -124,6 +125,14 @@ def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(compose:
 def test_any_argument_of_lightning_s_trainer_can_be_added(compose: Callable[..., DictConfig]) -> None:
     trainer = built(compose(*SMALL, "+trainer.overfit_batches=2"))[2]
     assert trainer.overfit_batches == 2
+
+
+def test_batches_that_are_overfitted_are_the_same_in_each_epoch(tmp_path: Path) -> None:
+    """Lightning would put a sampler of its own in the place of one that it does not take for one without shuffling."""
+    datamodule, model, trainer = prepared(tmp_path, "+trainer.overfit_batches=2", "trainer.max_epochs=2")
+    trainer.fit(model, datamodule)
+    assert trainer.global_step == 4
+    assert [ids.tolist() for ids, *_ in trainer.train_dataloader.sampler][1] == [*range(300, 600)]
 
 
 # Callbacks and loggers

@@ -106,6 +106,7 @@ class DataModule(LightningDataModule):
             self.augment.check(self.spec.input_shape)
             self.check_batch("augment.crop", self.augment.crop, self.augment.padded(self.spec.input_shape))
         self.start = (0, 0)
+        self.shuffle = self.shuffle and not getattr(self.trainer, "overfit_batches", 0)  # as Lightning switches it off
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()
 

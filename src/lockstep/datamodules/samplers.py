@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, DistributedSampler
+from torch.utils.data import Dataset, DistributedSampler, SequentialSampler
 
 from lockstep.counter_rng import derive_seed
 from lockstep.errors import EpochTooShort
@@ -30,7 +30,9 @@ class BatchIndices(NamedTuple):
     loss_weight: float
 
 
-class _BatchSampler(DistributedSampler[BatchIndices]):
+class _BatchSampler(DistributedSampler[BatchIndices], SequentialSampler):  # pyright: ignore[reportGeneralTypeIssues]
+    """A SequentialSampler, too: trainer.overfit_batches puts one in the place of any other."""
+
     def __init__(self, length: int, samples_per_batch: int, rank: int, world_size: int, shuffle: bool, seed: int) -> None:
         samples = cast("Dataset[BatchIndices]", range(length))  # the parent class only asks its length
         super().__init__(samples, num_replicas=world_size, rank=rank, shuffle=shuffle, seed=seed)

@@ -50,6 +50,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, fitted(folder / "run", keep=folder)
 
 
+def test_batches_that_are_overfitted_are_shared_out(tmp_path: Path) -> None:
+    """Lightning puts samplers of its own in the place of those that draw a shuffled order, and repeats samples then."""
+    trainer = fitted(tmp_path / "run", "+trainer.overfit_batches=2", "trainer.max_epochs=1")
+    assert isinstance(sampler := trainer.train_dataloader.sampler, SharedSampler)
+    assert list(sampler) == [*range(1400)]
+    assert trainer.global_step == 2
+
+
 @pytest.mark.parametrize("batches", [14, 20], ids=["from the end of an epoch", "from within one"])
 def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     batches: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture

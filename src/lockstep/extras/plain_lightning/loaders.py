@@ -45,12 +45,13 @@ def _with_change(make: Callable[..., Any], change: Callable[[list[Any]], list[An
     return changed
 
 
-class SharedSampler(DistributedSampler[int]):
+class SharedSampler(DistributedSampler[int], SequentialSampler):
     """Every world_size-th sample of the order in which one process draws them, from the rank-th on.
 
     The order is drawn anew in each epoch by the loader's own sampler, with generators seeded from (seed, epoch): it is the same
     on every rank, and after a resumption. With drop_last it ends with the last whole batch of all ranks. Where a batch of an
     epoch of training has fewer samples than there are ranks, each of the others gets its last one as a dummy (see `samples_in`).
+    trainer.overfit_batches puts a SequentialSampler in the place of any other.
     """
 
     def __init__(self, sampler: Any, batch_size: int, share: tuple[int, int], seed: int, drop_last: bool, training: bool) -> None:
