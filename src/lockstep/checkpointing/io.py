@@ -10,6 +10,7 @@ from pathlib import Path
 from pickle import PicklingError
 from typing import Any
 
+import numpy
 from lightning.fabric.plugins.io import CheckpointIO
 from torch import Tensor
 
@@ -49,6 +50,7 @@ class AtomicCheckpointIO(CheckpointIO):
     def save(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
         """Has `write(content)` write the checkpoint `path`; in the background it is given a copy on the CPU."""
         self.wait()
+        content = _with_plain_numbers(content)
         if self.asynchronous:
             self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
             self._copy = _snapshot(content, self._copy)
@@ -99,6 +101,17 @@ def chain_of(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _with_plain_numbers(content: Any) -> Any:
+    """The same with Python's numbers for numpy's, such as a mean or a score in a callback's state, which would not load again."""
+    if isinstance(content, numpy.generic):
+        return content.item()
+    if type(content) is dict:
+        return {_with_plain_numbers(key): _with_plain_numbers(value) for key, value in content.items()}
+    if type(content) in (list, tuple):
+        return type(content)(map(_with_plain_numbers, content))
+    return content
 
 
 def _snapshot(content: Any, before: Any = None) -> Any:

@@ -124,7 +124,7 @@ def test_a_checkpoint_made_to_run_code_is_refused(folder: Path, monkeypatch: pyt
     ("extra", "what"),
     [
         (Runs(), "extra is a test_checkpoint_files.Runs"),
-        ({"best": [1.0, numpy.float64(2)]}, "extra.best.1 is a numpy.float64"),
+        ({"best": [1.0, numpy.arange(2)]}, "extra.best.1 is a numpy.ndarray"),
         ({"state": {"f": lambda: 1}}, "extra.state.f is a builtins.function"),
         (defaultdict(list, a=[1]), "extra is a collections.defaultdict"),
     ],
@@ -136,6 +136,15 @@ def test_what_would_not_load_again_is_not_written_and_is_named(extra: Any, what:
         AtomicCheckpointIO().save_checkpoint(content(3) | {"extra": extra}, folder / "last.ckpt")
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
     assert read_step(folder / "last.ckpt") == 2
+
+
+def test_numbers_of_numpy_s_are_saved_as_python_s(folder: Path) -> None:
+    """As a callback has them in its state that keeps a mean, or a score by scikit-learn."""
+    state = {numpy.int64(3): [numpy.float32(0.1), (numpy.bool_(True), numpy.str_("a"))]}
+    AtomicCheckpointIO().save_checkpoint(content(3) | {"extra": state}, folder / "last.ckpt")
+    loaded = read_checkpoint("ckpt_path", folder / "last.ckpt")["extra"]
+    assert loaded == {3: [float(numpy.float32(0.1)), (True, "a")]}
+    assert [*map(type, loaded[3][1])] == [bool, str]
 
 
 # A disk that is full, a folder that can't be written to, a process that is killed
