@@ -39,6 +39,10 @@ def _check_model(cfg: DictConfig, key: str, plan: Plan) -> None:
     if plan.world_size > 1 and search is not None:
         why = "each process would ask for the loss a number of times of its own; accepted is trainer.devices=1, or null"
         raise config_error(f"{key}.optimizer.line_search_fn", search, why)
+    mode, accumulated = OmegaConf.select(cfg, f"{key}.compile_mode"), plan.accumulate_grad_batches
+    if plan.accelerator == "gpu" and accumulated > 1 and cfg.model.get("compile") and mode in ("reduce-overhead", "max-autotune"):
+        why = f"writes over the gradients to which trainer.accumulate_grad_batches={accumulated} adds (pytorch issue 169545)"
+        raise config_error(f"{key}.compile_mode", mode, f"{why}; accepted is default, or max-autotune-no-cudagraphs")
 
 
 CHECKS = {"*": _check_model}

@@ -7,6 +7,10 @@ import torch
 from omegaconf import DictConfig
 from refusals import changed, refusal, validate
 
+from lockstep.config.class_checks import check_classes
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
+
 ON_CPU = {"trainer.accelerator": "cpu"}
 
 
@@ -30,6 +34,17 @@ ON_CPU = {"trainer.accelerator": "cpu"}
 def test_what_several_processes_can_not_do_is_refused(changes: dict[str, Any], message: str, shipped: DictConfig) -> None:
     validate(changed(shipped, **ON_CPU, **changes))
     assert refusal(changed(shipped, **{"trainer.devices": 2})).startswith(message)
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_cuda_graphs_of_a_net_do_not_accumulate(mode: str, shipped: DictConfig) -> None:
+    compiled = {"model.compile": True, "model.compile_mode": mode, "trainer.accumulate_grad_batches": 2}
+    cfg = changed(shipped, **compiled)
+    check_classes(cfg, Plan.from_config(changed(cfg.copy(), **ON_CPU)))
+    on_gpu = Plan.from_config(changed(cfg, **{"trainer.accelerator": "gpu"}), node_gpus=1)
+    with pytest.raises(ConfigError, match=f"^model.compile_mode={mode}: writes over the gradients to which .*=2 adds"):
+        check_classes(cfg, on_gpu)
+    check_classes(changed(cfg, **{"model.compile": False}), on_gpu)
 
 
 def test_another_backend_is_accepted_where_torch_has_it(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
