@@ -61,9 +61,7 @@ class Plan:
         num_nodes = (started[1] if started else 1) if cfg.trainer.num_nodes == AUTO else cfg.trainer.num_nodes
         world_size = devices * num_nodes
         if node_gpus is None:
-            _check_cores("datamodule.num_workers", OmegaConf.select(cfg, "datamodule.num_workers") or 0, cfg)
-        if accelerator == "cpu" and node_gpus is None:
-            _check_cores("trainer.devices", devices, cfg)
+            check_cores(cfg, devices if accelerator == "cpu" else 0, visible_cores(), "this machine")
         tensor_parallel_size = _tensor_parallel_size(cfg, world_size)
         accumulate = cfg.trainer.accumulate_grad_batches
         batch_size, global_batch_size = _batch_sizes(cfg, world_size // tensor_parallel_size, accumulate)
@@ -119,11 +117,14 @@ def visible_cores() -> int:
     return len(cores())
 
 
-def _check_cores(key: str, processes: int, cfg: DictConfig) -> None:
-    most = cfg.max_processes_per_core * visible_cores()
-    if processes > most:
-        accepted = f"this machine has {visible_cores()} core(s); accepted is up to {most}, or more with max_processes_per_core"
-        raise config_error(key, processes, accepted)
+def check_cores(cfg: DictConfig, devices: int, number: int, whose: str) -> None:
+    """Raises ConfigError for more devices that are CPUs, or more data workers, than so many cores are taken to be for."""
+    most = cfg.max_processes_per_core * number
+    workers = OmegaConf.select(cfg, "datamodule.num_workers") or 0
+    for key, processes in (("datamodule.num_workers", workers), ("trainer.devices", devices)):
+        if processes > most:
+            accepted = f"{whose} has {number} core(s); accepted is up to {most}, or more with max_processes_per_core"
+            raise config_error(key, processes, accepted)
 
 
 def _devices(

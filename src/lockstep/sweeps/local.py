@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lockstep.config.plan import Plan, cores
+from lockstep.config.plan import Plan, check_cores, cores
 from lockstep.errors import config_error
 from lockstep.launchers.environment import JOB_MARK, PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
 from lockstep.launchers.inherited_config import inherited_config
@@ -102,10 +102,13 @@ class LocalExecutor(Executor):
         return cls({"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())})
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
-        pool, width = choose_pool(plan)
-        if width > len(self._pools[pool].slots):
-            raise config_error("trainer.devices", plan.devices, f"the launcher has {len(self._pools[pool].slots)} GPUs")
-        return (f"{pool} x {width}",)
+        name, width = choose_pool(plan)
+        pool = self._pools[name]
+        if width > len(pool.slots):
+            raise config_error("trainer.devices", plan.devices, f"the launcher has {len(pool.slots)} GPUs")
+        kept = _assign_cores(pool, pool.slots[:width])  # as many as the slots that it will have keep it to
+        check_cores(config, plan.devices if name == "cpu" else 0, len(kept), "each of the launcher's jobs")
+        return (f"{name} x {width}",)
 
     def reconcile(self, manifest: Manifest) -> None:
         refuse_queued(manifest, "lockstep")

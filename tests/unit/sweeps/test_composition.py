@@ -1,5 +1,6 @@
 """Configs that differ by values alone are composed once, and are what Hydra composes."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from lockstep.places import CONF
 from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.settings import LocalSettings
-from lockstep.sweeps.sweep import Sweep
+from lockstep.sweeps.sweep import RefusedJob, Sweep
 
 GIVEN = ["trainer=cpu", "debug=fast", "hydra.sweep.dir=there", "+hydra.job.env_set.NAME=value"]
 JOBS = {
@@ -98,6 +99,20 @@ def test_the_same_point_is_one_job(
     assert [one.overrides for one in returned] == [[*rates[0]], [*rates[1]], [*rates[0]], [*rates[0]]]
     assert capsys.readouterr().out.count("1 process(es)") == 2
     assert caplog.messages == ["2 of 4 jobs are those of other ones, spelled again: each is run once"]
+
+
+def test_a_job_that_is_too_large_for_its_cores_is_refused_before_the_sweep_begins(
+    master: tuple[DictConfig, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.sweeps.local.cores", lambda: {0, 1})
+    monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
+    settings = LocalSettings(dry_run=True, jobs=2)
+    sweep = Sweep(*master, settings, LocalExecutor.from_settings(settings))
+    sweep.launch([["trainer.devices=8"], ["datamodule.num_workers=8"]])
+    few = "each of the launcher's jobs has 1 core(s); accepted is up to 8, or more with max_processes_per_core"
+    for override in ("trainer.devices=9", "datamodule.num_workers=9"):
+        with pytest.raises(RefusedJob, match=re.escape(f"job 0 ({override}): {override}: {few}")):
+            sweep.launch([[override]])
 
 
 @pytest.mark.parametrize("job", REFUSED, ids=str)
