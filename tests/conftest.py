@@ -36,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and in a shell's background; runs respect that
             signal.signal(number, handler)
+    if not any("gpu" in Path(argument).parts for argument in config.args):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what auto finds, and what a process may fork, is then the same on every machine
     gc.disable()  # until everything is imported
     atexit.register(gc.unfreeze)  # or libraries count what is left at the interpreter's end
     # The one server of this process, whoever starts it, imports once and then forks: see forked.py.

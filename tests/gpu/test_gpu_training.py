@@ -16,7 +16,7 @@ from lightning import Callback
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; `make gpu` shows it to the tests"),
 ]
 GPU = ("trainer.accelerator=gpu", "model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}")
 

@@ -10,7 +10,7 @@ from lockstep.datamodules.samplers import EvalSampler, TrainSampler
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; `make gpu` shows it to the tests"),
 ]
 IMAGES, TARGETS = torch.randint(256, (1000, 3, 64, 64), dtype=torch.uint8), torch.arange(1000)
 

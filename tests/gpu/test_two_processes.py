@@ -14,7 +14,7 @@ from in_process import last
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; `make gpu` shows it to the tests"),
 ]
 TRAINING = ("trainer=gpu", "trainer.max_epochs=2", "datamodule.drop_last=false", "test=false", "hydra.run.dir=run")
 
