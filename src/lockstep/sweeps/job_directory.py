@@ -75,7 +75,10 @@ def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -
         return JobState(INTERRUPTED, reason)
     if code == ExitCode.REFUSED and is_held(directory):
         return JobState(INTERRUPTED, "another command has resumed it, and is under way")
-    reason = reason or ": ".join([f"ended with code {code}", *read_log_tail(directory)[-1:]])
+    said = read_log_tail(directory)[-1:]
+    if code == ExitCode.REFUSED and not said:  # which it says why
+        said = [f"nothing is in {directory / OUTPUT}, whose disk may be full"]
+    reason = reason or ": ".join([f"ended with code {code}", *said])
     return JobState(FAILED, " ".join(reason.split()))
 
 

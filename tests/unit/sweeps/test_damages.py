@@ -13,10 +13,10 @@ import fake_sweep
 import pytest
 
 from lockstep.errors import ExitCode
-from lockstep.sweeps.job_directory import archive
+from lockstep.sweeps.job_directory import archive, state_after
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.results import write_results
-from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit
 from lockstep.sweeps.table import print_table
 from lockstep.sweeps.view import SweepView, look_at
 
@@ -139,6 +139,15 @@ def test_archived_attempts_never_collide_and_are_no_runs_to_tensorboard(tmp_path
     assert kept == ["0", "1", "2"]
     assert {path.name for path in tmp_path.iterdir()} == {"attempts", "job.json"}
     assert not list(tmp_path.rglob("*tfevents*"))  # what TensorBoard looks for
+
+
+def test_a_job_that_could_not_say_why_it_was_refused_names_its_log(tmp_path: Path) -> None:
+    """The disk of its directory is full: the file is there, and empty."""
+    (log := tmp_path / "output.log").touch()
+    refused = state_after(tmp_path, Exit(ExitCode.REFUSED))
+    assert (refused.status, refused.reason) == (FAILED, f"ended with code 2: nothing is in {log}, whose disk may be full")
+    log.write_text("seed=x: accepted is a number\n")
+    assert state_after(tmp_path, Exit(ExitCode.REFUSED)).reason == "ended with code 2: seed=x: accepted is a number"
 
 
 def test_a_copy_of_a_job_s_directory_is_no_job(whole: Path, tmp_path: Path) -> None:
