@@ -153,7 +153,7 @@ class Run:
 
         fresh = OmegaConf.select(self.cfg, "fresh_processes")  # None in a config saved before there was such a key
         log_file, deadline = self.directory / "train.log", _deadline(self.cfg, "guards.preemption.deadline")
-        attempt, allowed = 0, self.cfg.max_restarts
+        attempt, allowed, began = 0, self.cfg.max_restarts, self._started
         while True:
             tried = restarts() + attempt
             with inherited_config(self.directory, self.command.inherited_config(self.directory, self.plan)):
@@ -167,13 +167,13 @@ class Run:
                 command, allowed = self._changed(remedy), allowed + 1
             if attempt >= allowed:
                 break
-            attempt += 1
+            attempt, began = attempt + 1, time.monotonic()
             OWN_DIRECTORY.keep()  # there may be something in it
             log.warning(remedy.why if remedy else f"{outcome.reason}; restart {attempt} of {allowed}")
         if outcome.code:
             self._fail(outcome)
         result = read_json(self._metrics) or {}
-        result["wall_time"] = max(result.get("wall_time", 0.0), time.monotonic() - self._started)  # with the start of the ranks
+        result["wall_time"] = result.get("seconds_before", 0.0) + time.monotonic() - began  # with the start of the ranks
         write_json(self._metrics, result)
         self._close(result)
 

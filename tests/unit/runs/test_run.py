@@ -6,6 +6,7 @@ import inspect
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -286,14 +287,17 @@ def test_what_fails_while_a_run_begins_is_its_end(tmp_path: Path, compose: Calla
     assert not Lock.is_here(tmp_path)
 
 
-@pytest.mark.parametrize(("wall_time", "least"), [(0.1, 0.2), (90.0, 90.0)])
-def test_the_wall_time_of_several_processes_has_their_start_too(
-    wall_time: float, least: float, tmp_path: Path, compose: Callable[..., DictConfig]
+@pytest.mark.parametrize("before", [0.0, 90.0])
+def test_the_wall_time_of_several_processes_has_their_start_and_no_lost_attempt(
+    before: float, tmp_path: Path, compose: Callable[..., DictConfig]
 ) -> None:
     """As that of one has its imports; and what rank zero says of earlier starts."""
     record = {"metrics": {"val/acc": 1.0}, "optimized_metric": "val/acc", "world_size": 2, "train_time": 0.0}
-    record["wall_time"] = wall_time
-    write_json(tmp_path / "written.json", record)
-    with prepared(compose("trainer=cpu", "trainer.devices=2", run_dir=tmp_path)) as run:
-        run.supervise(["sh", "-c", f"sleep 0.2; [ $RANK = 1 ] || cp {tmp_path}/written.json {tmp_path}/metrics.json"])
-    assert (read_json(tmp_path / "metrics.json") or {})["wall_time"] >= least
+    write_json(tmp_path / "written.json", record | {"wall_time": before + 0.1, "seconds_before": before})
+    lost = f"if mkdir {tmp_path}/lost; then sleep 1; exit 1; fi"
+    program = f"if [ $RANK = 0 ]; then {lost}; sleep 0.2; cp {tmp_path}/written.json {tmp_path}/metrics.json; fi"
+    with prepared(compose("trainer=cpu", "trainer.devices=2", "max_restarts=1", run_dir=tmp_path)) as run:
+        began = time.monotonic()
+        run.supervise(["sh", "-c", program])
+        took = time.monotonic() - began
+    assert before + 0.2 <= (read_json(tmp_path / "metrics.json") or {})["wall_time"] <= before + took - 1
