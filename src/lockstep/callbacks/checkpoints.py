@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Checkpoint,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lockstep.config.arguments import shown
@@ -135,6 +141,8 @@ class LastCheckpoint(Checkpoint):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         loop = checkpoint["loops"]["fit_loop"]
         self._logged_step = read_logged_step(checkpoint)
+        if trainer.state.fn == "fit":
+            _leave_out_finders(trainer, checkpoint["global_step"])
         _rescale_progress(loop, checkpoint, getattr(trainer, "datamodule", None))
 
 
@@ -163,6 +171,17 @@ def _go_on_within_epoch(trainer: Any, model: LightningModule) -> None:
     if own:
         why = "Lightning calls it before an epoch's first batch; what it sets and no checkpoint holds is missing"
         log.warning(f"on_train_epoch_start of {join_first(own)} is not called for the rest of this epoch: {why}")
+
+
+def _leave_out_finders(trainer: Any, step: int) -> None:
+    """Lightning's finders of a rate or a batch size load a checkpoint of their own when training starts, which takes the place of
+    that which a run goes on from: it would train from step 0. They find once; before a test they would count the steps as none."""
+    once = (BatchSizeFinder.on_fit_start, LearningRateFinder.on_fit_start)
+    finders = [callback for callback in trainer.callbacks if type(callback).on_fit_start in once]
+    trainer.callbacks = [callback for callback in trainer.callbacks if callback not in finders]
+    if finders and step:
+        names = join_first([type(callback).__name__ for callback in finders])
+        log.warning(f"{names}: a run that goes on has the rate of its checkpoint, and the batch size of its config")
 
 
 def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:

@@ -78,6 +78,29 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     assert own["lr_schedulers"] == other["lr_schedulers"]
 
 
+@pytest.mark.parametrize(
+    ("finder", "options", "found"),
+    [
+        ("BatchSizeFinder", "init_val: 50, max_trials: 1", ["datamodule.batch_size=50"]),
+        ("LearningRateFinder", "num_training_steps: 14", []),
+    ],
+)
+def test_a_rate_or_a_batch_size_is_found_once(
+    finder: str, options: str, found: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that went on found it again, and trained from step 0; a test had the record count no steps."""
+    callback = f"+callbacks.finder={{_target_: lightning.pytorch.callbacks.{finder}, {options}}}"
+    how = (callback, "model._target_=test_plain_lightning.AtOneRate")
+    trainer = fitted(tmp_path / "run", *how, "trainer.max_epochs=1")
+    trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
+    facts = collect_facts(trainer)
+    assert facts["steps"] * facts["batch_size"] == facts["samples_trained"] == 1400
+    assert not any(message.endswith("before they had ") for message in caplog.messages)
+    again = fitted(tmp_path / "run", *how, *found, ckpt_path=tmp_path / "run" / "checkpoints" / "last.ckpt")
+    assert (again.global_step, collect_facts(again)["samples_trained"]) == (2 * facts["steps"], 2800)
+    assert f"{finder}: a run that goes on has the rate of its checkpoint" in caplog.text
+
+
 @pytest.mark.filterwarnings(GOES_ON)
 @requires("fork")
 @pytest.mark.parametrize(("override", "steps"), [("datamodule.batch_size=200", 20 + 7), ("+datamodule.num_workers=0", 28)])
