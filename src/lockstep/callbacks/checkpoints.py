@@ -175,7 +175,7 @@ def _go_on_within_epoch(trainer: Any, model: LightningModule) -> None:
 
 def _leave_out_finders(trainer: Any, step: int) -> None:
     """Lightning's finders of a rate or a batch size load a checkpoint of their own when training starts, which takes the place of
-    that which a run goes on from: it would train from step 0. They find once; before a test they would count the steps as none."""
+    that which a run goes on from: it would train from step 0. They find once; before a test one would set the steps to 0."""
     once = (BatchSizeFinder.on_fit_start, LearningRateFinder.on_fit_start)
     finders = [callback for callback in trainer.callbacks if type(callback).on_fit_start in once]
     trainer.callbacks = [callback for callback in trainer.callbacks if callback not in finders]

@@ -278,7 +278,7 @@ class PlainLightning(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._positions = checkpoint.get("loader_positions", {})
-        self._samples_before = checkpoint.get("samples_per_batch") or None  # of before there were loaders: of a finder of Lightning's
+        self._samples_before = checkpoint.get("samples_per_batch") or None  # empty in those of Lightning's finders
 
     def _save_positions(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
         """Saves those of every rank; a collective. Saves nothing where some loader can't say it in plain values: batches are then
