@@ -21,6 +21,7 @@ pytestmark = [
 GPU = ("trainer.accelerator=gpu", "model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}")
 
 
+@pytest.mark.filterwarnings("ignore:GPU available but not used")
 def test_one_gpu_gives_what_a_cpu_gives(tmp_path: Path) -> None:
     """In float64, up to rounding: the order, the augmentation and the dropout are counted, not drawn."""
     options = (*GPU[1:], "trainer.precision=64-true")
