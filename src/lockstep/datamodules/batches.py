@@ -11,6 +11,9 @@ from torch.utils.data import Dataset, default_collate
 from lockstep.datamodules.samplers import BatchIndices
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
+# Bytes that one thread copies sooner than others are there: torch has all of its threads copy more than 32,768 numbers
+# (GRAIN_SIZE, ATen/TensorIterator.h), and where one of them gets no processor, since others train beside it, a step waits for it.
+SMALL = 1 << 20
 
 
 class Batch(NamedTuple):
@@ -74,9 +77,16 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
         return self.inputs[index], self.targets[index]
 
     def __getitems__(self, ids: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
-        # index_select copies a sample at a time, where [] copies each byte of an image
         index = ids if isinstance(ids, Tensor) else torch.as_tensor(ids)
-        return self.inputs.index_select(0, index), self.targets.index_select(0, index)
+        return _rows(self.inputs, index), _rows(self.targets, index)
+
+
+def _rows(data: Tensor, index: Tensor) -> Tensor:
+    """Returns `data[index]`, copied a sample at a time, not an element. A small batch is copied by this thread alone."""
+    size = index.shape[0] * data.stride(0) * data.itemsize
+    if data.device.type != "cpu" or size > SMALL or data.dtype is torch.bfloat16:  # of which numpy knows nothing
+        return data.index_select(0, index)
+    return torch.from_numpy(data.numpy().take(index.numpy(), axis=0))
 
 
 class Batches(Dataset[Batch]):

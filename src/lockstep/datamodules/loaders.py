@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
-from lockstep.datamodules.batches import Batch, Batches
+from lockstep.datamodules.batches import SMALL, Batch, Batches
 from lockstep.datamodules.samplers import BatchIndices
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 
@@ -22,9 +23,22 @@ class _Loader(DataLoader[Batch]):
     batches, which are for a GPU, are copied there ahead of time."""
 
     def __iter__(self) -> Any:
-        if self.pin_memory:
-            return copy_ahead(super().__iter__())
-        return super().__iter__() if self.num_workers else (self.dataset[indices] for indices in self.sampler)
+        if self.num_workers:
+            return copy_ahead(super().__iter__()) if self.pin_memory else super().__iter__()
+        batches = (self.dataset[indices] for indices in self.sampler)
+        return copy_ahead(map(_page_locked, batches)) if self.pin_memory else batches
+
+
+def _page_locked(batch: Batch) -> Batch:
+    return Batch(*map(_locked, batch[:3]), loss_weight=batch.loss_weight)
+
+
+def _locked(tensor: Tensor) -> Tensor:
+    if tensor.nbytes > SMALL or tensor.dtype is torch.bfloat16:
+        return tensor.pin_memory()
+    result = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    result.numpy()[...] = tensor.numpy()
+    return result
 
 
 def copy_ahead(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -107,6 +107,17 @@ def test_augmentation_is_given_the_ids_and_the_epoch() -> None:
     assert not torch.equal(batch.inputs, INPUTS[ids])
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.bool])
+@pytest.mark.parametrize("shape", [(3, 4), (), (300, 1000)], ids=["small", "numbers", "large"])
+def test_a_batch_in_memory_has_the_bits_of_its_samples(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    data = torch.randint(0, 2, (20, *shape)).to(dtype)
+    for kept in (data, data[::2]):  # whose samples do not lie side by side
+        for ids in ([3, 0, 9], [5], []):
+            inputs, _ = InMemory(kept, torch.arange(20)).__getitems__(torch.tensor(ids, dtype=torch.int64))
+            assert inputs.dtype == dtype
+            assert torch.equal(inputs, torch.stack([kept[i] for i in ids]) if len(ids) else kept[:0])
+
+
 def test_in_memory_gives_single_samples_too() -> None:
     dataset = InMemory(INPUTS, TARGETS)
     image, target = dataset[4]
