@@ -23,7 +23,6 @@ class Preemption(Callback):
 
     def __init__(self, every_n_steps: int = 10, deadline: float | None = 300) -> None:
         self.every_n_steps, self.deadline = every_n_steps, deadline
-        self._has_looked = False  # at the begin of the epoch, for its first step
         self._is_overdue = True  # it has been longer than a step since the ranks last asked
         self._asked: Callable[[], int] = int  # waits for the answer to what they have asked: nothing yet, which is 0
 
@@ -34,13 +33,11 @@ class Preemption(Callback):
         self._is_overdue = True
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        self._leave_if_asked(trainer)
-        self._has_looked = True
+        self._leave_if_asked(trainer)  # for its first step, too
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if begins_step(trainer, batch_idx) and not self._has_looked:
+        if batch_idx and begins_step(trainer, batch_idx):
             self._leave_if_asked(trainer)
-        self._has_looked = False
 
     def _leave_if_asked(self, trainer: Any) -> None:
         waits = trainer.world_size == 1 or self._is_overdue
