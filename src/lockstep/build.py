@@ -56,7 +56,9 @@ def build(
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
         ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
-    trainer.callbacks += [FirstValidation(), SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})]  # pyright: ignore[reportAttributeAccessIssue]
+    stepped = SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})
+    # first: Lightning's averaging of weights takes the schedules away where it goes on
+    trainer.callbacks = [stepped, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
     for subscriber in subscribers:
         subscriber.built(cfg, model, trainer, checkpoint)
     if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:

@@ -117,13 +117,15 @@ class KeepAt(Callback):
 
 @pytest.mark.skipif(not hasattr(SWALR, "_set_anneal_func"), reason="this torch's SWALR has a function in its state")
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+@pytest.mark.parametrize("schedule", ["constant", "step"])
 def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    schedule: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lightning does not call the hook for the rest of an epoch; its own averaging of weights then had no schedule."""
     swa = [f"+callbacks.swa.{key}" for key in ("_target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "swa_lrs=0.1")]
     swa += ["+callbacks.swa.swa_epoch_start=2", "+callbacks.swa.annealing_epochs=3", "trainer.max_epochs=4", "++events.fork=null"]
-    kept = tmp_path / "kept.ckpt"
+    swa += [f"model/lr_scheduler={schedule}"]
+    kept = tmp_path / "run" / "kept.ckpt"  # its own
     whole = trained(tmp_path / "run", *swa, extra=[KeepAt(10, kept)])[0]  # 4 batches an epoch: within the third
     assert "on_train_epoch_start" not in caplog.text
     resumed = trained(tmp_path / "run", *swa, extra=[KeepAt(0, kept)], ckpt_path=kept)[0]
