@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from lockstep.config.plan import Plan
 from lockstep.config.targets import former_names
 
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
-_VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*(?:,(?:[^{}]|\{[^{}]*\})*)?\}")
 _LONGEST_NAME = 200  # bytes; file systems take 255
 
 
@@ -56,19 +54,12 @@ class Job:
 
 def computed_config(cfg: DictConfig, settings: Sequence[str]) -> dict[str, Any]:
     """Returns the composed config less what does not change a result: paths, what is trusted, how processes are started, and the
-    `settings` of its subscribers. Environment variables have their values, but in loggers, which may be given another server."""
+    `settings` of its subscribers."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
     for key in ("run_dir", "events", "fresh_processes", "allow", *settings):
         content.pop(key, None)
     (content["datamodule"] or {}).pop("data_dir", None)
-    texts = {key: json.dumps(value, default=str) for key, value in content.items()}
-    return {key: json.loads(text if key == "logger" else _VARIABLE.sub(_value_of, text)) for key, text in texts.items()}
-
-
-def _value_of(variable: re.Match[str]) -> str:
-    """Returns what an interpolation in JSON stands for; an unset variable leaves it as it is."""
-    value = os.environ.get(variable[1])
-    return variable[0] if value is None else json.dumps(value)[1:-1]
+    return json.loads(json.dumps(content, default=str))
 
 
 def identity(content: dict[str, Any]) -> str:

@@ -25,24 +25,6 @@ def test_identity_is_what_is_computed_and_not_where_or_in_which_order() -> None:
     assert len({one, *(key(*other) for other in others)}) == 4
 
 
-def test_a_job_is_another_where_a_variable_has_another_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = ["${oc.env:RATE}", "${oc.env:RATE,0.5}", "${oc.decode:${oc.env:RATE,${seed}}}", '${oc.env:RATE,"a, b"}']
-    for rate in rates:
-        monkeypatch.delenv("RATE", raising=False)
-        keys = [key(f"model.optimizer.lr='{rate}'")]
-        for value in ("0.1", 'say "0.2"', "0.1"):
-            monkeypatch.setenv("RATE", value)
-            keys.append(key(f"model.optimizer.lr='{rate}'"))
-        assert keys[1] == keys[3]
-        assert len({*keys}) == 3
-
-
-def test_a_job_is_the_same_where_its_logger_has_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = key("logger=mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
-    assert key("logger=mlflow") == before
-
-
 def test_directories_are_readable() -> None:
     assert directory_name(["trainer.devices=2", "model.optimizer.lr=0.1"], "abc") == "devices=2_lr=0.1_abc"
     assert directory_name(["+a.b='x y/z'"], "abc") == "b=_x_y_z_abc"
