@@ -104,6 +104,8 @@ class LocalExecutor(Executor):
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         name, width = choose_pool(plan)
         pool = self._pools[name]
+        if width > 1 and any("#" in slot for slot in pool.slots):
+            raise config_error("trainer.devices", plan.devices, "hydra.launcher.jobs_per_gpu is for jobs of one GPU")
         if width > len(pool.slots):
             raise config_error("trainer.devices", plan.devices, f"the launcher has {len(pool.slots)} GPUs")
         kept = _assign_cores(pool, pool.slots[:width])  # as many as the slots that it will have keep it to
@@ -156,7 +158,7 @@ def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str,
     drop = {*RANK_VARIABLES, PARENT_PIPE}
     environment = {key: value for key, value in os.environ.items() if key not in drop} | {SWEPT_KEYS: " ".join(job.swept)}
     if job.pool == "gpu":
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.partition("#")[0] for slot in slots)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count // job.world_size)))
     return environment
 

@@ -59,10 +59,18 @@ class LocalSettings(Settings):
     _target_: str = "hydra_plugins.lockstep_launcher.LockstepLauncher"
     # which GPUs jobs are packed onto: all visible ones, a list of ids, or how many
     gpus: Annotated[Any, Rule("accepted is all, a number, or a list of GPUs", _is_gpus)] = "all"
+    jobs_per_gpu: Annotated[int, integer(1)] = 1  # jobs of one GPU that have it together
     jobs: Annotated[int, integer(1)] = 1  # CPU jobs at once; more than one share the cores
 
     def gpu_slots(self) -> tuple[str, ...]:
-        """Returns them as CUDA_VISIBLE_DEVICES names them: numbers, or the identifiers of GPUs or of their MIG parts."""
+        """Returns them as CUDA_VISIBLE_DEVICES names them, numbers, or the identifiers of GPUs or of their MIG parts. Where several
+        jobs share a GPU, the name has a slot's number behind a #."""
+        gpus = self._gpus()
+        if self.jobs_per_gpu == 1:
+            return gpus
+        return tuple(f"{gpu}#{number}" for number in range(self.jobs_per_gpu) for gpu in gpus)
+
+    def _gpus(self) -> tuple[str, ...]:
         named = tuple(name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
         every = (named or tuple(map(str, range(visible_gpus()))))[: visible_gpus()]
         if self.gpus == "all":

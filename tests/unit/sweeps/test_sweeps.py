@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import fake_sweep
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 from rich.console import Console
 from sweep import resume
 from waiting import once
@@ -49,6 +51,15 @@ os.mkdir(sys.argv[1] + "/checkpoints")
 open(sys.argv[1] + "/checkpoints/last.ckpt", "w")
 sys.exit(75)
 """
+# a job that ends when another runs beside it
+BESIDE = """
+import json, os, pathlib, sys, time
+place = pathlib.Path(sys.argv[1])
+(place / "gpu").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+while len([*place.parent.glob("*/gpu")]) < 2:
+    time.sleep(0.05)
+json.dump({"metrics": {"val/acc": 1.0}, "optimized_metric": "val/acc"}, open(place / "metrics.json", "w"))
+"""
 # a sweep that leaves with code 9 when it is asked to
 WAITS = """
 import signal, sys, time
@@ -75,13 +86,14 @@ def broken_job(folder: Path) -> Job:
     return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", command)
 
 
-def run(jobs: list[Job], slots: int, folder: Path, **settings: Any) -> Manifest:
+def run(jobs: list[Job], slots: int | LocalExecutor, folder: Path, **settings: Any) -> Manifest:
     manifest = Manifest(folder)
     for number, one in enumerate(jobs):
         entry = {"number": number, "status": "waiting", "reason": None, "metric": None, "attempts": [], "optimized_mode": "max"}
         facts = {"overrides": list(one.overrides), "directory": one.directory.name, "devices": one.width}
         manifest.jobs[one.key] = entry | facts | {"optimized_metric": "val/acc"}
-    executor = LocalExecutor({"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))})
+    pools = {"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))} if isinstance(slots, int) else {}
+    executor = LocalExecutor(pools) if isinstance(slots, int) else slots
     Runner(manifest, executor, Settings(**settings)).run(jobs)
     return Manifest(folder)
 
@@ -214,6 +226,20 @@ def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPa
         slots(5)
     with pytest.raises(ConfigError, match=r"hydra.launcher.gpus=\[0\]"):
         slots([0])
+
+
+def test_jobs_of_one_gpu_have_it_together_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.sweeps.settings.visible_gpus", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937")
+    executor = LocalExecutor.from_settings(LocalSettings(jobs_per_gpu=2))
+    jobs = [job(number, 1, tmp_path) for number in (0, 1)]
+    jobs = [replace(one, command=(sys.executable, "-S", "-c", BESIDE, str(one.directory))) for one in jobs]
+    manifest = run(jobs, executor, tmp_path, timeout=30)
+    assert [manifest.jobs[one.key]["status"] for one in jobs] == [FINISHED, FINISHED]
+    assert {(one.directory / "gpu").read_text() for one in jobs} == {"GPU-8932f937"}
+    plan: Any = SimpleNamespace(devices=2, accelerator="gpu")
+    with pytest.raises(ConfigError, match=r"^trainer.devices=2: hydra.launcher.jobs_per_gpu is for jobs of one GPU"):
+        executor.resources(OmegaConf.create(), plan)
 
 
 def test_what_a_sweep_imports_is_light_and_below_the_command_line() -> None:
