@@ -63,8 +63,8 @@ class LocalSettings(Settings):
     jobs: Annotated[int, integer(1)] = 1  # CPU jobs at once; more than one share the cores
 
     def gpu_slots(self) -> tuple[str, ...]:
-        """Returns them as CUDA_VISIBLE_DEVICES names them, numbers, or the identifiers of GPUs or of their MIG parts. Where several
-        jobs share a GPU, the name has a slot's number behind a #."""
+        """Returns them as CUDA_VISIBLE_DEVICES names them, numbers, or the identifiers of GPUs or of their MIG parts. Where
+        several jobs share a GPU, the name has a slot's number behind a #."""
         gpus = self._gpus()
         if self.jobs_per_gpu == 1:
             return gpus
