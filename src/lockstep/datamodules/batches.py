@@ -13,7 +13,8 @@ from lockstep.datamodules.samplers import BatchIndices
 Augment = Callable[[Tensor, Tensor, int], Tensor]
 # Bytes that one thread copies sooner than others are there: torch has all of its threads copy more than 32,768 numbers
 # (GRAIN_SIZE, ATen/TensorIterator.h), and where one of them gets no processor, since others train beside it, a step waits for it.
-SMALL = 1 << 20
+_SMALL = 1 << 20
+_NUMPYS = {torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
 
 
 class Batch(NamedTuple):
@@ -83,10 +84,15 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
 
 def _rows(data: Tensor, index: Tensor) -> Tensor:
     """Returns `data[index]`, copied a sample at a time, not an element. A small batch is copied by this thread alone."""
-    size = index.shape[0] * data.stride(0) * data.itemsize
-    if data.device.type != "cpu" or size > SMALL or data.dtype is torch.bfloat16:  # of which numpy knows nothing
-        return data.index_select(0, index)
-    return torch.from_numpy(data.numpy().take(index.numpy(), axis=0))
+    if is_copied_alone(data, index.shape[0]):
+        return torch.from_numpy(data.numpy().take(index.numpy(), axis=0))
+    return data.index_select(0, index)
+
+
+def is_copied_alone(data: Tensor, rows: int) -> bool:
+    """Are so many rows of it for one thread, by numpy: which would first copy all data whose samples do not lie side by side."""
+    is_numpy_s = data.device.type == "cpu" and data.dtype in _NUMPYS and data.is_contiguous() and not data.requires_grad
+    return is_numpy_s and rows * data.stride(0) * data.itemsize <= _SMALL
 
 
 class Batches(Dataset[Batch]):

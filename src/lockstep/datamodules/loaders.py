@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
-from lockstep.datamodules.batches import SMALL, Batch, Batches
+from lockstep.datamodules.batches import Batch, Batches, is_copied_alone
 from lockstep.datamodules.samplers import BatchIndices
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 
@@ -34,7 +34,7 @@ def _page_locked(batch: Batch) -> Batch:
 
 
 def _locked(tensor: Tensor) -> Tensor:
-    if tensor.nbytes > SMALL or tensor.dtype is torch.bfloat16:
+    if not is_copied_alone(tensor, len(tensor)):
         return tensor.pin_memory()
     result = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     result.numpy()[...] = tensor.numpy()

@@ -1,6 +1,7 @@
 """From draws to batches, for every kind of dataset."""
 
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -116,6 +117,24 @@ def test_a_batch_in_memory_has_the_bits_of_its_samples(dtype: torch.dtype, shape
             inputs, _ = InMemory(kept, torch.arange(20)).__getitems__(torch.tensor(ids, dtype=torch.int64))
             assert inputs.dtype == dtype
             assert torch.equal(inputs, torch.stack([kept[i] for i in ids]) if len(ids) else kept[:0])
+
+
+@pytest.mark.parametrize(
+    "change", [lambda data: data.to(torch.float8_e5m2), lambda data: data.requires_grad_()], ids=["float8", "grad"]
+)
+def test_data_of_which_numpy_knows_nothing_gives_batches(change: Callable[[Tensor], Tensor]) -> None:
+    data = change(torch.ones(20, 3))
+    assert InMemory(data, TARGETS).__getitems__([4, 9])[0].float().tolist() == [[1.0] * 3] * 2
+
+
+def test_a_small_batch_of_a_view_is_no_copy_of_all_data() -> None:
+    """As of images that are kept with their channels last: numpy would copy these first, for each batch."""
+    data = torch.zeros(2000, 8, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    tracemalloc.start()  # which numpy's memory is known to
+    InMemory(data, torch.arange(2000)).__getitems__([4, 9])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < data.nbytes / 2
 
 
 def test_in_memory_gives_single_samples_too() -> None:
