@@ -115,15 +115,36 @@ class KeepAt(Callback):
             shutil.copy(Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt", self.to)
 
 
-@pytest.mark.skipif(not hasattr(SWALR, "_set_anneal_func"), reason="this torch's SWALR has a function in its state")
+SWA = [f"+callbacks.swa.{key}" for key in ("_target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "swa_lrs=0.1")]
+can_save_swa = pytest.mark.skipif(not hasattr(SWALR, "_set_anneal_func"), reason="this torch's SWALR has a function in its state")
+
+
+@can_save_swa
+def test_after_lightning_s_epoch_for_the_batchnorm_of_averaged_weights_there_is_nothing_to_train(tmp_path: Path) -> None:
+    """As of a run that was killed during its test; that epoch is one more than trainer.max_epochs."""
+    options = ("model=cnn", *SWA, "+callbacks.swa.swa_epoch_start=1", "trainer.max_epochs=2", "trainer.limit_train_batches=1")
+    whole = trained(tmp_path / "run", *options)[0]
+    assert whole["epoch"] == 3
+    resumed = trained(tmp_path / "run", *options, ckpt_path=tmp_path / "run" / "checkpoints" / "last.ckpt")[0]
+    assert not differences(resumed["state_dict"], whole["state_dict"])
+    with pytest.raises(ConfigError, match=r"^trainer.max_epochs=1: \S+ is of epoch 2; accepted is 2 or more"):
+        trained(tmp_path / "run", *options, "trainer.max_epochs=1", ckpt_path=tmp_path / "run" / "checkpoints" / "last.ckpt")
+
+
+@can_save_swa
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
 @pytest.mark.parametrize("schedule", ["constant", "step"])
 def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
     schedule: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lightning does not call the hook for the rest of an epoch; its own averaging of weights then had no schedule."""
-    swa = [f"+callbacks.swa.{key}" for key in ("_target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "swa_lrs=0.1")]
-    swa += ["+callbacks.swa.swa_epoch_start=2", "+callbacks.swa.annealing_epochs=3", "trainer.max_epochs=4", "++events.fork=null"]
+    swa = [
+        *SWA,
+        "+callbacks.swa.swa_epoch_start=2",
+        "+callbacks.swa.annealing_epochs=3",
+        "trainer.max_epochs=4",
+        "++events.fork=null",
+    ]
     swa += [f"model/lr_scheduler={schedule}"]
     kept = tmp_path / "run" / "kept.ckpt"  # its own
     whole = trained(tmp_path / "run", *swa, extra=[KeepAt(10, kept)])[0]  # 4 batches an epoch: within the third
