@@ -66,6 +66,12 @@ def test_of_a_stream_only_what_is_shared_out_is_predicted_on_several_processes(s
         _Writer(tmp_path / "out.pt").on_predict_start(trainer, None)  # pyright: ignore[reportArgumentType]
 
 
+def test_several_loaders_of_samples_with_numbers_are_no_streams(tmp_path: Path) -> None:
+    loaders = {"a": DataLoader([0, 1]), "b": [DataLoader([2, 3])]}  # pyright: ignore[reportArgumentType]
+    trainer: Any = SimpleNamespace(predict_dataloaders=loaders, global_rank=1, world_size=2)
+    _Writer(tmp_path / "out.pt").on_predict_start(trainer, None)  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize(
     ("batch", "line"),
     [

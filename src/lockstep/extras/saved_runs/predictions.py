@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 from torch import Tensor
@@ -43,8 +44,7 @@ class _Writer(BasePredictionWriter):
         self.output = output
 
     def on_predict_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        loaders = trainer.predict_dataloaders
-        several = loaders if isinstance(loaders, list | tuple) else [loaders]
+        several = CombinedLoader(trainer.predict_dataloaders, "sequential").flattened  # of a list, a dict, or one
         share = (trainer.global_rank, trainer.world_size)
         if trainer.world_size > 1 and not all(_has_indices(one) or _share(one) == share for one in several):
             words = "predict_dataloader is a stream, which each process would predict whole; accepted is 1, or a Shard of it"
