@@ -11,6 +11,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     Checkpoint,
+    GradientAccumulationScheduler,
     LearningRateFinder,
     ModelCheckpoint,
     StochasticWeightAveraging,
@@ -162,9 +163,10 @@ class SavesFirst(Callback):
 
 def _go_on_within_epoch(trainer: Any, model: LightningModule) -> None:
     """Lightning does not call `on_train_epoch_start` for the rest of an epoch. Its averaging of weights gets its schedule back
-    in that hook, which knows whether it has counted the epoch; what others do there may be wrong to do twice."""
+    in that hook, which knows whether it has counted the epoch, and its schedule of accumulation that of the epoch; what others do
+    there may be wrong to do twice."""
     for callback in trainer.callbacks:
-        if isinstance(callback, StochasticWeightAveraging):
+        if isinstance(callback, (StochasticWeightAveraging, GradientAccumulationScheduler)):
             callback.on_train_epoch_start(trainer, model)
     hooks = (type(part) for part in (model, *trainer.callbacks))
     own = [kind.__name__ for kind in hooks if not kind.on_train_epoch_start.__module__.startswith(("lightning.", "lockstep."))]

@@ -106,6 +106,7 @@ class DataModule(LightningDataModule):
             self.augment.check(self.spec.input_shape)
             self.check_batch("augment.crop", self.augment.crop, self.augment.padded(self.spec.input_shape))
         self.start = (0, 0)
+        vars(self).pop("_accumulate", None)  # of another trainer
         self.shuffle = self.shuffle and not getattr(self.trainer, "overfit_batches", 0)  # as Lightning switches it off
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()
@@ -270,8 +271,9 @@ class DataModule(LightningDataModule):
     def _device(self) -> torch.device:
         return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
 
-    @property
+    @cached_property
     def _accumulate(self) -> int:
+        """Returns that of the config, by which epochs are divided, whatever a callback of Lightning's makes of it later."""
         return self.trainer.accumulate_grad_batches if self.trainer else 1
 
     def _limited(self, batches: int) -> int:

@@ -155,6 +155,19 @@ def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
     assert "on_train_epoch_start of KeepAt is not called for the rest of this epoch" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+def test_a_run_whose_accumulation_is_scheduled_goes_on_within_an_epoch(tmp_path: Path) -> None:
+    """Seven batches an epoch, from the second on in steps of two."""
+    scheduler = "{_target_: lightning.pytorch.callbacks.GradientAccumulationScheduler, scheduling: {0: 1, 1: 2}}"
+    options = (f"+callbacks.steps={scheduler}", "datamodule.batch_size=180", "trainer.max_epochs=2", "++events.fork=null")
+    kept = tmp_path / "run" / "kept.ckpt"
+    whole = trained(tmp_path / "run", *options, extra=[KeepAt(12, kept)])[0]
+    assert whole["global_step"] == 11
+    resumed = trained(tmp_path / "run", *options, ckpt_path=kept)[0]
+    for key in ("global_step", "state_dict", "optimizer_states", "loops"):
+        assert not differences(resumed[key], whole[key]), key
+
+
 @pytest.mark.parametrize(
     ("step", "options"),
     [
