@@ -2,9 +2,11 @@
 
 import logging
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from copy import copy
 from itertools import zip_longest
 from pathlib import Path
 from pickle import PicklingError
@@ -107,8 +109,11 @@ def _with_plain_numbers(content: Any) -> Any:
     """The same with Python's numbers for numpy's, such as a mean or a score in a callback's state, which would not load again."""
     if isinstance(content, numpy.generic):
         return content.item()
-    if type(content) is dict:
-        return {_with_plain_numbers(key): _with_plain_numbers(value) for key, value in content.items()}
+    if type(content) in (dict, OrderedDict):
+        plain = copy(content)  # with the versions of modules, an attribute of a state_dict
+        plain.clear()
+        plain.update((_with_plain_numbers(key), _with_plain_numbers(value)) for key, value in content.items())
+        return plain
     if type(content) in (list, tuple):
         return type(content)(map(_with_plain_numbers, content))
     return content

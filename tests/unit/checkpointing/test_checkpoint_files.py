@@ -147,6 +147,17 @@ def test_numbers_of_numpy_s_are_saved_as_python_s(folder: Path) -> None:
     assert [*map(type, loaded[3][1])] == [bool, str]
 
 
+def test_a_module_s_extra_state_has_numbers_of_numpy_s(folder: Path) -> None:
+    class Scaled(torch.nn.BatchNorm1d):
+        def get_extra_state(self) -> Any:
+            return {"scale": numpy.float64(0.5)}
+
+    AtomicCheckpointIO().save_checkpoint(content(3) | {"state_dict": Scaled(2).state_dict()}, folder / "last.ckpt")
+    loaded = read_checkpoint("ckpt_path", folder / "last.ckpt")["state_dict"]
+    assert loaded["_extra_state"] == {"scale": 0.5}
+    assert loaded._metadata == Scaled(2).state_dict()._metadata  # pyright: ignore[reportAttributeAccessIssue]
+
+
 # A disk that is full, a folder that can't be written to, a process that is killed
 
 
