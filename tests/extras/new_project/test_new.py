@@ -14,6 +14,7 @@ from commands import ROOT, python
 from lockstep.errors import ConfigError
 from lockstep.extras.new_project import project
 from lockstep.runs.composition import compose
+from lockstep.runs.validation import validated
 
 
 @pytest.mark.parametrize("model", project.models())
@@ -29,6 +30,10 @@ def test_it_is_small_and_its_configs_name_its_own_code(model: str, tmp_path: Pat
     targets = [cfg.datamodule._target_, cfg.model.net._target_ if "net" in cfg.model else cfg.model._target_]
     assert all(target.startswith("my_study.") for target in targets)
     assert (Path("src") / Path(*targets[0].split(".")[:-1])).with_suffix(".py").is_file()
+    other = "model=cnn datamodule=digits optimized_metric=val/acc"
+    assert f"`{other}` work here" in Path("README.md").read_text()
+    validated(cfg := compose(*other.split(), "trainer=cpu", "test=false"))
+    assert cfg.optimized_mode == "max"  # of another metric than the project's
 
 
 @pytest.mark.parametrize("name", ["class", "1x", "torch", "tests", "Study", "full"])
