@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
 from torch import nn
-from torch.utils.data import SequentialSampler
+from torch.utils.data import DataLoader, SequentialSampler
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
@@ -50,12 +50,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, fitted(folder / "run", keep=folder)
 
 
+class SomeAreTested(DigitsData):
+    def test_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.test, 10, sampler=range(150, 198))
+
+
 def test_batches_that_are_overfitted_are_shared_out(tmp_path: Path) -> None:
     """Lightning puts samplers of its own in the place of those that draw a shuffled order, and repeats samples then."""
-    trainer = fitted(tmp_path / "run", "+trainer.overfit_batches=2", "trainer.max_epochs=1")
+    options = ("+trainer.overfit_batches=2", "datamodule._target_=test_plain_lightning.SomeAreTested")
+    trainer = fitted(tmp_path / "run", *options, "trainer.max_epochs=1")
     assert isinstance(sampler := trainer.train_dataloader.sampler, SharedSampler)
     assert list(sampler) == [*range(1400)]
     assert trainer.global_step == 2
+    trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
+    assert list(trainer.test_dataloaders.sampler) == [*range(150, 198)]
 
 
 @pytest.mark.parametrize("batches", [14, 20], ids=["from the end of an epoch", "from within one"])

@@ -132,7 +132,7 @@ class PlainLightning(Callback):
             loader = in_step(loader, self._warn) if training else loader
         elif (shared := shared_loader(loader, share, self.seed, training)) is not None:
             sampler: Any = shared.sampler
-            if getattr(trainer, "overfit_batches", 0):  # Lightning switches shuffling off
+            if trainer.state.fn == "fit" and getattr(trainer, "overfit_batches", 0):  # Lightning switches shuffling off
                 sampler.sampler = range(sampler.length)
             self._check_dummies(trainer, sampler, training)
             self._has_uneven_data |= sampler.kept % share[1] > 0
