@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_556,
-    "imported by a default run": 10_181,
-    "all of src/": 33_787,
+    "the core": 10_653,
+    "imported by a default run": 10_281,
+    "all of src/": 33_909,
     "the largest room": 1_692,
 }  # lines; these go down, and up by nothing but what mends a defect
 
