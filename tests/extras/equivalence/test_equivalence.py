@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 from in_process import BARE, prepared
 from lightning import LightningModule
+from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from unwatched import unwatched
@@ -103,6 +104,11 @@ def test_counted_dropout_without_its_counter_and_half_a_precision() -> None:
     assert any(cause.startswith("noise") for cause in causes(net=net))
     assert not any(cause.startswith("noise") for cause in causes(net=net, callbacks=[CounterBasedRandomness(0)]))
     assert any(cause.startswith("trainer.precision=bf16-mixed") for cause in causes(precision="bf16-mixed"))
+
+
+def test_a_rate_that_is_found_by_the_losses_of_one_process() -> None:
+    (cause,) = causes(callbacks=[LearningRateFinder()])
+    assert cause.startswith("LearningRateFinder: it looks at the losses of rank zero's samples")
 
 
 def test_processes_with_the_same_samples_have_the_batch_of_one() -> None:

@@ -154,6 +154,7 @@ def test_another_way_to_make_batches_is_left_as_it_is(loader: Any) -> None:
 def test_loaders_that_share_out_their_samples_themselves_are_left_as_they_are(is_left: bool) -> None:
     trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": 1, "num_replicas": 2}, lightning_module=nn.Module())
     trainer._accelerator_connector = SimpleNamespace(use_distributed_sampler=not is_left)
+    trainer.state = SimpleNamespace(fn="fit")
     plain, loader = PlainLightning(seed=0), numbers(2, 4, sampler=SequentialSampler(range(4)))
     assert (plain._share(trainer, loader, "val_dataloader", training=False) is loader) == is_left
     assert len(plain.causes) == is_left

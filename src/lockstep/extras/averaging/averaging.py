@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
-from torch import Tensor
+from torch import Tensor, nn
 
 from lockstep.callbacks.checkpoints import find_last_checkpoint
 
@@ -43,7 +44,7 @@ class EMA(EMAWeightAveraging):
         device by now; when Lightning copied it, it was on the CPU."""
         assert self._average_model is not None
         getattr(trainer.strategy, "parallelize", lambda _: None)(self._average_model.module)
-        self._average_model.to(pl_module.device)
+        _bring(self._average_model, pl_module.device)
         for own, current in zip(self._average_model.module.buffers(), pl_module.buffers(), strict=True):
             if not _is_averaged(own):  # what no checkpoint has is known since the copy was made
                 own.copy_(current)
@@ -80,3 +81,12 @@ def _or_current(average: Callable[..., Any] | None) -> Callable[[Tensor, Tensor,
 def _step_was_skipped(trainer: Any) -> bool:
     """Has a guard left the latest step out?"""
     return any(getattr(callback, "skipped_step", None) == trainer.global_step - 1 for callback in trainer.callbacks)
+
+
+def _bring(module: nn.Module, device: torch.device) -> None:
+    """Brings it there but for layers that are nowhere, as a pipeline's are that another stage has."""
+    if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
+        for child in module.children():
+            _bring(child, device)
+    else:
+        module.to(device)

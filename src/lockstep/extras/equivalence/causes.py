@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lightning import LightningModule
+from lightning.pytorch.callbacks import LearningRateFinder
 from torch import nn
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
@@ -27,6 +28,8 @@ def find_causes(trainer: Any, model: LightningModule) -> Iterator[str]:
     if (communication := getattr(trainer.strategy, "communication", None)) is not None:
         yield f"trainer.strategy.communication: {communication.cause}"
     yield from _batches_of_each_process(trainer, getattr(trainer, "datamodule", None))
+    if any(isinstance(callback, LearningRateFinder) for callback in trainer.callbacks):
+        yield "LearningRateFinder: it looks at the losses of rank zero's samples, and may find another rate"
     if "16" in str(trainer.precision):
         yield f"trainer.precision={trainer.precision}: equal but for its rounding, which training makes larger"
 
