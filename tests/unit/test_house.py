@@ -8,7 +8,7 @@ from house import sizes
 CEILINGS = {
     "the core": 10_653,
     "imported by a default run": 10_281,
-    "all of src/": 33_909,
+    "all of src/": 33_922,
     "the largest room": 1_692,
 }  # lines; these go down, and up by nothing but what mends a defect
 
