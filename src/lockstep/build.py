@@ -158,9 +158,9 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
     if not is_own(cfg, checkpoint):
         return None
     content = read_for(model, "resume", checkpoint)
-    epoch, states = content.get("epoch", 0), content.get("callbacks", {})
-    averaged = states.get("StochasticWeightAveraging", {}).get("latest_update_epoch", -1)  # its epoch for BatchNorm is one more
-    check_length(cfg, epoch - (0 <= averaged < epoch - 1), checkpoint)
+    epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})
+    is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # by that callback, for BatchNorm, behind the last epoch
+    check_length(cfg, epoch - 1 if is_added else epoch, checkpoint)
     check_continuation(cfg, plan, content, checkpoint)
     return content.get("global_step")
 

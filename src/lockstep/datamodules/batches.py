@@ -14,7 +14,7 @@ Augment = Callable[[Tensor, Tensor, int], Tensor]
 # Bytes that one thread copies sooner than others are there: torch has all of its threads copy more than 32,768 numbers
 # (GRAIN_SIZE, ATen/TensorIterator.h), and where one of them gets no processor, since others train beside it, a step waits for it.
 _SMALL = 1 << 20
-_NUMPYS = {torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
+_NUMPY_TYPES = {torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
 
 
 class Batch(NamedTuple):
@@ -91,8 +91,8 @@ def _rows(data: Tensor, index: Tensor) -> Tensor:
 
 def is_copied_alone(data: Tensor, rows: int) -> bool:
     """Are so many rows of it for one thread, by numpy: which would first copy all data whose samples do not lie side by side."""
-    is_numpy_s = data.device.type == "cpu" and data.dtype in _NUMPYS and data.is_contiguous() and not data.requires_grad
-    return is_numpy_s and rows * data.stride(0) * data.itemsize <= _SMALL
+    can_be_taken = data.device.type == "cpu" and data.dtype in _NUMPY_TYPES and data.is_contiguous() and not data.requires_grad
+    return can_be_taken and rows * data.stride(0) * data.itemsize <= _SMALL
 
 
 class Batches(Dataset[Batch]):

@@ -92,9 +92,9 @@ def run(jobs: list[Job], slots: int | LocalExecutor, folder: Path, **settings: A
         entry = {"number": number, "status": "waiting", "reason": None, "metric": None, "attempts": [], "optimized_mode": "max"}
         facts = {"overrides": list(one.overrides), "directory": one.directory.name, "devices": one.width}
         manifest.jobs[one.key] = entry | facts | {"optimized_metric": "val/acc"}
-    pools = {"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))} if isinstance(slots, int) else {}
-    executor = LocalExecutor(pools) if isinstance(slots, int) else slots
-    Runner(manifest, executor, Settings(**settings)).run(jobs)
+    if isinstance(slots, int):
+        slots = LocalExecutor({"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))})
+    Runner(manifest, slots, Settings(**settings)).run(jobs)
     return Manifest(folder)
 
 

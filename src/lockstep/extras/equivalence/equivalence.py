@@ -1,4 +1,4 @@
-"""What keeps several processes from giving the result of one, said when training starts, or when it begins to."""
+"""What keeps several processes from giving the result of one, said when training starts, or once it does."""
 
 import logging
 
