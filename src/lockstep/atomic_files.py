@@ -114,7 +114,7 @@ def read_json(path: Path, shape: Any = dict, fits: Callable[[dict[str, Any]], bo
     """The file's content; None where there is no such file, or none that can be read, or one that holds something else than
     it should by its shape, see `is_like`, and by `fits`: a warning names that one."""
     try:
-        content = json.loads(read_regular(path))
+        content = json.loads(read_regular(path), parse_constant=lambda _: None)  # NaN, of another writer
         if is_like(content, shape) and fits(content):
             return content
         reason = "holds something else than it should"

@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.config.overrides import check_single, null_groups_left_out, override_key, split_flags
@@ -143,5 +143,5 @@ class ValidateConfig(Callback):
             is_rank = (rank := this_rank()) is not None and rank.started_by == "parent"
             if config.get("resume") is None and not is_rank and SWEPT_KEYS not in os.environ:  # else it is validated already
                 overrides = [*config.hydra.overrides.task, *config.hydra.overrides.hydra]
-                check_single(overrides, config.hydra.sweeper.get("params") or ())
+                check_single(overrides, OmegaConf.select(config, "hydra.sweeper.params") or ())
             Prepared.prepare(config)

@@ -19,6 +19,13 @@ from commands import refused, started
         ("sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         ("hydra/launcher=basic seed=0,1 -m", "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep"),
         ("seed=0 -m hydra/launcher=basic", "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep"),
+        ("hydra.launcher=slurm seed=0,1 -m", "hydra.launcher=slurm: a group of values; accepted is hydra/launcher=slurm"),
+        ("hydra.sweeper=optuna -m", "hydra.sweeper=optuna: a group of values; accepted is hydra/sweeper=optuna"),
+        ("hydra.sweeper=optuna", "hydra.sweeper=optuna: is for sweeps; accepted with -m"),
+        (
+            "seed=0,1 -m --cfg job",
+            "-m trainer.accelerator=cpu seed=0,1 --cfg job: Only one of --run, --multirun, --cfg, --info and",
+        ),
         ("hydra.launcher.jobs=2", "hydra.launcher.jobs=2: is for sweeps; accepted with -m"),
         ("hydra.mode=RUN sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         (

@@ -28,7 +28,8 @@ def explain(error: Exception) -> str | None:
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and key:
         return _unknown_key(str(key), getattr(cause, "parent_node", None))
     override, options = next(filter(any, map(_place_in_hydra, (cause, error))), (None, []))
-    if not isinstance(error, HydraException | OmegaConfBaseException) and not (override and _is_from_hydra(error)):
+    names_it = override is not None or isinstance(error, ValueError)  # which names flags that don't go together, -m --cfg job
+    if not isinstance(error, HydraException | OmegaConfBaseException) and not (names_it and _is_from_hydra(error)):
         return None
     said = [item for item in sys.argv[1:] if "${" in item or f"'{item}'" in str(error)]
     override = override or key or next(iter(said), " ".join(sys.argv[1:]))

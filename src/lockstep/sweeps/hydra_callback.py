@@ -22,6 +22,9 @@ class EndSweep(Callback):
                 raise config_error("overwrite", "true", "is for one run; accepted is another hydra.sweep.dir")
             if config.hydra.runtime.choices["hydra/launcher"] == "basic":  # Hydra's own, which runs all jobs in this process
                 raise config_error("hydra/launcher", "basic", "gives a job no processes of its own; accepted is lockstep")
+            for group in ("launcher", "sweeper"):
+                if not OmegaConf.is_dict(node := config.hydra[group]):  # hydra.launcher=slurm takes the place of the whole group
+                    raise config_error(f"hydra.{group}", node, f"a group of values; accepted is hydra/{group}={node}")
             take_sweep_directory(config)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
