@@ -50,9 +50,3 @@ def end_restart(trainer: Trainer) -> None:
 def is_attached(module: LightningModule) -> bool:
     """Has it a trainer? The public `trainer` raises where it has none, as when a checkpoint is loaded without."""
     return module._trainer is not None
-
-
-def log_batch_as(trainer: Trainer, samples: int) -> None:
-    """What is logged in this batch's step counts as of so many samples in an epoch's mean; Lightning takes the batch's length."""
-    results: Any = trainer._results
-    results.batch_size = samples

@@ -10,8 +10,8 @@ from lockstep.errors import config_error
 from lockstep.extras.exact.lightning_internals import reduce_logs_of_workers
 from lockstep.extras.exact.loaders import workers_loader
 from lockstep.extras.plain_lightning.callback import PlainLightning
+from lockstep.extras.plain_lightning.lightning_internals import log_batch_as
 from lockstep.runs.shares import dp_rank_and_size
-from lockstep.trainer.lightning_internals import log_batch_as
 
 
 class PlainWorkers(PlainLightning):

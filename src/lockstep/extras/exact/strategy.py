@@ -30,8 +30,8 @@ from lockstep.extras.exact.objections import objections
 from lockstep.extras.exact.overlap import Exchange, Overlap
 from lockstep.extras.exact.step import Step
 from lockstep.extras.exact.tree import Vectors, sums_beside_first
+from lockstep.extras.plain_lightning.lightning_internals import log_batch_as
 from lockstep.models.task import Task
-from lockstep.trainer.lightning_internals import log_batch_as
 from lockstep.trainer.strategies import PlannedWorldSize
 
 _TRANSFER, _EVALUATION = 1 << 40, 1 << 41  # streams of random numbers, apart from those of training steps

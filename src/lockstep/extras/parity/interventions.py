@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.batches import Batch, leaves, samples_in
+from lockstep.extras.plain_lightning.lightning_internals import log_batch_as
 from lockstep.nets import Dropout
-from lockstep.trainer.lightning_internals import is_attached, log_batch_as
+from lockstep.trainer.lightning_internals import is_attached
 
 _ROUNDING_OF_A_SUM = 64  # units in the last place: gradients in other orders of the samples differ by up to about as many
 _IGNORED = -100  # torch's ignore_index: a target that counts for no loss

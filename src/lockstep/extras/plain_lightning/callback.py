@@ -17,7 +17,7 @@ from lockstep.console import command_line, join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
-from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, leaves_samplers, reduce_logs
+from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, leaves_samplers, log_batch_as, reduce_logs
 from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, samples_per_batch, shared_loader
 from lockstep.extras.plain_lightning.plain_values import is_plain, leave_out_objects
 from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths, generator_states
@@ -33,7 +33,6 @@ from lockstep.models.task import Task
 from lockstep.runs.results import ended_by
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.batchnorm import without_statistics
-from lockstep.trainer.lightning_internals import log_batch_as
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)

@@ -124,3 +124,9 @@ def logged(results: Any, metric: Any) -> Logged:
     reduction = next((kind for kind, holds in kinds.items() if holds), "custom")
     weight = float(metric.cumulated_batch_size) if reduction == "mean" else 1.0
     return Logged(meta.fx, tuple(dict.fromkeys(results._forked_name(metric, False))), reduction, float(metric.value), weight)
+
+
+def log_batch_as(trainer: Trainer, samples: int) -> None:
+    """What is logged in this batch's step counts as of so many samples in an epoch's mean; Lightning takes the batch's length."""
+    results: Any = trainer._results
+    results.batch_size = samples
