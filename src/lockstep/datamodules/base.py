@@ -113,7 +113,8 @@ class DataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         sampler = self._train_sampler(len(self.splits.train), start=self.start, orders=list(self._orders.values()))
-        batches = self._limited(len(sampler))
+        limit = self.trainer.limit_train_batches if self.trainer else 1.0  # a number, or a fraction
+        batches = min(limit, len(sampler)) if isinstance(limit, int) else int(limit * len(sampler))
         self.samples_per_epoch = min(batches * self.order_facts()["samples_per_batch"], sampler.samples_per_epoch)
         log.info(f"{self.samples_per_epoch} of {len(self.splits.train)} samples per epoch, in {batches} batches per process")
         return self._loader(self.splits.train, sampler, self.augment)
@@ -224,7 +225,8 @@ class DataModule(LightningDataModule):
 
     def check_batch(self, name: str, value: int, shape: tuple[int, ...]) -> None:
         """Raises ConfigError where a batch of this shape, which the argument `name` decides, is more than there is memory for."""
-        check_memory("datamodule", {name: value} | self._given_batch_size, self.batch_size * math.prod(shape))
+        given = "batch_size" if self.global_batch_size is None else "global_batch_size"
+        check_memory("datamodule", {name: value, given: getattr(self, given)}, self.batch_size * math.prod(shape))
 
     def refuse_folds(self) -> None:
         """Raises ConfigError if folds are asked of data with a validation split of its own: each would be the same run."""
@@ -261,13 +263,6 @@ class DataModule(LightningDataModule):
         return dp_rank_and_size(self.trainer) if self.trainer else (0, 1)
 
     @property
-    def _given_batch_size(self) -> dict[str, int]:
-        """The one that was given, of this process or of all, by its name."""
-        if self.global_batch_size is None:
-            return {"batch_size": self.batch_size}
-        return {"global_batch_size": self.global_batch_size}
-
-    @property
     def _device(self) -> torch.device:
         return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
 
@@ -275,11 +270,6 @@ class DataModule(LightningDataModule):
     def _accumulate(self) -> int:
         """Returns that of the config, by which epochs are divided, whatever a callback of Lightning's makes of it later."""
         return self.trainer.accumulate_grad_batches if self.trainer else 1
-
-    def _limited(self, batches: int) -> int:
-        """Returns how many of an epoch's batches trainer.limit_train_batches leaves, a number or a fraction."""
-        limit = self.trainer.limit_train_batches if self.trainer else 1.0
-        return min(limit, batches) if isinstance(limit, int) else int(limit * batches)
 
     def _fit_scaler(self) -> "StandardScaler":
         """Fits it to the training split alone, unaugmented, a batch at a time; uint8 counts as 0 to 1."""

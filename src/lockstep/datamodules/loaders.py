@@ -26,11 +26,9 @@ class _Loader(DataLoader[Batch]):
         if self.num_workers:
             return copy_ahead(super().__iter__()) if self.pin_memory else super().__iter__()
         batches = (self.dataset[indices] for indices in self.sampler)
-        return copy_ahead(map(_page_locked, batches)) if self.pin_memory else batches
-
-
-def _page_locked(batch: Batch) -> Batch:
-    return Batch(*map(_locked, batch[:3]), loss_weight=batch.loss_weight)
+        if not self.pin_memory:
+            return batches
+        return copy_ahead(Batch(*map(_locked, batch[:3]), loss_weight=batch.loss_weight) for batch in batches)
 
 
 def _locked(tensor: Tensor) -> Tensor:

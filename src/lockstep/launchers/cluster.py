@@ -12,6 +12,8 @@ from lockstep.config.targets import resolve
 from lockstep.errors import ConfigError
 from lockstep.places import read_settings
 
+_create = functools.cache(lambda target: resolve("clusters", target)())
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -113,11 +115,6 @@ def clusters(env: Mapping[str, str] = os.environ) -> list[Cluster]:
     """Returns those of conf/launchers.yaml that have left variables in an environment."""
     prefixes = (read_settings()["clusters"] or {}).items()
     return [_create(target) for prefix, target in prefixes if any(name.startswith(prefix) for name in env)]
-
-
-@functools.cache
-def _create(target: str) -> Cluster:
-    return resolve("clusters", target)()
 
 
 def queue() -> Cluster:

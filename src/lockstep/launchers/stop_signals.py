@@ -59,10 +59,6 @@ class StopSignals:
         """In this process, or in the one that it was forked from."""
         return self._process > 0
 
-    @property
-    def force_quit(self) -> bool:
-        return self.received.count(signal.SIGINT) > 1
-
     def listen(
         self,
         deadline: float = float("inf"),
@@ -159,7 +155,7 @@ class StopSignals:
         self.received.append(number)
         if self._exit_code is not None:
             os._exit(self._exit_code)
-        if self._may_raise and (not self.deferred or self.force_quit):
+        if self._may_raise and (not self.deferred or self.received.count(signal.SIGINT) > 1):
             if self._overdue is not None and _imports(frame):  # where code in C++ that imports, torch's, aborts if it raises
                 self._may_raise = False
                 self._overdue(Preempted(number))

@@ -40,9 +40,10 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
             some = ", ".join([name for name, _ in model.named_parameters()][:4])
             accepted = f"no parameter is left that it is found in; accepted is part of a name such as {some}"
             raise config_error(f"model.param_groups.{name}.match", group["match"], accepted)
-    parameters = [{"params": some} | _options(name, groups) for name, some in members.items() if some]
+    own = {name: {key: value for key, value in group.items() if key != "match"} for name, group in groups.items()}
+    parameters = [{"params": some} | own.get(name or "", {}) for name, some in members.items() if some]
     optimizer = make(parameters, **options)
-    _check_options(groups, getattr(optimizer, "group_options", optimizer.defaults))
+    _check_options(own, getattr(optimizer, "group_options", optimizer.defaults))
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * group.pop("lr_factor", 1.0)
     return optimizer
@@ -72,15 +73,11 @@ def _compiled(name: str, pattern: Any) -> re.Pattern[str]:
         raise config_error(f"model.param_groups.{name}.match", pattern, accepted) from error
 
 
-def _options(name: str | None, groups: Groups) -> dict[str, Any]:
-    return {} if name is None else {key: value for key, value in groups[name].items() if key != "match"}
-
-
 def _check_options(groups: Groups, of_optimizer: Iterable[str]) -> None:
     """torch keeps in a group whatever it is given."""
     accepted = [*sorted(of_optimizer), *_OPTIONS]
-    for name in groups:
-        for key, value in _options(name, groups).items():
+    for name, options in groups.items():
+        for key, value in options.items():
             if key not in accepted:
                 needs = f"no such option; accepted are match, {', '.join(accepted)}"
                 raise config_error(f"model.param_groups.{name}.{key}", value, needs)

@@ -13,10 +13,7 @@ def views(images: Tensor, tta: str) -> Iterator[tuple[float, Tensor]]:
     `mirror`: as they are, and mirrored. `mirror_translate`: these two count one half; moved by a pixel, up and left or down and
     right, reflected at the edges, they count a quarter each. Jordan 2024, arXiv:2404.00498.
     """
-    moves = {"none": {0: 1.0}, "mirror": {0: 1.0}, "mirror_translate": {0: 0.5, -1: 0.25, 1: 0.25}}[tta]
+    moves = {"mirror": {0: 1.0}, "mirror_translate": {0: 0.5, -1: 0.25, 1: 0.25}}[tta]
     for by, weight in moves.items():
         view = reflected_cut(images, -by, -by) if by else images
-        if tta == "none":
-            yield weight, view
-        else:
-            yield from ((weight / 2, view), (weight / 2, view.flip(-1)))
+        yield from ((weight / 2, view), (weight / 2, view.flip(-1)))

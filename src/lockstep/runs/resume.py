@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lockstep.atomic_files import read_json
-from lockstep.config.overrides import override_key, quote, split_flags, unquote
+from lockstep.config.overrides import override_key, quote, split_flags
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
@@ -28,13 +28,13 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     not. Changes nothing, but that a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
     """
     flags, overrides = split_flags(arguments)
-    wanted = next((unquote(item.partition("=")[2]) for item in reversed(overrides) if override_key(item) == "resume"), "null")
-    rank = this_rank()
+    values, rank = values_by_key(overrides), this_rank()
+    wanted = values.get("resume", "null")
     if wanted == "null" or (rank is not None and rank.started_by == "parent"):  # whose arguments are spelled out
         return list(arguments)
     if {"-m", "--multirun"} & set(flags):
         raise config_error("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
-    subscribers, values = Subscribers.before_composition(), values_by_key(overrides)
+    subscribers = Subscribers.before_composition()
     run_dir = locate_run(wanted, values, subscribers)
     for subscriber in subscribers:
         subscriber.fetch(wanted, values, run_dir)

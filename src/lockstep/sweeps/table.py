@@ -36,20 +36,17 @@ class LiveTable:
             self._print_changes(view, note)
         elif time.monotonic() > self._due:
             self._due = time.monotonic() + 1
-            self._draw(view, note)
+            if self._live is None:
+                self._live = Live(console=Console(), auto_refresh=False, transient=True)
+                self._live.start()
+            console = self._live.console
+            self._live.update(layout(view, note, console.width, console.height), refresh=True)
 
     def close(self) -> None:
         """Takes the table off the terminal."""
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-    def _draw(self, view: SweepView, note: str) -> None:
-        if self._live is None:
-            self._live = Live(console=Console(), auto_refresh=False, transient=True)
-            self._live.start()
-        console = self._live.console
-        self._live.update(layout(view, note, console.width, console.height), refresh=True)
 
     def _print_changes(self, view: SweepView, note: str) -> None:
         """A line for each begun job whose state or number of attempts is another one; the note comes before the first."""
