@@ -138,7 +138,8 @@ class ValidateConfig(Callback):
     """Hydra calls it before it makes the run's directory or writes into it: a run that it refuses has changed nothing."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        HydraConfig.instance().set_config(config)  # which ${hydra:...} asks
+        asked: Any = HydraConfig.instance()  # by ${hydra:...}; its set_config copies, as it will when the job runs
+        asked.cfg = config
         with refusing():
             is_rank = (rank := this_rank()) is not None and rank.started_by == "parent"
             if config.get("resume") is None and not is_rank and SWEPT_KEYS not in os.environ:  # else it is validated already

@@ -1,11 +1,12 @@
 """The arguments that a class or function accepts: their names, and the types that their annotations give."""
 
+import functools
 import inspect
 import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from inspect import Parameter, Signature
 from pathlib import PurePath
 from typing import Any, Literal, Union, get_args, get_origin
@@ -53,6 +54,13 @@ class Arguments:
         """Returns the required arguments that are not given by name, nor are among the first `positional` ones."""
         rest = list(self.own.values())[positional:]
         return [one.name for one in rest if one.default is Parameter.empty and one.name not in given]
+
+
+def arguments_of(target: Callable[..., Any]) -> Arguments:
+    return _known_arguments(target) if isinstance(target, Hashable) else Arguments(target)
+
+
+_known_arguments = functools.cache(Arguments)
 
 
 def _signature(target: Callable[..., Any]) -> Signature:

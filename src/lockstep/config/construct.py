@@ -9,7 +9,7 @@ from typing import Any
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.arguments import Arguments, shown
+from lockstep.config.arguments import arguments_of, shown
 from lockstep.config.targets import Trust, resolve, source_directory, targets_in
 from lockstep.errors import ConfigError, config_error
 
@@ -33,7 +33,7 @@ class Factory:
         self.key, self.name = key, node["_target_"]
         self.target = resolve(key, self.name, trust)
         self.callee = self.target.func if isinstance(self.target, partial) else self.target
-        self.arguments = Arguments(self.callee)
+        self.arguments = arguments_of(self.callee)
         self.keywords = {name: _built(f"{key}.{name}", value, trust) for name, value in node.items() if name not in _KEYS}
         self.positional = _built(f"{key}._args_", node.get("_args_", []), trust)
         if not isinstance(self.positional, list):

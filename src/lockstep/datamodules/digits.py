@@ -42,5 +42,5 @@ def digits() -> tuple[Tensor, Tensor]:
     spec = find_spec("sklearn")
     assert spec is not None
     assert spec.origin is not None
-    rows = numpy.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    rows = numpy.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", numpy.uint8, delimiter=",")
     return torch.tensor(rows[:, :-1], dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(rows[:, -1]).long()

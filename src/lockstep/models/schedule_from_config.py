@@ -6,7 +6,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from lockstep.config.arguments import Arguments, shown
+from lockstep.config.arguments import arguments_of, shown
 from lockstep.config.construct import Factory
 from lockstep.config.targets import Trust, resolve
 from lockstep.errors import config_error
@@ -27,7 +27,7 @@ class Schedule:
     def __init__(self, key: str, node: Mapping[str, Any], trust: Trust | None = None) -> None:
         target: Any = resolve(key, node.get("_target_"), trust)
         callee = getattr(target, "func", target)
-        arguments = Arguments(callee)
+        arguments = arguments_of(callee)
         rest = {name: value for name, value in node.items() if arguments.takes(name) or name not in (*_OF_LIGHTNING, *_WARMUP)}
         for name in _WARMUP:
             if name not in rest and node.get(name):

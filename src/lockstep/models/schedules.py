@@ -6,6 +6,7 @@ included, in that part of training.
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -34,7 +35,8 @@ class TrainingLength(NamedTuple):
 
 
 def _entry(scheduler: LRScheduler, interval: Interval, frequency: int, monitor: str | None) -> dict[str, Any]:
-    return {"scheduler": scheduler, "interval": interval, "frequency": frequency, "monitor": monitor}
+    # no plain dict: of such a one Hydra asks whether it is the namespace of a module, and goes through all of sys.modules
+    return OrderedDict(scheduler=scheduler, interval=interval, frequency=frequency, monitor=monitor)
 
 
 def _factors(
