@@ -1,5 +1,6 @@
 """What a run leaves behind for other programs: status.json and metrics.json, replaced atomically."""
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -55,16 +56,25 @@ def environment() -> dict[str, Any]:
         "host": platform.node(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "git_commit": git_commit(),
-        "git_dirty": None if (changes := _git("status", "--porcelain")) is None else changes != "",
+        **_checkout(),
     }
 
 
 def git_commit() -> str | None:
     """Returns the commit of the project that runs; None outside a checkout."""
-    return _git("rev-parse", "HEAD")
+    return _checkout()["git_commit"]
 
 
+def _checkout() -> dict[str, Any]:
+    """Returns the commit, and whether the tree has changes; None for both outside a checkout."""
+    if (status := _git("status", "--porcelain=v2", "--branch", "--no-ahead-behind")) is None:
+        return {"git_commit": None, "git_dirty": None}
+    first, *lines = status.splitlines()
+    commit = first.removeprefix("# branch.oid ")
+    return {"git_commit": None if commit == "(initial)" else commit, "git_dirty": any(line[0] != "#" for line in lines)}
+
+
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

@@ -154,9 +154,9 @@ def replace_run(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     monkeypatch.setattr(record, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
 
 
-@pytest.mark.parametrize(("changes", "dirty"), [("", False), (" M train.py\n", True)])
+@pytest.mark.parametrize(("changes", "dirty"), [("", False), ("1 .M N... 100644 100644 100644 f00 f00 train.py\n", True)])
 def test_environment_has_versions_and_the_commit(changes: str, dirty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_git(monkeypatch, {"rev-parse": (0, "abc123\n"), "status": (0, changes)})
+    pretend_git(monkeypatch, {"status": (0, f"# branch.oid abc123\n# branch.head main\n{changes}")})
     environment = record.environment()
     assert (environment["git_commit"], environment["git_dirty"]) == ("abc123", dirty)
     assert environment["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -168,9 +168,15 @@ def test_environment_has_versions_and_the_commit(changes: str, dirty: bool, monk
 
 
 def test_outside_a_checkout_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_git(monkeypatch, {"rev-parse": (128, ""), "status": (128, "")})
+    pretend_git(monkeypatch, {"status": (128, "")})
     environment = record.environment()
     assert environment["git_commit"] is environment["git_dirty"] is None
+
+
+def test_before_the_first_commit_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_git(monkeypatch, {"status": (0, "# branch.oid (initial)\n# branch.head main\n? train.py\n")})
+    environment = record.environment()
+    assert (environment["git_commit"], environment["git_dirty"]) == (None, True)
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("git"), subprocess.TimeoutExpired("git", 20)])

@@ -24,12 +24,14 @@ def describe_code(folder: Path, max_kib: int) -> str | None:
     """The commit of the checkout that a folder is in, and a patch with all that it lacks: changes of tracked files, and files
     that are neither tracked nor ignored. Of these each larger than `max_kib` is named and left out. None without a commit."""
     try:
-        root, commit = git(folder, "rev-parse", "--show-toplevel", "HEAD").splitlines()
+        first, *lines = git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind").splitlines()
     except (GitError, OSError):
         return None
-    root = Path(root)
-    if not git(root, "status", "--porcelain"):
+    if (commit := first.removeprefix("# branch.oid ")) == "(initial)":
+        return None
+    if all(line[0] == "#" for line in lines):
         return f"{COMMIT}{commit}\n"
+    root = Path(git(folder, "rev-parse", "--show-toplevel").removesuffix("\n"))
     untracked = [
         name for name in git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0") if name[-1:] not in ("", "/")
     ]
