@@ -21,7 +21,7 @@ from lockstep.datamodules.loaders import make_loader
 from lockstep.datamodules.options import DataOption, Order, checked_options
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
 from lockstep.datamodules.splits import Splits, check_part, draw_fold, seeded_split, subset
-from lockstep.errors import EpochTooShort, config_error
+from lockstep.errors import config_error
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
 
@@ -129,16 +129,9 @@ class DataModule(LightningDataModule):
             )
             raise config_error("datamodule.global_batch_size", total, accepted)
         given = {"accumulate": self._accumulate, "shuffle": self.shuffle, "seed": self.seed, "drop_last": self.drop_last}
-        given["samples_per_batch"] = total // self._accumulate
-        try:
-            return TrainSampler(length, self.batch_size, *self._share, **given, **order)
-        except EpochTooShort as error:
-            if self.global_batch_size is None:
-                raise
-            most = error.most * parts
-            why = f"is larger than the training split of {length} samples"
-            accepted = f"accepted is at most {most}, or datamodule.drop_last=false"
-            raise EpochTooShort(f"datamodule.global_batch_size={total}: {why}; {accepted}", error.most) from None
+        if self.global_batch_size is not None:
+            order["samples_per_batch"] = total // self._accumulate
+        return TrainSampler(length, self.batch_size, *self._share, **given, **order)
 
     def state_dict(self) -> dict[str, int]:
         """Says where in the data training is, in samples of the epoch's global order, so that it holds at any world size."""

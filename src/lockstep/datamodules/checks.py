@@ -51,12 +51,8 @@ def _check_datamodule(cfg: DictConfig, key: str, _plan: Plan) -> None:
         raise config_error(f"{key}.fold", fold, "needs datamodule.folds; accepted without it is 0")
     if folds is not None and fold >= folds:
         raise config_error(f"{key}.fold", fold, f"accepted is 0 to {folds - 1}, for datamodule.folds={folds}")
-    _check_data_dir(key, data.get("data_dir"), data.get("dataset"))
-
-
-def _check_data_dir(key: str, path: str | None, dataset: str | None) -> None:
-    """A folder the user names must exist; the one a download goes to is made by it."""
-    if path is not None and dataset is None and not Path(path).is_dir():
+    path = data.get("data_dir")
+    if path is not None and data.get("dataset") is None and not Path(path).is_dir():  # a download makes its folder
         accepted = f"no such folder: {Path(path).absolute()}; accepted is a folder with data"
         raise config_error(f"{key}.data_dir", path, accepted)
 

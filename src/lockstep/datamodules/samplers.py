@@ -79,13 +79,13 @@ class TrainSampler(_BatchSampler):
         self.full_batches = length // self.global_batch_size * accumulate
         self.tail = 0 if drop_last else length % self.global_batch_size
         if not len(self):
-            most = length // (world_size * accumulate)
-            raise EpochTooShort(
-                f"datamodule.batch_size={batch_size}: "
-                f"the global batch of {self.global_batch_size} is larger than the training split of {length} samples; "
-                f"accepted is at most {most}, or datamodule.drop_last=false",
-                most,
-            )
+            parts = world_size * accumulate
+            most, why = length // parts, f"is larger than the training split of {length} samples; accepted is at most"
+            if samples_per_batch is None:
+                line = f"datamodule.batch_size={batch_size}: the global batch of {self.global_batch_size} {why} {most}"
+            else:
+                line = f"datamodule.global_batch_size={self.global_batch_size}: {why} {most * parts}"
+            raise EpochTooShort(f"{line}, or datamodule.drop_last=false", most)
 
     def __len__(self) -> int:
         return self.full_batches + math.ceil(self.tail / self.samples_per_batch)

@@ -37,9 +37,11 @@ class EpochMetrics(nn.Module):
         """One number for each name, the same on every rank; a collective. Raises ConfigError for a metric that is several."""
         if not (dist.is_available() and dist.is_initialized()):
             return self._computed(None)
-        ranks = self._ranks_with_samples()
-        if len(ranks) == dist.get_world_size():
+        has_sample: list[bool] = [False] * dist.get_world_size()
+        dist.all_gather_object(has_sample, all(metric.update_called for metric in self._each()))
+        if all(has_sample):
             return self._computed(None)
+        ranks = [rank for rank, has in enumerate(has_sample) if has]
         group = dist.new_group(ranks)
         values = [self._computed(group) if isinstance(group, dist.ProcessGroup) else None]
         dist.broadcast_object_list(values, src=ranks[0])
@@ -49,11 +51,6 @@ class EpochMetrics(nn.Module):
     def reset(self) -> None:
         for metric in self._each():
             metric.reset()
-
-    def _ranks_with_samples(self) -> list[int]:
-        has_sample: list[bool] = [False] * dist.get_world_size()
-        dist.all_gather_object(has_sample, all(metric.update_called for metric in self._each()))
-        return [rank for rank, has in enumerate(has_sample) if has]
 
     def _computed(self, group: dist.ProcessGroup | None) -> dict[str, Tensor]:
         values: dict[str, Tensor] = {}

@@ -26,7 +26,8 @@ def build_model(
     tuples = {name: tuple(value) for name, value in (fields or {}).items() if isinstance(value, list)}
     spec = None if fields is None else DataSpec(**fields | tuples)
     if lr is not None:
-        parts |= _with_rate(parts, lr, scaled or {})
+        group, _, name = (rate_key(parts) or "").rpartition(".")
+        parts |= {group: parts[group] | {name: lr, **(scaled or {})}} if group else {name: lr}
     if not is_task(parts, trust):
         return _own_module(parts, spec, trust)
     if "net" not in parts:
@@ -69,11 +70,6 @@ def _own_module(parts: dict[str, Any], spec: DataSpec | None, trust: Trust | Non
 def _net(node: Any, spec: DataSpec | None, trust: Trust | None) -> Any:
     shapes = {} if spec is None else {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs}
     return construct("model.net", node, shapes, trust=trust)
-
-
-def _with_rate(parts: dict[str, Any], lr: float, scaled: Mapping[str, Any]) -> dict[str, Any]:
-    group, _, name = (rate_key(parts) or "").rpartition(".")
-    return {group: parts[group] | {name: lr, **scaled}} if group else {name: lr}
 
 
 def _metrics(nodes: dict[str, Any], num_classes: int, trust: Trust | None) -> dict[str, Any]:

@@ -212,15 +212,14 @@ class Task(LightningModule):
             net.fit(self.preprocess(datamodule.first_inputs(count)))
 
     def configure_optimizers(self) -> Any:
-        optimizer = self._optimizer(**self._without_fused())
+        options = self._without_fused()
+        if self.param_groups:
+            from lockstep.models.param_groups import make_optimizer
+
+            optimizer = make_optimizer(self._checked, self, self.param_groups, **options)
+        else:
+            optimizer = self._checked(self.parameters(), **options)
         return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._training_length())}
-
-    def _optimizer(self, **options: Any) -> Optimizer:
-        if not self.param_groups:
-            return self._checked(self.parameters(), **options)
-        from lockstep.models.param_groups import make_optimizer
-
-        return make_optimizer(self._checked, self, self.param_groups, **options)
 
     def _checked(self, parameters: Iterable[Any], **options: Any) -> Optimizer:
         made = self.make_optimizer(parameters, **options)

@@ -26,7 +26,11 @@ def write_results(view: SweepView) -> None:
     results = [_result(job, swept) for job in view.jobs]
     names = [*dict.fromkeys(itertools.chain(*results))]
     tables = [_markdown(names[1:], results), *_repeats(view.jobs, results, [name for name in swept if name not in REPEATS])]
-    for path, text in ((directory / "results.csv", _csv(names, results)), (directory / "results.md", "\n".join(tables))):
+    rows = io.StringIO()
+    writer = csv.DictWriter(rows, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(results)
+    for path, text in ((directory / "results.csv", rows.getvalue()), (directory / "results.md", "\n".join(tables))):
         try:
             replace_text(path, text)
         except OSError as error:  # the sweep ends with its table all the same
@@ -40,14 +44,6 @@ def _result(job: JobView, swept: Sequence[str]) -> dict[str, Any]:
     result |= {name: job.record.get(name) for name in RECORDED}
     result |= {name: value for name, value in job.record.get("metrics", {}).items() if name not in result}  # lr, say
     return result | {"reason": job.entry["reason"] and shorten(job.entry["reason"])}
-
-
-def _csv(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(results)
-    return text.getvalue()
 
 
 def _repeats(jobs: Sequence[JobView], results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:

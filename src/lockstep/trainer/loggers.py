@@ -3,7 +3,6 @@
 import csv
 import warnings
 from collections.abc import Mapping
-from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,7 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
         for name in self._kwargs.keys() - accepted.keys():
             raise ValueError(f"{name} is no argument of SummaryWriter; accepted are {', '.join(accepted)}")
         _check_folder(self.log_dir)
-
-    @cached_property
-    def _steps(self) -> dict[str, int]:
-        """The latest of each metric."""
-        return {}
+        self._steps: dict[str, int] = {}  # the latest of each metric
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         new = {name: value for name, value in metrics.items() if step is None or self._steps.get(name) != step}
