@@ -65,7 +65,7 @@ def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
         raise config_error("--interval", interval, "accepted is a number of seconds from 0.1 to 3600")
     table = LiveTable()
     try:
-        while not (view := look_at(sweep_dir)).has_ended and not once:
+        while not has_ended(view := look_at(sweep_dir)) and not once:
             table.show(view, advice(view))
             time.sleep(interval if view.is_held else max(interval, QUEUE_INTERVAL))
     except KeyboardInterrupt:
@@ -73,7 +73,12 @@ def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
     finally:
         table.close()
     print_table(view, advice(view))
-    return view.exit_code if view.has_ended else ExitCode.FINISHED
+    return view.exit_code if has_ended(view) else ExitCode.FINISHED
+
+
+def has_ended(view: SweepView) -> bool:
+    """Has neither a process nor a cluster any of its jobs?"""
+    return not view.is_held and not view.manifest.in_queue()
 
 
 def advice(view: SweepView) -> str:
@@ -81,7 +86,7 @@ def advice(view: SweepView) -> str:
     if view.is_held or view.exit_code == ExitCode.FINISHED:
         return ""
     command = sweep_command("resume", view.manifest.directory)
-    if view.is_queued:
+    if view.manifest.in_queue():
         return f"No sweep process; a cluster has jobs in its queue. To have what follows them done: {command}"
     has_failed = view.exit_code == ExitCode.FAILED and view.counts[FAILED]
     return f"No sweep process. {'Try again what failed' if has_failed else 'Start it again'}: {command}"

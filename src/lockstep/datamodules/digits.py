@@ -2,7 +2,6 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
@@ -22,11 +21,8 @@ class Digits(DataModule):
     in the training data, are the test set whatever the seed.
     """
 
+    spec = DataSpec(input_shape=(1, 8, 8), num_outputs=10, class_names=tuple("0123456789"))
     test_note = "test: digits of writers that training has not seen; val: other digits of the same writers, and easier"
-
-    def __init__(self, **loading: Any) -> None:
-        super().__init__(**loading)
-        self.spec = DataSpec(input_shape=(1, 8, 8), num_outputs=10, class_names=tuple("0123456789"))
 
     def load(self) -> Splits:
         images, targets = digits()

@@ -106,15 +106,6 @@ class SweepView:
     def counts(self) -> Counter[str]:
         return Counter(job.status for job in self.jobs)
 
-    @property
-    def is_queued(self) -> bool:
-        """A cluster has some of its jobs."""
-        return bool(self.manifest.in_queue())
-
-    @property
-    def has_ended(self) -> bool:
-        return not self.is_held and not self.is_queued
-
     @cached_property
     def latest(self) -> list[JobView]:
         """The jobs without those that are there again, with other values in an edited file or a newer version: of jobs with the

@@ -123,18 +123,11 @@ def _normalised(
     y, mean, variance, count = _Normalise.apply(x, weight, bias, eps)
     if count[0] == 1:  # as torch does on one process
         raise ValueError(f"Expected more than 1 value per channel when training, over all processes; here {tuple(x.shape)}")
-    _update(running_mean, running_var, mean, variance, count, momentum)
+    if running_mean is not None and running_var is not None:  # as torch, with the unbiased variance
+        with torch.no_grad():
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_((variance * count / (count - 1).clamp(min=1)).to(running_var.dtype), momentum)
     return y.to(input.dtype)
-
-
-@torch.no_grad()
-def _update(
-    running_mean: Tensor | None, running_var: Tensor | None, mean: Tensor, variance: Tensor, count: Tensor, momentum: float
-) -> None:
-    """Moves the running statistics as torch does, with the unbiased variance."""
-    if running_mean is not None and running_var is not None:
-        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-        running_var.lerp_((variance * count / (count - 1).clamp(min=1)).to(running_var.dtype), momentum)
 
 
 class _Normalise(torch.autograd.Function):
