@@ -47,11 +47,17 @@ def _result(job: JobView, swept: Sequence[str]) -> dict[str, Any]:
 
 
 def _repeats(jobs: Sequence[JobView], results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    """Mean and standard deviation of the metric over seeds or folds, where there are several."""
+    """Mean and standard deviation of the metric over seeds or folds, where there are several: the best mean first."""
     groups: dict[str, list[dict[str, Any]]] = {}
+    entries = {job.key: job.entry for job in jobs}
     for job, result in zip(jobs, results, strict=True):
         if job.entry["metric"] is not None:
             groups.setdefault(job.entry.get("repetition", job.key), []).append(result)
+
+    def place(row: dict[str, Any]) -> tuple[str, float]:
+        entry = entries[row["key"]]
+        return entry["optimized_metric"], -row["mean"] if entry.get("optimized_mode") == "max" else row["mean"]
+
     if all(len(group) < 2 for group in groups.values()):
         return []
     rows = []
@@ -59,7 +65,7 @@ def _repeats(jobs: Sequence[JobView], results: Sequence[dict[str, Any]], names: 
         metrics = [result["metric"] for result in group]
         spread = statistics.stdev(metrics) if len(metrics) > 1 else None
         rows.append(group[0] | {"runs": len(metrics), "mean": statistics.mean(metrics), "standard deviation": spread})
-    return [_markdown([*names, "runs", "mean", "standard deviation"], rows)]
+    return [_markdown([*names, "runs", "mean", "standard deviation"], sorted(rows, key=place))]
 
 
 def _markdown(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:

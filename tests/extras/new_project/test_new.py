@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from importlib import metadata
@@ -43,6 +44,16 @@ def test_a_place_or_a_name_that_can_not_be_is_refused(name: str, tmp_path: Path)
     with pytest.raises(ConfigError, match=f"^PATH={tmp_path / name}: .*accepted is"):
         project.create(tmp_path / name, "image")
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "thesis.tex"]
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "accepted is a text file"), ("", "has 0 bytes"), ("tiny", "has 4 bytes")])
+def test_a_file_that_is_no_text_to_train_on_is_refused(content: str | None, words: str, tmp_path: Path) -> None:
+    project.create(tmp_path / "study", "text")
+    if content is not None:
+        (tmp_path / "mine.txt").write_text(content)
+    corpus = runpy.run_path(str(tmp_path / "study" / "src" / "study" / "data.py"))["Corpus"]
+    with pytest.raises(ConfigError, match=f"^datamodule.path={tmp_path}/mine.txt: {words}"):
+        corpus(path=str(tmp_path / "mine.txt"), batch_size=32).load()
 
 
 def test_a_model_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -32,6 +32,17 @@ def test_jobs_of_an_edited_config_are_kept_apart(tmp_path: Path) -> None:
     assert [row[:2] for row in means[2:]] == [["2", "0.8"], ["3", "0.3"]]
 
 
+@pytest.mark.parametrize(("mode", "means"), [("max", ["0.7", "0.5"]), ("min", ["0.5", "0.7"])])
+def test_the_best_mean_comes_first_whichever_has_the_best_single_job(tmp_path: Path, mode: str, means: list[str]) -> None:
+    jobs = [fake_sweep.job(tmp_path, 2 * i + j, seed=j, hidden=hidden) for i, hidden in enumerate((256, 128)) for j in (0, 1)]
+    manifest = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
+    for one, metric in zip(jobs, (0.9, 0.1, 0.6, 0.8), strict=True):
+        manifest.update(one.key, metric=metric, optimized_mode=mode)
+    write_results(SweepView(manifest))
+    lines = [line.split("|") for line in (tmp_path / "results.md").read_text().splitlines()[-2:]]
+    assert [line[2].strip() for line in lines] == means
+
+
 def test_one_config_is_one_group_however_it_is_spelled(tmp_path: Path) -> None:
     jobs = [fake_sweep.job(tmp_path, i, seed=i) for i in (0, 1)]
     manifest = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from lockstep.datamodules import DataModule, DataSpec, InMemory, Splits
+from lockstep.errors import config_error
 
 
 class Corpus(DataModule):
@@ -17,8 +18,12 @@ class Corpus(DataModule):
         self.spec = DataSpec(input_shape=(context,), num_outputs=256)
 
     def load(self) -> Splits:
-        text = "\n".join(topics.topics.values()) if self.path is None else Path(self.path).read_text()
-        tokens = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).long()
+        if self.path is not None and not Path(self.path).is_file():
+            raise config_error("datamodule.path", self.path, "accepted is a text file")
+        text = "\n".join(topics.topics.values()).encode() if self.path is None else Path(self.path).read_bytes()
+        if len(text) <= 10 * self.context:
+            raise config_error("datamodule.path", self.path, f"has {len(text)} bytes; ten windows take {10 * self.context + 1}")
+        tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
         windows = tokens.unfold(0, self.context + 1, self.context)
         inputs, targets = windows[:, :-1], windows[:, 1:]
         test = len(windows) // 10
