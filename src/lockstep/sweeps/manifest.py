@@ -99,10 +99,10 @@ class Manifest:
 
     def reconcile(self) -> None:
         """Jobs that were running when an earlier sweep process died have finished, or were interrupted. Those in a queue have
-        not died with it. Others may have been finished since by train.py resume=DIRECTORY."""
+        not died with it. train.py resume=DIRECTORY may have finished others since, or have trained finished ones further."""
         queued = self.in_queue()
         for key, job in self.jobs.items():
-            if job["status"] == FINISHED or job["reason"] == UNREADABLE or key in queued:
+            if job["reason"] == UNREADABLE or key in queued:
                 continue
             state = read_state(self.directory / job["directory"])
             if job["status"] == RUNNING:

@@ -187,6 +187,19 @@ def test_a_job_that_was_resumed_by_itself_has_finished(status: str, tmp_path: Pa
     assert again.register([one]) == []
 
 
+def test_a_finished_job_that_was_trained_further_has_the_metric_of_its_record(tmp_path: Path) -> None:
+    """By train.py resume=DIRECTORY trainer.max_epochs=20: its row had the new epochs, and the metric from before them."""
+    one = fake_sweep.job(tmp_path, 1)
+    fake_sweep.sweep(tmp_path, {one: "finished"})
+    record = {"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc", "ended_by": "trainer.max_epochs=20"}
+    (one.directory / "metrics.json").write_text(json.dumps(record))
+    (found,) = look_at(tmp_path).jobs
+    assert (found.metric, found.reason) == (0.75, "trainer.max_epochs=20")
+    for left in ('{"status": "running"}', '{"status": "failed", "reason": "planted"}'):  # while it trains, and where that fails
+        (one.directory / "status.json").write_text(left)
+        assert look_at(tmp_path).jobs[0].status == FINISHED
+
+
 def test_what_another_command_goes_on_with_is_left_to_it(tmp_path: Path) -> None:
     """Its files, with the lock, are not set aside; the job is to be continued, and has not failed."""
     command = (sys.executable, "-S", "-c", "raise SystemExit(2)")

@@ -161,7 +161,7 @@ def test_a_job_that_an_edited_file_has_replaced_is_not_the_best(tmp_path: Path) 
     before, now = (fake_sweep.job(tmp_path, i, hidden=hidden) for i, hidden in enumerate((256, 128)))
     fake_sweep.sweep(tmp_path, {before: "finished"})
     manifest = fake_sweep.sweep(tmp_path, {now: "finished"})
-    manifest.update(before.key, metric=0.9)
+    fake_sweep.leave(manifest, before, "finished", 0.9)
     assert (best := look_at(tmp_path).best) is not None
     assert (best.key, best.metric) == (now.key, 0.5)
     manifest.register([before])
