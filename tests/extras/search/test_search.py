@@ -186,6 +186,22 @@ def test_a_line_that_was_cut_off_does_not_cost_the_study(tmp_path: Path) -> None
     assert states(study) == ["COMPLETE"] * 5
 
 
+@pytest.mark.parametrize("damage", [b"\x89PNG\xff\n", b"[]\n", b"null\n", b"{}\n"])
+def test_a_study_that_is_damaged_is_told_anew_what_follows(
+    damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = [trial.params for trial in search(Launcher(tmp_path, near_a_hundredth), n_trials=3).trials]
+    lines = (tmp_path / "study.log").read_bytes().splitlines(keepends=True)
+    lines[len(lines) // 2] = damage
+    (tmp_path / "study.log").write_bytes(b"".join(lines))
+    with pytest.raises(ConfigError, match=f"^SWEEP_DIR={tmp_path}: study.log is damaged"):
+        load_study(tmp_path)
+    study = search(Launcher(tmp_path, near_a_hundredth), n_trials=5)
+    assert states(study) == ["COMPLETE"] * 5
+    assert [trial.params for trial in study.trials[:3]] == before
+    assert f"damaged from line {len(lines) // 2 + 1} on" in caplog.text
+
+
 def test_every_choice_is_composed_before_the_first_trial(tmp_path: Path) -> None:
     composed.clear()
     search(Launcher(tmp_path, near_a_hundredth), LR, "model=mlp,cnn", "x=a,b", "seed=1", n_trials=1)

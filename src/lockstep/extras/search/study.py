@@ -1,5 +1,8 @@
 """A search's study on disk: Optuna's, in the sweep's directory, for the sweeper, its jobs and its report."""
 
+import itertools
+import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,13 +14,15 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from lockstep.atomic_files import read_json, write_json
+from lockstep.atomic_files import is_like, read_json, write_json
 from lockstep.config.construct import construct
 from lockstep.config.targets import buildable
 from lockstep.config.trust import TrustedTargets
 from lockstep.errors import config_error
 from lockstep.extras.search.files import SEARCH
 from lockstep.sweeps.job_directory import read_metadata
+
+log = logging.getLogger(__name__)
 
 FILES = {"journal": "study.log", "sqlite": "study.db"}
 POINT = "overrides"  # a trial's attribute: the overrides of its job
@@ -60,15 +65,22 @@ def load_study(directory: Path) -> optuna.Study:
     known = read_search(directory)
     if known is None:
         raise config_error("SWEEP_DIR", directory, "has no search; accepted is the directory of hydra/sweeper=optuna")
-    file = directory / FILES[known["storage"]]
     return optuna.create_study(
         study_name=_NAME,
-        storage=RDBStorage(f"sqlite:///{file}") if file.suffix == ".db" else JournalStorage(JournalFileBackend(str(file))),
+        storage=_storage(directory / FILES[known["storage"]]),
         sampler=optuna.samplers.RandomSampler(),  # for who only looks; a search sets one for every trial
         pruner=construct("hydra.sweeper.pruner", known["pruner"], trust=trusted_parts(directory)),
         directions=[_DIRECTIONS[mode] for mode in known["objectives"].values()],
         load_if_exists=True,
     )
+
+
+def _storage(file: Path) -> RDBStorage | JournalStorage:
+    try:
+        return RDBStorage(f"sqlite:///{file}") if file.suffix == ".db" else JournalStorage(JournalFileBackend(str(file)))
+    except (ValueError, TypeError, KeyError) as error:
+        accepted = "the sweep's command, or sweep.py resume, mends it"
+        raise config_error("SWEEP_DIR", file.parent, f"{file.name} is damaged ({error}); {accepted}") from error
 
 
 def trusted_parts(directory: Path, allow: Sequence[str] = ()) -> TrustedTargets:
@@ -98,14 +110,24 @@ def resume_trial(study: optuna.Study, trial: FrozenTrial) -> Trial:
 
 
 def _mend(path: Path) -> None:
-    """Takes out a last line that a full disk or a loss of power has cut off: Optuna would append the next one to it, and read
-    neither, nor any that follows."""
+    """Leaves the lines before the first one that is damaged, or that a full disk or a loss of power has cut off: Optuna would
+    read none that follows. What is left out is told anew from the jobs, of which those that have finished are not run again."""
     if not path.is_file():
         return
     lock = JournalFileSymlinkLock(str(path))
     lock.acquire()
     try:
-        content = path.read_bytes()
-        os.truncate(path, content.rfind(b"\n") + 1)
+        lines = path.read_bytes().splitlines(keepends=True)
+        whole = [*itertools.takewhile(_is_whole, lines)]
+        os.truncate(path, sum(map(len, whole)))
     finally:
         lock.release()
+    if len(whole) < len(lines) - 1:
+        log.warning(f"{path}: damaged from line {len(whole) + 1} on; its trials are told anew from their jobs")
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        return line.endswith(b"\n") and is_like(json.loads(line), {"op_code": int, "worker_id": str})
+    except (ValueError, RecursionError):
+        return False
