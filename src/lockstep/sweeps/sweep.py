@@ -177,12 +177,13 @@ class Sweep:
     def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan, Subscribers]:
         """The job's config as its own process composes and checks it, with Hydra's part and without; plan and subscribers."""
         full: Any = self.configs.compose(overrides)
-        HydraConfig.instance().set_config(full)
+        asked: Any = HydraConfig.instance()
+        own, asked.cfg = asked.cfg, full  # its set_config copies
         try:
             subscribers = Subscribers.compose(full)
             cfg, plan = validated(full, subscribers, unfilled=True, node_gpus=self.executor.node_gpus(full))
         finally:
-            HydraConfig.instance().set_config(self.config)
+            asked.cfg = own
         if (origin := subscribers.origin(cfg)) is not None:
             check_length(cfg, origin.epoch, origin.path)
         if plan.device_ids is not None:
