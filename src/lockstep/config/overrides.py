@@ -9,6 +9,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
 from lockstep.errors import config_error
 
@@ -71,6 +72,13 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the flags of a command line, with their values, and its overrides."""
     overrides = [item for item in arguments if item.startswith("~") or ("=" in item and not item.startswith("-"))]
     return [item for item in arguments if item not in overrides], overrides
+
+
+def as_given(overrides: Any) -> list[str]:
+    """Returns those of Hydra's own config, in which `${run_dir}` and other keys are still to be found: the run has no directory
+    yet. Values that do not depend on it, of the environment say, are those of now."""
+    written: Any = OmegaConf.to_container(overrides, resolve=False)
+    return [item if re.search(r"\$\{[^{}:]*\}", item) else overrides[i] for i, item in enumerate(written)]
 
 
 def constants(overrides: Sequence[str]) -> set[str]:

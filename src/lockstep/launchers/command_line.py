@@ -11,7 +11,7 @@ from typing import Any, Self
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, SCMode
 
-from lockstep.config.overrides import config_flags, is_for_each_run, quote, with_values
+from lockstep.config.overrides import as_given, config_flags, is_for_each_run, quote, with_values
 from lockstep.config.plan import Plan
 
 
@@ -40,7 +40,7 @@ class CommandLine:
         hydra = config.hydra
         return cls(
             flags=tuple(config_flags(hydra)),
-            overrides=tuple(hydra.overrides.task),
+            overrides=tuple(as_given(hydra.overrides.task)),
             hydra_overrides=tuple(filter(is_for_each_run, hydra.overrides.hydra)),
             choices=hydra.runtime.choices,
             gives_run_dir=any(override.startswith("hydra.run.dir=") for override in hydra.overrides.hydra),

@@ -13,7 +13,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.config.overrides import config_flags, constants, override_key, quote
+from lockstep.config.overrides import as_given, config_flags, constants, override_key, quote
 from lockstep.config.plan import Plan
 from lockstep.config.read import Given
 from lockstep.config.targets import ALLOW, targets_in
@@ -137,7 +137,7 @@ class Sweep:
         return [_job_return(job, manifest.jobs[job.key].get("metric")) for job in batch]
 
     def _job(self, number: int, overrides: list[str]) -> Job:
-        constant = constants(self.config.hydra.overrides.task)
+        constant = constants(as_given(self.config.hydra.overrides.task))
         swept = [override for override in overrides if override not in constant]
         try:
             if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:

@@ -98,6 +98,15 @@ class Schema:
     value: int = 1
 
 
+def test_overrides_name_other_keys_of_the_config_wherever_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint callback of one's own, say, whose files would be in None/mine after a resumption."""
+    monkeypatch.setenv("WIDTH", "64")
+    given = ("+callbacks.mine={dirpath: '${run_dir}/mine', mode: '${.other}'}", "+model.width=${oc.env:WIDTH}")
+    command = CommandLine.of(composed(*given))
+    assert command.overrides == (given[0], "+model.width=64")
+    assert command.with_values({"seed": 3}).overrides == (given[0], "+model.width=64", "seed=3")
+
+
 @pytest.mark.parametrize("value", [OmegaConf.structured(Schema), {2: "a whole number as a key"}, Path("path"), [float("nan")]])
 def test_what_plain_containers_do_not_hold_is_composed_anew(value: Any, tmp_path: Path) -> None:
     config = composed()

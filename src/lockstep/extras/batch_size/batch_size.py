@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.config.overrides import with_values
+from lockstep.config.overrides import as_given, with_values
 from lockstep.config.plan import Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, EpochTooShort, ExitCode, config_error
@@ -70,7 +70,7 @@ def find_batch_size(config: DictConfig) -> None:
     with read_write(config), open_dict(config), read_write(config.hydra):
         for key, value in values.items():
             OmegaConf.update(config, key, value)
-        config.hydra.overrides.task = with_values(config.hydra.overrides.task, values)
+        config.hydra.overrides.task = with_values(as_given(config.hydra.overrides.task), values)
 
 
 def search(cfg: DictConfig, plan: Plan) -> Found:
