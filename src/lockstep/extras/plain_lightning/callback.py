@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
@@ -20,7 +21,13 @@ from lockstep.errors import config_error
 from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, leaves_samplers, log_batch_as, reduce_logs
 from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, samples_per_batch, shared_loader
 from lockstep.extras.plain_lightning.plain_values import is_plain, leave_out_objects
-from lockstep.extras.plain_lightning.processes import GATHERED, buffers_that_differ, gather_unequal_lengths, generator_states
+from lockstep.extras.plain_lightning.processes import (
+    GATHERED,
+    buffers_that_differ,
+    decide_alike,
+    gather_unequal_lengths,
+    generator_states,
+)
 from lockstep.extras.plain_lightning.streams import (
     Positioned,
     in_step,
@@ -167,6 +174,13 @@ class PlainLightning(Callback):
         if batches := batches_trained(trainer):
             log.info(_GOES_ON.format(batches))
             self._begin_again(trainer)
+        if trainer.world_size > 1 and not isinstance(pl_module, Task):
+            decide_alike(trainer, pl_module, partial(self._mean_over_processes, trainer))
+
+    def _mean_over_processes(self, trainer: Any, value: Any) -> Tensor:
+        """Of a step's value, weighted as its gradient is."""
+        own = torch.as_tensor(value, device=trainer.strategy.root_device).detach()
+        return trainer.strategy.reduce(own * self._weight, reduce_op="mean")
 
     def _check_batches(self, trainer: Any) -> None:
         """Raises ConfigError where a run would go on within an epoch in batches of another size: some samples would be trained on

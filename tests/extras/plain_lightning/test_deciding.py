@@ -1,0 +1,61 @@
+"""What decides by the loss of a step, in two processes: as in one."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import become_rank
+from plain_lightning import DigitsData, LitClassifier
+from ranks import in_ranks
+from test_plain_lightning import fitted
+from torch import Tensor
+from torch.utils.data import Subset
+
+pytestmark = pytest.mark.slow
+
+
+class SomeDigits(DigitsData):
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        self.train = Subset(self.train, range(495))  # the last batch of 100 has 95
+
+
+class SearchesAlongALine(LitClassifier):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters(), lr=0.5, max_iter=4, line_search_fn="strong_wolfe")
+
+
+class AsksInSteps(LitClassifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss_of_step", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.1)
+        schedule = {"scheduler": schedule, "monitor": "loss_of_step", "interval": "step", "reduce_on_plateau": True}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+
+def weights(folder: Path, kind: str, *overrides: str) -> dict[str, Any]:
+    """After an epoch, and the rate."""
+    model = (f"model._target_=test_deciding.{kind}", "+model.dropout=0", "trainer.precision=64-true", "trainer.max_epochs=1")
+    trainer = fitted(folder, *model, "datamodule._target_=test_deciding.SomeDigits", *overrides)
+    return {**trainer.lightning_module.state_dict(), "lr": torch.tensor(trainer.optimizers[0].param_groups[0]["lr"])}
+
+
+def train_rank(rank: int, world_size: int, folder: Path, kind: str) -> dict[str, Any]:
+    become_rank(rank, world_size)
+    return weights(folder, kind, f"trainer.devices={world_size}", "datamodule.batch_size=50")
+
+
+@pytest.mark.parametrize("kind", ["SearchesAlongALine", "AsksInSteps"])
+def test_two_processes_decide_as_one_does(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    first, second = in_ranks(2, partial(train_rank, folder=tmp_path / "ranks", kind=kind), tmp_path)
+    one = weights(tmp_path / "one", kind, "datamodule.batch_size=100")
+    assert [name for name in one if not torch.equal(first[name], second[name])] == []
+    assert [name for name in one if not torch.allclose(first[name], one[name], rtol=1e-6, atol=1e-9)] == []
