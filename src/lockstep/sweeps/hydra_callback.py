@@ -6,6 +6,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.overrides import override_key
 from lockstep.errors import config_error
 from lockstep.runs.directory import take_sweep_directory
 from lockstep.runs.validation import refusing
@@ -20,6 +21,9 @@ class EndSweep(Callback):
         with refusing():
             if OmegaConf.select(config, "overwrite"):
                 raise config_error("overwrite", "true", "is for one run; accepted is another hydra.sweep.dir")
+            if own := [item for item in config.hydra.overrides.hydra if override_key(item) == "hydra.run.dir"]:
+                value = own[-1].partition("=")[2]
+                raise config_error("hydra.run.dir", value, f"is for one run; accepted is hydra.sweep.dir={value}")
             if config.hydra.runtime.choices["hydra/launcher"] == "basic":  # Hydra's own, which runs all jobs in this process
                 raise config_error("hydra/launcher", "basic", "gives a job no processes of its own; accepted is lockstep")
             for group in ("launcher", "sweeper"):
