@@ -48,6 +48,16 @@ def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: s
     assert refused(tmp_path, *override.split()).startswith(line.format(tmp_path=tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [("a: 1\n  b: [2\n", "line 2: mapping values are not allowed here"), ("a: 1\na: 2\n", "line 2: found duplicate key a")],
+)
+def test_a_mistake_in_a_config_file_is_named_by_its_line(content: str, line: str, tmp_path: Path) -> None:
+    (file := tmp_path / "experiment" / "mine.yaml").parent.mkdir()
+    file.write_text(content)
+    assert refused(tmp_path, f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine") == f"{file}, {line}; accepted is YAML"
+
+
 def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": {}}, tmp_path / "whole.ckpt")
     content = (tmp_path / "whole.ckpt").read_bytes()

@@ -10,6 +10,7 @@ from typing import Any
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from yaml import MarkedYAMLError
 
 from lockstep.config.overrides import nodes, override_key
 
@@ -19,6 +20,8 @@ _MANY = 8  # keys that a line has no room for
 def explain(error: Exception) -> str | None:
     """Returns one line for an override that could not be applied, with what is accepted; None for an error of another kind."""
     cause = error.__cause__ or error
+    if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark) is not None:  # in a config file
+        return f"{mark.name}, line {mark.line + 1}: {error.problem}; accepted is YAML"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: not a valid override ({error}); accepted is KEY=VALUE"
     if isinstance(error, MissingConfigException) and error.options:
