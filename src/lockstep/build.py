@@ -27,7 +27,7 @@ from lockstep.models.task import Task
 from lockstep.runs.events import Subscribers
 from lockstep.runs.results import lacking_for_test
 from lockstep.trainer.known_warnings import drop_commentary, ignore_warnings_about_tasks
-from lockstep.trainer.lightning_internals import disable_sigterm_handling
+from lockstep.trainer.lightning_internals import disable_sigterm_handling, read_logged_step
 from lockstep.trainer.loggers import CSVLogger
 
 log = logging.getLogger(__name__)
@@ -148,8 +148,8 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
 
 
 def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkpoint: Path | None) -> int | None:
-    """Returns the optimizer step of the run's own checkpoint. Raises ConfigError where training can't go on from it as
-    configured."""
+    """Returns the step from which loggers go on after the run's own checkpoint. Raises ConfigError where training can't go on
+    from it as configured."""
     if checkpoint is None:
         return None
     from lockstep.models.from_checkpoint import read_for
@@ -162,7 +162,7 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
     is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # by that callback, for BatchNorm, behind the last epoch
     check_length(cfg, epoch - 1 if is_added else epoch, checkpoint)
     check_continuation(cfg, plan, content, checkpoint)
-    return content.get("global_step")
+    return max(content.get("global_step", 0), read_logged_step(content))  # by hand an optimizer steps less often, or more
 
 
 def _instances(cfg: DictConfig, group: str, given: Callable[[Factory], dict[str, Any]] = lambda _: {}) -> list[Any]:

@@ -1,5 +1,6 @@
 """Code that knows nothing of Lockstep, trained as it is, in the tests' own process."""
 
+import csv
 import logging
 import shutil
 import warnings
@@ -251,6 +252,32 @@ def test_two_optimizers_by_hand_with_the_time_of_a_step_measured(tmp_path: Path)
     shares = collect_facts(trainer)["step_time"]
     assert sum(shares.values()) == pytest.approx(1.0)
     assert shares["backward"] > 0
+
+
+class StepsByHand(LitClassifier):
+    """Once in two batches."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.manual_backward(super().training_step(batch, batch_idx))
+        if batch_idx % 2:
+            optimizer: Any = self.optimizers()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_what_was_logged_under_more_steps_than_an_optimizer_has_taken_is_kept(tmp_path: Path) -> None:
+    model = "model._target_=test_plain_lightning.StepsByHand"
+    assert fitted(tmp_path, model, "trainer.max_epochs=1").global_step == 7
+    fitted(tmp_path, model, ckpt_path=tmp_path / "checkpoints" / "last.ckpt")
+    with (tmp_path / "csv" / "metrics.csv").open() as file:
+        assert [int(row["step"]) for row in csv.DictReader(file) if row["train_loss_step"]] == [*range(28)]
 
 
 class ClipsByValue(LitClassifier):
