@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     LearningRateFinder,
     ModelCheckpoint,
+    ModelPruning,
     StochasticWeightAveraging,
 )
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -26,6 +27,7 @@ from lockstep.trainer.lightning_internals import end_restart, read_logged_step, 
 from lockstep.trainer.steps import batches_trained, begins_step
 
 log = logging.getLogger(__name__)
+_PRUNED = "ModelPruning: a checkpoint does not say which weights are pruned, 0 in it; they are trained until it prunes again"
 _BEFORE = "previous"  # what last.ckpt is kept as when a new one is written
 
 
@@ -144,6 +146,7 @@ class LastCheckpoint(Checkpoint):
         self._logged_step = read_logged_step(checkpoint)
         if trainer.state.fn == "fit":
             _leave_out_finders(trainer, checkpoint["global_step"])
+            _say_pruned(trainer)
         _rescale_progress(loop, checkpoint, getattr(trainer, "datamodule", None))
 
 
@@ -184,6 +187,11 @@ def _leave_out_finders(trainer: Any, step: int) -> None:
     if finders and step:
         names = join_first([type(callback).__name__ for callback in finders])
         log.warning(f"{names}: a run that goes on has the rate of its checkpoint, and the batch size of its config")
+
+
+def _say_pruned(trainer: Any) -> None:
+    if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):
+        log.warning(_PRUNED)
 
 
 def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:

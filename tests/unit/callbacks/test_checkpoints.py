@@ -212,3 +212,12 @@ def test_another_checkpoint_callback_writes_none_of_the_run_s_own_files(key: str
     with pytest.raises(ConfigError, match=said):
         trainer.fit(model, datamodule)
     assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_weights_that_are_pruned_and_trained_again_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Lightning's callback leaves its masks out of checkpoints."""
+    prunes = "+callbacks.prune={_target_: lightning.pytorch.callbacks.ModelPruning, pruning_fn: l1_unstructured, amount: 0.2}"
+    trained(tmp_path, prunes, "trainer.max_epochs=1")
+    assert "ModelPruning" not in caplog.text
+    trained(tmp_path, prunes, "trainer.max_epochs=2", ckpt_path=tmp_path / "checkpoints" / "last.ckpt")
+    assert caplog.text.count("ModelPruning: a checkpoint does not say which weights are pruned") == 1
