@@ -63,7 +63,7 @@ class SteppedRate(AfterEachStep):
     def _check_schedules(self, trainer: Trainer) -> None:
         """Raises ConfigError where a run that is resumed had others: its rate would go on as these have left it."""
         before, now = (one.get("schedules") for one in (self._before, self.trained_with))
-        if before not in (None, now) and _is_own(trainer):
+        if before not in (None, now) and is_own_checkpoint(trainer):
             words = f"its schedules are {', '.join(before) or 'none'}, here {', '.join(now or ()) or 'none'}"
             raise config_error("checkpoint", trainer.ckpt_path, f"{words}; accepted is the same, or a new run, by fork=")
 
@@ -101,7 +101,7 @@ class SteppedRate(AfterEachStep):
     def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
             self.samples_before = checkpoint.get("samples_trained", 0)
-            self.seconds_before = checkpoint.get("seconds_trained", 0.0) if _is_own(trainer) else 0.0
+            self.seconds_before = checkpoint.get("seconds_trained", 0.0) if is_own_checkpoint(trainer) else 0.0
         else:  # the best one, for the test: what these callbacks say of the run is of its end
             ours = {one.state_key for one in trainer.callbacks if type(one).__module__.startswith(("lockstep.", "lightning."))}
             checkpoint["callbacks"] = {key: state for key, state in checkpoint["callbacks"].items() if key not in ours}
@@ -118,7 +118,7 @@ class SteppedRate(AfterEachStep):
         self._before = state_dict.get("trained_with", {})
 
 
-def _is_own(trainer: Trainer) -> bool:
+def is_own_checkpoint(trainer: Trainer) -> bool:
     """Returns whether the checkpoint to go on from is this run's: that of a fork is another's."""
     return Path(trainer.ckpt_path or "").is_relative_to(trainer.default_root_dir)
 

@@ -44,6 +44,9 @@ class DDP(PlannedWorldSize, DDPStrategy):
     """Lightning's DDPStrategy with a timeout in seconds.
 
     Keyword arguments go to torch.nn.parallel.DistributedDataParallel; one that it has not may be null: it is of no use then.
+
+    Attributes:
+        frozen: the parameters whose gradients DDP does not average, for they required none when it wrapped the model.
     """
 
     def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, **ddp: Any) -> None:
@@ -55,6 +58,7 @@ class DDP(PlannedWorldSize, DDPStrategy):
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
         self.planned_world_size, self._may_send_less = world_size, not _BROADCAST & ddp.keys()
         self._trained: list[str] = []  # parameters, as torch numbers them
+        self.frozen: list[nn.Parameter] = []
         self._finds_unused = bool(ddp.get("find_unused_parameters"))
 
     def on_exception(self, exception: BaseException) -> None:
@@ -68,10 +72,17 @@ class DDP(PlannedWorldSize, DDPStrategy):
         """Buffers that stay equal by themselves are not sent before each forward pass, unless the config says that they are."""
         super().configure_ddp()
         wrapped: Any = self.model
-        parameters = wrapped.module.named_parameters()
-        self._trained = [name for name, one in parameters if one.requires_grad and name not in wrapped.parameters_to_ignore]
+        parameters = {name: one for name, one in wrapped.module.named_parameters() if name not in wrapped.parameters_to_ignore}
+        self._trained = [name for name, one in parameters.items() if one.requires_grad]
+        self.frozen = [one for one in parameters.values() if not one.requires_grad]
         if self._may_send_less and have_equal_buffers(wrapped.module):
             wrapped.broadcast_buffers = False
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Wraps the model anew where a hook has unfrozen parameters, as Lightning's BaseFinetuning does."""
+        if any(one.requires_grad for one in self.frozen):
+            self.model = self.lightning_module
+            self.configure_ddp()
 
 
 def have_equal_buffers(model: nn.Module) -> bool:

@@ -2,13 +2,11 @@
 
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from in_process import BARE, prepared
 from lightning import LightningModule
 from lightning.pytorch.callbacks import LearningRateFinder
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from unwatched import unwatched
 
@@ -118,21 +116,6 @@ def test_processes_with_the_same_samples_have_the_batch_of_one() -> None:
 
     assert [cause[:22] for cause in causes(datamodule=Sixteen())] == ["datamodule.batch_size="]
     assert causes(datamodule=Sixteen(), shares=1) == []
-
-
-def test_what_is_unfrozen_after_ddp_has_wrapped_the_model_is_named() -> None:
-    """As by Lightning's BaseFinetuning: DDP has no hook on what had no gradient."""
-    module, trainer, report = LightningModule(), Mock(strategy=DDPStrategy()), EquivalenceReport()
-    module.net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False))
-    for _ in range(2):
-        report.on_train_start(trainer, module)
-        report.on_train_epoch_end(trainer, module)
-    assert report.causes == []
-    module.net.requires_grad_(True)
-    for _ in range(2):
-        report.on_train_epoch_end(trainer, module)
-    (cause,) = report.causes
-    assert cause.startswith("net.1.bias, net.1.weight had no gradient when training began, and DDP averages none of theirs")
 
 
 def test_it_never_ends_a_run() -> None:

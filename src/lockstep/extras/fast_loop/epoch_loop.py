@@ -140,11 +140,8 @@ class PlainStep:
         self.has_own_zero_grad = "zero_grad" in vars(self.optimizer) or type(self.optimizer).zero_grad is not _ZERO_GRAD
         self.batches, self.steps = loop.batch_progress, loop.automatic_optimization.optim_progress.optimizer
         self.takes_batch_idx = is_param_in_hook_signature(self.model.training_step, "batch_idx", min_args=2)
-        self.training_step = self.strategy.training_step
-        if type(self.precision) is Precision:  # there is no context to be entered
-            wrapper = self.strategy.model
-            through = partial(self.strategy._forward_redirection, wrapper, self.model, "training_step")
-            self.training_step = self.model.training_step if wrapper is self.model else through
+        self.training_step = self._training_step()
+        self.frozen = getattr(self.strategy, "frozen", ())
         self.may_rest: list[Any] = [callback for callback in self.trainer.callbacks if hasattr(callback, "is_resting")]
         self.all_hooks = {name: self._implemented(name, self.trainer.callbacks) for name in _AROUND_A_STEP}
         awake = [callback for callback in self.trainer.callbacks if callback not in self.may_rest]
@@ -155,6 +152,13 @@ class PlainStep:
         self.validates_every = interval if isinstance(interval, int) else 1  # inf where nobody knows an epoch's length
         self.connector, self.results = self.trainer._logger_connector, loop._results
         self.schedules = [config for config in self.trainer.lr_scheduler_configs if config.interval == "step"]
+
+    def _training_step(self) -> Callable[..., Any]:
+        if type(self.precision) is not Precision:
+            return self.strategy.training_step
+        wrapper = self.strategy.model  # there is no context to be entered
+        through = partial(self.strategy._forward_redirection, wrapper, self.model, "training_step")
+        return self.model.training_step if wrapper is self.model else through
 
     def _implemented(self, hook: str, callbacks: list[Callback]) -> list[Callable[..., Any]]:
         """The hook's implementations, the callbacks' before the model's; called with what follows trainer and module."""
@@ -204,6 +208,9 @@ class PlainStep:
             self.loop._warning_cache.warn("train_dataloader yielded None. If this was on purpose, ignore this warning...")
             return None
         self._call("on_train_batch_start", batch, batch_idx)
+        if self.frozen:
+            self.strategy.on_train_batch_start(batch, batch_idx)
+            self.training_step = self._training_step()
         self.batches.increment_started()
         return self._step(batch, batch_idx)
 

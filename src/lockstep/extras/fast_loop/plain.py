@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from lockstep.datamodules.batches import Batches, InMemory
 from lockstep.trainer.monitor import Monitor
+from lockstep.trainer.strategies import DDP
 
 _TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 # A model that has one of these steps in its own way.
@@ -83,7 +84,7 @@ def _is_plain_strategy(strategy: Any) -> bool:
     return (
         isinstance(strategy, DDPStrategy)
         and strategy._model_averager is None
-        and all(getattr(type(strategy), name) is getattr(DDPStrategy, name) for name in _STRATEGY_METHODS)
+        and all(getattr(type(strategy), name) in (getattr(DDPStrategy, name), getattr(DDP, name)) for name in _STRATEGY_METHODS)
     )
 
 

@@ -1,0 +1,78 @@
+"""What is unfrozen while a model trains: DDP wraps the model anew, and averages its gradients as one process has them."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import KeepAll, become_rank, prepared
+from lightning import Callback
+from lightning.pytorch.callbacks import BaseFinetuning
+from ranks import in_ranks
+from torch.optim import Adam, Optimizer
+
+pytestmark = pytest.mark.slow
+OPTIONS = ("model=mlp", "trainer.precision=64-true", "trainer.max_epochs=2", "datamodule.global_batch_size=300")
+LATE = "net.layers.1.weight"
+
+
+class Unfreeze(BaseFinetuning):
+    """Lightning's, from the second epoch on."""
+
+    def freeze_before_training(self, pl_module: Any) -> None:
+        self.freeze(pl_module.net.layers[1])
+        pl_module.configure_optimizers = lambda: Adam(filter(lambda p: p.requires_grad, pl_module.parameters()), lr=0.01)
+
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Optimizer) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.net.layers[1], optimizer)
+
+
+class WithinAnEpoch(Callback):
+    """Before the seventh step; the optimizer has all parameters from the start."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        pl_module.net.layers[1].requires_grad_(False)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        pl_module.net.layers[1].requires_grad_(trainer.global_step >= 6)
+
+
+def weights(folder: Path, kind: type[Callback], *options: str, ckpt_path: Path | None = None) -> dict[str, Any]:
+    extra = [kind(), *([KeepAll(folder)] if ckpt_path is None else [])]
+    datamodule, model, trainer = prepared(folder, *OPTIONS, *options, extra=extra, ckpt_path=ckpt_path)
+    trainer.fit(model, datamodule, ckpt_path=ckpt_path)
+    assert not trainer.strategy.__dict__.get("frozen")
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def train_rank(
+    rank: int, world_size: int, folder: Path, kind: type[Callback], options: tuple[str, ...] = (), ckpt_path: Path | None = None
+) -> dict[str, Any]:
+    become_rank(rank, world_size)
+    return weights(folder, kind, *options, f"trainer.devices={world_size}", ckpt_path=ckpt_path)
+
+
+@pytest.mark.parametrize("options", [(), ("events.fast_loop=null",), ("trainer.precision=bf16-mixed",)])
+@pytest.mark.parametrize("kind", [Unfreeze, WithinAnEpoch])
+def test_two_processes_unfreeze_as_one_does(kind: type[Callback], options: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    ranks = in_ranks(2, partial(train_rank, folder=tmp_path / "ranks", kind=kind, options=options), tmp_path)
+    assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
+    if options == ("trainer.precision=bf16-mixed",):
+        return  # half a precision rounds the gradients of each process
+    one = weights(tmp_path / "one", kind, *options)
+    for name in one:
+        torch.testing.assert_close(ranks[0][name], one[name], rtol=1e-9, atol=1e-12)
+    before = weights(tmp_path / "before", kind, *options, "trainer.max_epochs=1")
+    assert not torch.equal(before[LATE], one[LATE])
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+@pytest.mark.parametrize("kind", [Unfreeze, WithinAnEpoch])
+def test_two_processes_go_on_with_what_they_had_unfrozen(kind: type[Callback], tmp_path: Path) -> None:
+    (folder := tmp_path / "ranks").mkdir()
+    whole, _ = in_ranks(2, partial(train_rank, folder=folder, kind=kind), tmp_path)
+    ranks = in_ranks(2, partial(train_rank, folder=folder, kind=kind, ckpt_path=folder / "7.ckpt"), tmp_path)
+    assert all(torch.equal(rank[name], whole[name]) for rank in ranks for name in whole)
