@@ -152,8 +152,8 @@ class Recorder(Callback):
         of single batches beside those of an epoch. A rank's own are those that rank zero has not."""
         metrics = trainer.callback_metrics
         batches = {name for name in metrics if name.endswith("_step") and f"{name.removesuffix('_step')}_epoch" in metrics}
-        logged = {name: value for name, value in metrics.items() if name not in batches}
-        logged = {name: value for name, value in logged.items() if not _is_same(value, self._known.get(name))}
+        known = {name: value.data_ptr() for name, value in self._known.items()}  # what is logged anew is another tensor
+        logged = {name: value for name, value in metrics.items() if name not in batches and value.data_ptr() != known.get(name)}
         self._logged_names |= logged.keys() | batches
         if isinstance(model, Task):  # it knows them in float64
             logged |= {name: torch.tensor(model.results[name]).double() for name in logged.keys() & model.results.keys()}
@@ -196,8 +196,3 @@ def _parts(trainer: Any, batch: Any) -> list[Any]:
 
 def _stage(trainer: Trainer) -> str:
     return "test" if trainer.testing else "validation"
-
-
-def _is_same(value: Tensor, known: Tensor | None) -> bool:
-    """Lightning returns the same number as a new tensor each time."""
-    return known is not None and value.data_ptr() == known.data_ptr()
