@@ -6,10 +6,10 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_653,
-    "imported by a default run": 10_281,
-    "all of src/": 33_922,
-    "the largest room": 1_692,
+    "the core": 10_693,
+    "imported by a default run": 10_341,
+    "all of src/": 34_021,
+    "the largest room": 1_688,
 }  # lines; these go down, and up by nothing but what mends a defect
 
 
