@@ -8,7 +8,7 @@ from house import sizes
 CEILINGS = {
     "the core": 10_693,
     "imported by a default run": 10_341,
-    "all of src/": 34_021,
+    "all of src/": 34_024,
     "the largest room": 1_688,
 }  # lines; these go down, and up by nothing but what mends a defect
 

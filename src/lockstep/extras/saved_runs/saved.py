@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lockstep.config.checkpoint_file import refuse_url
+from lockstep.config.overrides import override_key
 from lockstep.config.targets import former_names, targets_in
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import run_id
@@ -41,12 +42,14 @@ def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ())
 
 
 def config_to_evaluate(run_dir: Path, overrides: list[str], allow: Sequence[str], folder: str) -> DictConfig:
-    """The run's config, less what only training needs; an evaluation has a directory and a record of its own, in a folder of the
-    run's directory."""
+    """The run's config, less what only training needs: callbacks are those that `overrides` name. An evaluation has a directory
+    and a record of its own, in a folder of the run's directory."""
     cfg = saved_config(run_dir, overrides, allow)
+    keys = [override_key(override).split(".") for override in overrides]
+    kept = {"progress", *(key[1] for key in keys if key[0] == "callbacks" and len(key) > 1)}
     if cfg.run_dir == str(run_dir):
         cfg.run_dir = str(run_dir / folder / run_id())
-    cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name == "progress"}
+    cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name in kept}
     cfg.logger, cfg.init_without = {}, None
     cfg.events = {}  # an evaluation is not copied
     cfg.test = True  # whatever the training did
