@@ -8,25 +8,12 @@ import pytest
 import torch
 from in_process import KeepAll, become_rank, prepared
 from lightning import Callback
-from lightning.pytorch.callbacks import BaseFinetuning
 from ranks import in_ranks
-from torch.optim import Adam, Optimizer
+from unfreezing import Unfreeze
 
 pytestmark = pytest.mark.slow
 OPTIONS = ("model=mlp", "trainer.precision=64-true", "trainer.max_epochs=2", "datamodule.global_batch_size=300")
 LATE = "net.layers.1.weight"
-
-
-class Unfreeze(BaseFinetuning):
-    """Lightning's, from the second epoch on."""
-
-    def freeze_before_training(self, pl_module: Any) -> None:
-        self.freeze(pl_module.net.layers[1])
-        pl_module.configure_optimizers = lambda: Adam(filter(lambda p: p.requires_grad, pl_module.parameters()), lr=0.01)
-
-    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Optimizer) -> None:
-        if epoch == 1:
-            self.unfreeze_and_add_param_group(pl_module.net.layers[1], optimizer)
 
 
 class WithinAnEpoch(Callback):
