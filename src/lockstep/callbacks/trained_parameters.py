@@ -28,16 +28,16 @@ class TrainedParameters(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The optimizers are there by now, of the parameters that were trained at first, as when training began."""
-        self._at_first = (_frozen(pl_module) | self._unfrozen) - self._frozen
+        self._at_first = (_names_of_frozen(pl_module) | self._unfrozen) - self._frozen
         for names, is_trained in ((self._frozen, False), (self._unfrozen, True)):
             for name in names:
                 pl_module.get_parameter(name).requires_grad_(is_trained)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._at_first is not None:
-            now = _frozen(pl_module)
+            now = _names_of_frozen(pl_module)
             checkpoint["frozen"], checkpoint["unfrozen"] = sorted(now - self._at_first), sorted(self._at_first - now)
 
 
-def _frozen(model: LightningModule) -> set[str]:
+def _names_of_frozen(model: LightningModule) -> set[str]:
     return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}

@@ -47,22 +47,16 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
 def check_rules(cfg: DictConfig, rules: Mapping[str, Rule]) -> None:
     """Raises ConfigError for the first key, of those that the config has, whose value its rule does not accept: one that has the
     value of another comes after that."""
-    values = _plain_values(OmegaConf.to_container(cfg))
+    values = {key: value for key, value in nodes(OmegaConf.to_container(cfg)) if _is_plain(value)}
     there = [key for key in rules if key in values or _has(cfg, key)]
     for key in sorted(there, key=lambda key: key not in values and OmegaConf.is_interpolation(*_node_and_name(cfg, key))):
         if not rules[key].test(value := values[key] if key in values else OmegaConf.select(cfg, key)):
             raise config_error(key, shown(value), rules[key].words)
 
 
-def _plain_values(config: Any, above: str = "") -> dict[str, Any]:
-    """Returns the numbers, nulls and texts without an interpolation: most values, of which OmegaConf looks up each anew."""
-    values: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            values |= _plain_values(value, f"{above}{name}.")
-        elif isinstance(value, int | float | None) or (isinstance(value, str) and "${" not in value and value != "???"):
-            values[f"{above}{name}"] = value
-    return values
+def _is_plain(value: object) -> bool:
+    """Is it a number, null, or a text without an interpolation? Most values are, of which OmegaConf looks up each anew."""
+    return isinstance(value, int | float | None) or (isinstance(value, str) and "${" not in value and value != "???")
 
 
 def _has_checkpoint(cfg: DictConfig) -> bool:

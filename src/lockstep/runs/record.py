@@ -18,6 +18,7 @@ from lockstep.runs.locks import is_held
 LOST_RANK, REQUEUES = "has_lost_rank", "requeues"  # in status.json
 Status = Literal["running", "finished", "failed", "preempted"]
 _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
+GIT_STATUS = ("status", "--porcelain=v2", "--branch", "--no-ahead-behind")  # arguments of git(1)
 
 
 def write_status(
@@ -50,28 +51,32 @@ def write_failure(run_dir: Path, reason: str | None, rank: int | None, has_lost_
 
 def environment() -> dict[str, Any]:
     """Returns versions, host and commit: what it takes to weigh or repeat a number."""
-    return {
-        "python": platform.python_version(),
-        "versions": {name: _version(name) for name in _PACKAGES},
-        "host": platform.node(),
-        "platform": platform.platform(),
-        "cpu_count": os.cpu_count(),
-        **_checkout(),
-    }
+    commit, is_dirty = _checkout()
+    return installed() | {"host": platform.node(), "cpu_count": os.cpu_count(), "git_commit": commit, "git_dirty": is_dirty}
+
+
+def installed() -> dict[str, Any]:
+    """Returns the versions of Python and of packages, and the platform, which are looked up once in a process and its forks."""
+    versions = {name: _version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), "versions": versions, "platform": platform.platform()}
 
 
 def git_commit() -> str | None:
     """Returns the commit of the project that runs; None outside a checkout."""
-    return _checkout()["git_commit"]
+    return _checkout()[0]
 
 
-def _checkout() -> dict[str, Any]:
-    """Returns the commit, and whether the tree has changes; None for both outside a checkout."""
-    if (status := _git("status", "--porcelain=v2", "--branch", "--no-ahead-behind")) is None:
-        return {"git_commit": None, "git_dirty": None}
-    first, *lines = status.splitlines()
+def read_git_status(printed: str) -> tuple[str | None, bool]:
+    """Returns the commit, None before the first one, and whether the tree has changes, of what GIT_STATUS has printed."""
+    first, *lines = printed.splitlines()
     commit = first.removeprefix("# branch.oid ")
-    return {"git_commit": None if commit == "(initial)" else commit, "git_dirty": any(line[0] != "#" for line in lines)}
+    return None if commit == "(initial)" else commit, any(line[0] != "#" for line in lines)
+
+
+def _checkout() -> tuple[str | None, bool | None]:
+    """Returns what read_git_status does; None for both outside a checkout."""
+    status = _git(*GIT_STATUS)
+    return (None, None) if status is None else read_git_status(status)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lockstep.errors import config_error
+from lockstep.runs.record import GIT_STATUS, read_git_status
 
 FILE = "code.patch"  # of a run's directory
 COMMIT, LEFT_OUT = "commit ", "left out "  # how lines before the patch begin, which git apply passes over
@@ -24,12 +25,12 @@ def describe_code(folder: Path, max_kib: int) -> str | None:
     """The commit of the checkout that a folder is in, and a patch with all that it lacks: changes of tracked files, and files
     that are neither tracked nor ignored. Of these each larger than `max_kib` is named and left out. None without a commit."""
     try:
-        first, *lines = git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind").splitlines()
+        commit, is_dirty = read_git_status(git(folder, *GIT_STATUS))
     except (GitError, OSError):
         return None
-    if (commit := first.removeprefix("# branch.oid ")) == "(initial)":
+    if commit is None:
         return None
-    if all(line[0] == "#" for line in lines):
+    if not is_dirty:
         return f"{COMMIT}{commit}\n"
     root = Path(git(folder, "rev-parse", "--show-toplevel").removesuffix("\n"))
     untracked = [

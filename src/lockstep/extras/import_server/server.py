@@ -36,7 +36,7 @@ from lockstep.launchers.environment import this_rank
 from lockstep.launchers.inherited_config import read_content
 from lockstep.places import read_settings
 from lockstep.runs.events import Subscribers
-from lockstep.runs.record import environment
+from lockstep.runs.record import installed
 
 # What a process that trains imports until its end. Rooms can be taken out; and what can't be imported is a matter of those who
 # need it.
@@ -68,7 +68,7 @@ class Imports:
         self._files: dict[Path, Stamp | None] = {}
         self.config = LikeConfig({})
         self._import(PRELOADED)
-        environment()  # looks up what is installed, and on what, once
+        installed()  # looks it up, for all forks
 
     def read(self, arguments: Sequence[str]) -> None:
         """Imports and looks up what the config of `python ARGUMENTS` names in this package, the first time: the processes of a
