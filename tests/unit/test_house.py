@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_693,
+    "the core": 10_692,
     "imported by a default run": 10_341,
-    "all of src/": 34_024,
+    "all of src/": 34_025,
     "the largest room": 1_688,
 }  # lines; these go down, and up by nothing but what mends a defect
 

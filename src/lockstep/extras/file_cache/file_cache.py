@@ -42,7 +42,8 @@ def _held(lock: Path) -> Iterator[None]:
         except OSError as error:
             log.warning(f"{lock.parent}: this file system has no locks ({error}); other processes may write the same file")
         else:
-            remove_partial_files(lock.parent)
+            with suppress(FileNotFoundError):  # who held it has failed, and removed the folder that was made for it
+                remove_partial_files(lock.parent)
         is_current = lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat())
         try:
             with nullcontext() if is_current else _held(lock):
