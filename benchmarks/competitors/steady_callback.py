@@ -8,7 +8,7 @@ from lightning import Callback
 from steady import Stopwatch
 
 from lockstep.datamodules.batches import samples_in
-from lockstep.trainer.monitor import Monitor
+from lockstep.extras.monitors.monitor import Monitor
 
 
 class Steady(Monitor, Callback):

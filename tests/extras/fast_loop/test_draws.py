@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lockstep.callbacks import CounterBasedRandomness
 from lockstep.datamodules import DataModule
-from lockstep.trainer.monitor import Monitor
+from lockstep.extras.monitors.monitor import Monitor
 
 KEYS = ("guards.randomness.seed=7", "trainer.max_steps=2", "trainer.limit_val_batches=1")
 

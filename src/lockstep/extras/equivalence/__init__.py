@@ -1,5 +1,5 @@
 """What keeps several processes from giving the result of one, said at the start of a run and kept in its record."""
 
 FILES = ["conf/guards/parts/equivalence.yaml"]
-NEEDS: list[str] = []
+NEEDS = ["monitors"]
 OPTIONAL_DEPENDENCIES: list[str] = []

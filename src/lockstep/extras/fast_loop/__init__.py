@@ -16,5 +16,5 @@ FILES = [
     "benchmarks/lightning_parity_plugin.py",
     "benchmarks/lightning_parity.md",
 ]
-NEEDS: list[str] = []
+NEEDS = ["monitors"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -15,10 +15,10 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lockstep.extras.monitors.monitor import Monitor, together, watched
 from lockstep.extras.noise_scale.dual_norms import DualNorms, unknown_steps
 from lockstep.extras.noise_scale.smoothed import Smoothed
 from lockstep.models import Task
-from lockstep.trainer.monitor import Monitor, together, watched
 from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import NamedFailure
 from lockstep.extras.dtensors.dtensors import shard_like
 from lockstep.extras.equivalence.own_batchnorm import BatchNormCalls, takes_own_statistics
+from lockstep.extras.monitors.monitor import Monitor
 from lockstep.extras.parity.differences import Differences, Fingerprints, Tensors, all_ranks, compare_samples, copy_tensors
 from lockstep.extras.parity.interventions import applied, time_first
 from lockstep.extras.parity.larger_batches import take_larger_batches
@@ -31,7 +32,6 @@ from lockstep.extras.parity.sides import AT_THE_END, Difference, Findings, Train
 from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.guard import PlainLightningGuard
 from lockstep.trainer.batchnorm import is_batchnorm
-from lockstep.trainer.monitor import Monitor
 
 # What leaves something, ends a training, or only watches it.
 _UNWANTED = Checkpoint | ProgressBar | EarlyStopping | Preemption | Watchdog | DeviceStatsMonitor

@@ -1,5 +1,5 @@
 """Pictures in TensorBoard: validation images with predictions, and the confusion matrix of the test set."""
 
 FILES = ["conf/callbacks/pictures.yaml"]
-NEEDS: list[str] = []
+NEEDS = ["monitors"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -11,10 +11,10 @@ from torch import Tensor
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from lockstep.datamodules.batches import Batch
+from lockstep.extras.monitors.monitor import Monitor, together
 from lockstep.extras.pictures.drawing import confusion, gallery
 from lockstep.models import Classifier
 from lockstep.runs.shares import is_first_of_share
-from lockstep.trainer.monitor import Monitor, together
 
 
 class Pictures(Monitor, Callback):

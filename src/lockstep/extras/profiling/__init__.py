@@ -7,5 +7,5 @@ FILES = [
     "conf/callbacks/tf32.yaml",
     "conf/callbacks/flush_denormal.yaml",
 ]
-NEEDS: list[str] = []
+NEEDS = ["monitors"]
 OPTIONAL_DEPENDENCIES: list[str] = []

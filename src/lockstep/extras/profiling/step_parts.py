@@ -7,7 +7,7 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.trainer.monitor import Monitor
+from lockstep.extras.monitors.monitor import Monitor
 
 
 class StepParts(Monitor, Callback):

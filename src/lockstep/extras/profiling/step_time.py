@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torchmetrics.utilities.distributed import gather_all_tensors
 
+from lockstep.extras.monitors.monitor import together, watched
 from lockstep.extras.profiling.step_parts import StepParts
-from lockstep.trainer.monitor import together, watched
 from lockstep.trainer.steps import log_metrics
 
 PARTS: tuple[str, ...] = ("data", "forward", "backward", "communication", "optimizer", "rest")

@@ -1,6 +1,6 @@
 """How far a run is: a bar on a terminal, a line an epoch, and progress.json."""
 
 FILES = ["conf/callbacks/progress.yaml"]
-NEEDS: list[str] = []
+NEEDS = ["monitors"]
 OPTIONAL_DEPENDENCIES: list[str] = []
 FORMER_NAMES = {"lockstep.callbacks.Progress": "lockstep.extras.progress.progress.Progress"}

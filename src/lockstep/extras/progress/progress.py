@@ -13,9 +13,9 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from lockstep.atomic_files import read_json, write_json
+from lockstep.extras.monitors.monitor import Monitor
 from lockstep.runs.results import accountant, earlier
 from lockstep.runs.shares import dp_rank_and_size
-from lockstep.trainer.monitor import Monitor
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"

@@ -1,5 +1,5 @@
 """The learning rate of each step and the throughput, logged."""
 
 FILES = ["conf/callbacks/rates.yaml"]
-NEEDS: list[str] = []
+NEEDS = ["monitors"]
 OPTIONAL_DEPENDENCIES: list[str] = []

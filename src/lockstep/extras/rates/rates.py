@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from lockstep.callbacks.stepped_rate import AfterEachStep
 from lockstep.datamodules.batches import samples_in
+from lockstep.extras.monitors.monitor import Monitor
 from lockstep.runs.shares import dp_rank_and_size
-from lockstep.trainer.monitor import Monitor
 from lockstep.trainer.steps import log_metrics
 
 

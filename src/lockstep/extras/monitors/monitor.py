@@ -1,4 +1,4 @@
-"""Callbacks that only look: what goes wrong in one of them never ends a run."""
+"""The base class of callbacks that only look: what goes wrong in one of them never ends a run."""
 
 import functools
 import logging
