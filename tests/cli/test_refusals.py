@@ -58,6 +58,21 @@ def test_a_mistake_in_a_config_file_is_named_by_its_line(content: str, line: str
     assert refused(tmp_path, f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine") == f"{file}, {line}; accepted is YAML"
 
 
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("name: mine\nseed: 1\n", "experiment={name, seed}: nothing reads what is under experiment"),
+        ("defaults: [override /model: mlp]\n", "In 'experiment/mine': Could not override 'model@experiment.model'"),
+    ],
+)
+def test_an_experiment_whose_keys_would_be_ignored_is_refused(content: str, line: str, tmp_path: Path) -> None:
+    (file := tmp_path / "experiment" / "mine.yaml").parent.mkdir()
+    file.write_text(content)
+    said = refused(tmp_path, f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine")
+    assert line in said
+    assert said.endswith("; accepted is a file that begins with `# @package _global_`")
+
+
 def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": {}}, tmp_path / "whole.ckpt")
     content = (tmp_path / "whole.ckpt").read_bytes()

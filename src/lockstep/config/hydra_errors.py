@@ -36,7 +36,10 @@ def explain(error: Exception) -> str | None:
         return None
     said = [item for item in sys.argv[1:] if "${" in item or f"'{item}'" in str(error)]
     override = override or key or next(iter(said), " ".join(sys.argv[1:]))
-    return f"{override}: {_reason(cause)}" + (f"; accepted is one of {', '.join(options)}" if options else "")
+    reason = _reason(cause)
+    if re.search(r"In '(experiment|debug|sweep)/.*@\1\.", reason):
+        reason += "; accepted is a file that begins with `# @package _global_`"
+    return f"{override}: {reason}" + (f"; accepted is one of {', '.join(options)}" if options else "")
 
 
 def _unknown_key(key: str, parent: Any) -> str:
