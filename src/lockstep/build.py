@@ -16,7 +16,6 @@ from lockstep.callbacks import LastCheckpoint, SteppedRate
 from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.first_validation import FirstValidation
 from lockstep.callbacks.randomness import draw_alike_in_setup
-from lockstep.callbacks.trained_parameters import TrainedParameters
 from lockstep.config.construct import Factory, check_targets, construct, get_trust
 from lockstep.config.plan import Plan
 from lockstep.config.targets import Trust
@@ -58,8 +57,7 @@ def build(
         ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
     stepped = SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})
-    # first: Lightning's averaging of weights takes the schedules away where it goes on
-    trainer.callbacks = [stepped, *trainer.callbacks, FirstValidation(), TrainedParameters()]  # pyright: ignore[reportAttributeAccessIssue]
+    trainer.callbacks = [stepped, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
     for subscriber in subscribers:
         subscriber.built(cfg, model, trainer, checkpoint)
     if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:

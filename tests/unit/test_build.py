@@ -143,7 +143,7 @@ def names(objects: list[Any]) -> set[str]:
 
 
 DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "Watchdog", "SteppedRate", "FirstValidation"}
-DEFAULT |= {"CounterBasedRandomness", "SavesFirst", "TrainedParameters"}
+DEFAULT |= {"CounterBasedRandomness", "SavesFirst"}
 
 
 def core(callbacks: list[Any]) -> set[str]:

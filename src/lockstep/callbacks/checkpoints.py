@@ -1,6 +1,5 @@
 """The two checkpoints of a run: the one to continue from, exactly, and the one to use."""
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,26 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
-    Checkpoint,
-    GradientAccumulationScheduler,
-    LearningRateFinder,
-    ModelCheckpoint,
-    ModelPruning,
-    StochasticWeightAveraging,
-)
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lockstep.config.arguments import shown
-from lockstep.console import join_first
 from lockstep.errors import NamedFailure, config_error
 from lockstep.runs.identity import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
 
-log = logging.getLogger(__name__)
-_PRUNED = "ModelPruning: a checkpoint does not say which weights are pruned, 0 in it; they are trained until it prunes again"
 _BEFORE = "previous"  # what last.ckpt is kept as when a new one is written
 
 
@@ -104,9 +92,7 @@ class LastCheckpoint(Checkpoint):
         self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()
         if trainer.world_size > 1:
             _check_same_step(trainer.strategy.broadcast(trainer.global_step), trainer)
-        if batches_trained(trainer):
-            _go_on_within_epoch(trainer, pl_module)
-        else:  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
+        if not batches_trained(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
             trainer.fit_loop.epoch_loop.restarting = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -144,9 +130,6 @@ class LastCheckpoint(Checkpoint):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         loop = checkpoint["loops"]["fit_loop"]
         self._logged_step = read_logged_step(checkpoint)
-        if trainer.state.fn == "fit":
-            _leave_out_finders(trainer, checkpoint["global_step"])
-            _say_pruned(trainer)
         _rescale_progress(loop, checkpoint, getattr(trainer, "datamodule", None))
 
 
@@ -162,36 +145,6 @@ class SavesFirst(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self.saver.save_if_due(trainer, batch_idx)
-
-
-def _go_on_within_epoch(trainer: Any, model: LightningModule) -> None:
-    """Lightning does not call `on_train_epoch_start` for the rest of an epoch. Its averaging of weights gets its schedule back
-    in that hook, which knows whether it has counted the epoch, and its schedule of accumulation that of the epoch; what others do
-    there may be wrong to do twice."""
-    for callback in trainer.callbacks:
-        if isinstance(callback, (StochasticWeightAveraging, GradientAccumulationScheduler)):
-            callback.on_train_epoch_start(trainer, model)
-    hooks = (type(part) for part in (model, *trainer.callbacks))
-    own = [kind.__name__ for kind in hooks if not kind.on_train_epoch_start.__module__.startswith(("lightning.", "lockstep."))]
-    if own:
-        why = "Lightning calls it before an epoch's first batch; what it sets and no checkpoint holds is missing"
-        log.warning(f"on_train_epoch_start of {join_first(own)} is not called for the rest of this epoch: {why}")
-
-
-def _leave_out_finders(trainer: Any, step: int) -> None:
-    """Lightning's finders of a rate or a batch size load a checkpoint of their own when training starts, which takes the place of
-    that which a run goes on from: it would train from step 0. They find once; before a test one would set the steps to 0."""
-    once = (BatchSizeFinder.on_fit_start, LearningRateFinder.on_fit_start)
-    finders = [callback for callback in trainer.callbacks if type(callback).on_fit_start in once]
-    trainer.callbacks = [callback for callback in trainer.callbacks if callback not in finders]
-    if finders and step:
-        names = join_first([type(callback).__name__ for callback in finders])
-        log.warning(f"{names}: a run that goes on has the rate of its checkpoint, and the batch size of its config")
-
-
-def _say_pruned(trainer: Any) -> None:
-    if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):
-        log.warning(_PRUNED)
 
 
 def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:

@@ -9,13 +9,8 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.errors import config_error
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.results import samples_trained
-
-# Of torch's schedules: what they are made with and never change.
-_CONSTANTS = ("base_lrs", "total_steps", "T_max", "T_0", "T_mult", "eta_min", "step_size", "milestones", "gamma")
-_CONSTANTS += ("start_factor", "end_factor", "total_iters", "power", "factor", "patience")
 
 
 class AfterEachStep(Callback):
@@ -52,29 +47,12 @@ class SteppedRate(AfterEachStep):
         self._began = time.monotonic()
         self._highest: float | Tensor | None = None
         self._latest: float | Tensor | None = None
-        self._before: dict[str, Any] = {}  # trained_with of the checkpoint
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._configured = _constants(trainer)
         self.trained_with["optimizers"] = [type(optimizer).__name__ for optimizer in trainer.optimizers]
         self.trained_with["schedules"] = [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs]
-        self._check_schedules(trainer)
-
-    def _check_schedules(self, trainer: Trainer) -> None:
-        """Raises ConfigError where a run that is resumed had others: its rate would go on as these have left it."""
-        before, now = (one.get("schedules") for one in (self._before, self.trained_with))
-        if before not in (None, now) and is_own_checkpoint(trainer):
-            words = f"its schedules are {', '.join(before) or 'none'}, here {', '.join(now or ()) or 'none'}"
-            raise config_error("checkpoint", trainer.ckpt_path, f"{words}; accepted is the same, or a new run, by fork=")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raises ConfigError where a checkpoint has brought a schedule with other constants than the configured one's."""
-        schedules = trainer.lr_scheduler_configs
-        for schedule, configured, loaded in zip(schedules, self._configured, _constants(trainer), strict=False):
-            for name in (name for name in configured if configured[name] != loaded[name]):
-                kind = type(schedule.scheduler).__name__
-                words = f"its {kind} goes on with {name}={loaded[name]}, here it would have {configured[name]}"
-                raise config_error("checkpoint", trainer.ckpt_path, f"{words}; accepted is the same, or a new run, by fork=")
         super().on_train_start(trainer, pl_module)
         self._began = time.monotonic()
 
@@ -115,15 +93,8 @@ class SteppedRate(AfterEachStep):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._highest, self._latest = state_dict["lr"], state_dict["lr_last"]
-        self._before = state_dict.get("trained_with", {})
 
 
 def is_own_checkpoint(trainer: Trainer) -> bool:
     """Returns whether the checkpoint to go on from is this run's: that of a fork is another's."""
     return Path(trainer.ckpt_path or "").is_relative_to(trainer.default_root_dir)
-
-
-def _constants(trainer: Trainer) -> list[dict[str, Any]]:
-    """Returns what each schedule was made with, which a checkpoint's state replaces."""
-    made = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
-    return [{name: values[name] for name in _CONSTANTS if name in values} for values in made]

@@ -1,6 +1,5 @@
 """When the checkpoint to continue from is saved: at settled steps and at the end, whatever the best one is."""
 
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +8,7 @@ import pytest
 import torch
 from bitwise import differences
 from in_process import BARE, last, prepared, trained
-from lightning import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.optim.swa_utils import SWALR
 
 from lockstep.callbacks import BestCheckpoint, checkpoints
 from lockstep.checkpointing import read_checkpoint
@@ -100,74 +97,6 @@ def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
     assert read_checkpoint("previous", tmp_path / "checkpoints" / "previous.ckpt")["global_step"] == 8
 
 
-class KeepAt(Callback):
-    """Keeps the last.ckpt that is there after so many batches."""
-
-    def __init__(self, batches: int, to: Path) -> None:
-        self.batches, self.to = batches, to
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        self.rate = trainer.optimizers[0].param_groups[0]["lr"]
-
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        self.batches -= 1
-        if not self.batches:
-            shutil.copy(Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt", self.to)
-
-
-SWA = [f"+callbacks.swa.{key}" for key in ("_target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "swa_lrs=0.1")]
-can_save_swa = pytest.mark.skipif(not hasattr(SWALR, "_set_anneal_func"), reason="this torch's SWALR has a function in its state")
-
-
-@can_save_swa
-def test_after_lightning_s_epoch_for_the_batchnorm_of_averaged_weights_there_is_nothing_to_train(tmp_path: Path) -> None:
-    """As of a run that was killed during its test; that epoch is one more than trainer.max_epochs."""
-    options = ("model=cnn", *SWA, "+callbacks.swa.swa_epoch_start=1", "trainer.max_epochs=2", "trainer.limit_train_batches=1")
-    whole = trained(tmp_path / "run", *options)[0]
-    assert whole["epoch"] == 3
-    resumed = trained(tmp_path / "run", *options, ckpt_path=tmp_path / "run" / "checkpoints" / "last.ckpt")[0]
-    assert not differences(resumed["state_dict"], whole["state_dict"])
-    with pytest.raises(ConfigError, match=r"^trainer.max_epochs=1: \S+ is of epoch 2; accepted is 2 or more"):
-        trained(tmp_path / "run", *options, "trainer.max_epochs=1", ckpt_path=tmp_path / "run" / "checkpoints" / "last.ckpt")
-
-
-@can_save_swa
-@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
-@pytest.mark.parametrize("schedule", ["constant", "step"])
-def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
-    schedule: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Lightning does not call the hook for the rest of an epoch; its own averaging of weights then had no schedule."""
-    swa = [
-        *SWA,
-        "+callbacks.swa.swa_epoch_start=2",
-        "+callbacks.swa.annealing_epochs=3",
-        "trainer.max_epochs=4",
-        "++events.fork=null",
-    ]
-    swa += [f"model/lr_scheduler={schedule}"]
-    kept = tmp_path / "run" / "kept.ckpt"  # its own
-    whole = trained(tmp_path / "run", *swa, extra=[KeepAt(10, kept)])[0]  # 4 batches an epoch: within the third
-    assert "on_train_epoch_start" not in caplog.text
-    resumed = trained(tmp_path / "run", *swa, extra=[KeepAt(0, kept)], ckpt_path=kept)[0]
-    assert resumed["optimizer_states"][0]["param_groups"][0]["lr"] == whole["optimizer_states"][0]["param_groups"][0]["lr"]
-    assert all(torch.equal(resumed["state_dict"][name], tensor) for name, tensor in whole["state_dict"].items())
-    assert "on_train_epoch_start of KeepAt is not called for the rest of this epoch" in caplog.text
-
-
-@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
-def test_a_run_whose_accumulation_is_scheduled_goes_on_within_an_epoch(tmp_path: Path) -> None:
-    """Seven batches an epoch, from the second on in steps of two."""
-    scheduler = "{_target_: lightning.pytorch.callbacks.GradientAccumulationScheduler, scheduling: {0: 1, 1: 2}}"
-    options = (f"+callbacks.steps={scheduler}", "datamodule.batch_size=180", "trainer.max_epochs=2", "++events.fork=null")
-    kept = tmp_path / "run" / "kept.ckpt"
-    whole = trained(tmp_path / "run", *options, extra=[KeepAt(12, kept)])[0]
-    assert whole["global_step"] == 11
-    resumed = trained(tmp_path / "run", *options, ckpt_path=kept)[0]
-    for key in ("global_step", "state_dict", "optimizer_states", "loops"):
-        assert not differences(resumed[key], whole[key]), key
-
-
 @pytest.mark.parametrize(
     ("step", "options"),
     [
@@ -212,12 +141,3 @@ def test_another_checkpoint_callback_writes_none_of_the_run_s_own_files(key: str
     with pytest.raises(ConfigError, match=said):
         trainer.fit(model, datamodule)
     assert not list(tmp_path.rglob("*.ckpt"))
-
-
-def test_weights_that_are_pruned_and_trained_again_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Lightning's callback leaves its masks out of checkpoints."""
-    prunes = "+callbacks.prune={_target_: lightning.pytorch.callbacks.ModelPruning, pruning_fn: l1_unstructured, amount: 0.2}"
-    trained(tmp_path, prunes, "trainer.max_epochs=1")
-    assert "ModelPruning" not in caplog.text
-    trained(tmp_path, prunes, "trainer.max_epochs=2", ckpt_path=tmp_path / "checkpoints" / "last.ckpt")
-    assert caplog.text.count("ModelPruning: a checkpoint does not say which weights are pruned") == 1

@@ -58,12 +58,3 @@ def test_the_rate_that_is_recorded_is_that_of_the_whole_training(checkpoint: Pat
     assert trainer.global_step == 8
     (rate,) = (callback for callback in trainer.callbacks if hasattr(callback, "trained_with"))  # pyright: ignore
     assert rate.facts()["lr"] == 0.002
-
-
-def test_a_cycle_that_would_have_to_be_longer_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    options = ("model/lr_scheduler=one_cycle", "model/optimizer=sgd")
-    trained(run, *options, "trainer.max_epochs=1")
-    path = run / "checkpoints" / "last.ckpt"
-    with pytest.raises(ConfigError, match=r"^checkpoint=.*: its OneCycleLR goes on with total_steps=4, here it would have 8; "):
-        trained(run, *options, "trainer.max_epochs=2", ckpt_path=path)
