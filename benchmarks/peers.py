@@ -1,6 +1,6 @@
 """The step of `python train.py` beside that of other libraries' loops, of the same nets on the same data in memory.
 
-    PYTHON benchmarks/peers.py [--repeats 3] [--nets mlp cnn] [--processes 1 2] [--steps 500] [overrides of train.py]
+    PYTHON benchmarks/peers.py [--repeats 3] [--nets mlp cnn] [--processes 1 2] [overrides of train.py]
 
 PYTHON is that of a virtual environment with this package and what is compared, which is none of its dependencies:
 
@@ -10,7 +10,8 @@ PYTHON is that of a virtual environment with this package and what is compared, 
     /tmp/peers/bin/pip install accelerate transformers pytorch-ignite
 
 What is not installed is left out, and named. Composer 0.32.1 accepts no torch above 2.7.0. Each library's program is
-competitors/peer.py, in processes of its own, in turn; one thread a process. Writes benchmarks/peers.md.
+competitors/peer.py, in processes of its own, one thread a process; their steps are made in turns of a fifth of a second
+(measuring.py). Writes benchmarks/peers.md.
 """
 
 import argparse
@@ -19,8 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from hardware import processor
-from measuring import Sample, measured
-from run import heading, table
+from measuring import Sample
+from run import heading, measured_round, table
 from suites import FLUSH, STEPS, Competitor, Suite, by_record, train_py
 
 HERE = Path(__file__).parent
@@ -32,6 +33,7 @@ PEERS = {
     "transformers": ("Hugging Face's Trainer", "transformers"),
     "ignite": ("Ignite", "pytorch-ignite"),
 }
+STEPS_OF = {"mlp": 1500, "cnn": 100}
 ABOUT = {
     "mlp": "The MLP (784-256-10) on 28x28 images, batches of 64.",
     "cnn": "The CNN on 28x28 images, batches of 64. Only `train.py` synchronises its BatchNorm layers.",
@@ -43,21 +45,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="of each, in turn")
     parser.add_argument("--nets", nargs="+", choices=ABOUT, default=list(ABOUT))
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--steps", type=int, default=500)
     arguments, overrides = parser.parse_known_args()
     rounds: dict[str, tuple[list[Competitor], dict[str, list[Sample]]]] = {}
     for net in arguments.nets:
-        competitors = [one for count in arguments.processes for one in _competitors(net, count, arguments.steps, overrides)]
+        competitors = [one for count in arguments.processes for one in _competitors(net, count, overrides)]
         rounds[net] = competitors, {one.name: [] for one in competitors}
     for _ in range(arguments.repeats):
         for competitors, samples in rounds.values():
-            for one in competitors:
-                samples[one.name].append(measured(one))
+            for one, sample in measured_round(competitors, in_turns=True):
+                samples[one.name].append(sample)
         (HERE / "peers.md").write_text(_report(rounds))
     print(_report(rounds))
 
 
-def _competitors(net: str, processes: int, steps: int, overrides: list[str]) -> list[Competitor]:
+def _competitors(net: str, processes: int, overrides: list[str]) -> list[Competitor]:
+    steps = STEPS_OF[net]
     sizes = {"net": net, "shape": "1,28,28", "batch-size": 64, "steps": steps, "val-batches": 0}
     options = [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
     ending = f", {processes} process{'es' * (processes > 1)}"
@@ -100,7 +102,8 @@ def _report(rounds: dict[str, tuple[list[Competitor], dict[str, list[Sample]]]])
         "",
         "The same net, batches, optimizer and data in memory for all; the first five steps are not timed, and nobody validates",
         "or saves meanwhile. `train.py` with all it does in a step by default: metrics, guards, logs. Medians, with the distance",
-        "of the quartiles behind them; processor time is of all threads of rank zero. Denormal numbers are zero in all programs.",
+        "of the quartiles behind them; processor time is of all threads of rank zero. Those of as many processes run in turns of",
+        "a fifth of a second. Denormal numbers are zero in all programs.",
     ]
     for net, (competitors, samples) in rounds.items():
         suite = Suite(ABOUT[net], STEPS, lambda _, found=competitors: found)

@@ -1,11 +1,12 @@
-"""Competitors side by side: each in fresh processes of its own, in turn, several times, on one thread a process.
+"""Competitors side by side: each in fresh processes of its own, several times, on one thread a process; one after the other, or,
+where what is timed is only a part of each program, these parts in turns of a fifth of a second (measuring.py).
 
     python benchmarks/run.py [SUITE] [--repeats 5] [overrides of train.py, or options of the suite's programs]
 
 SUITE is one of those in benchmarks/suites.py. Prints a table, and writes it to benchmarks/SUITE_HARDWARE.md with how it came
 about; the raw samples beside it, as JSON. Medians, with the distance of the quartiles behind them. "of the floor" is the
 floor's time for a sample over the competitor's: 1 is as fast as a bare loop. Processor time is of all threads of rank zero, while
-it trains. Where the machine is not quiet, that is the figure to look at.
+it trains. Where other programs run, that is the figure to look at.
 """
 
 import argparse
@@ -14,12 +15,12 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from hardware import gpu, processor
-from measuring import Sample, measured
+from measuring import Sample, measured, measured_in_turns
 from suites import SUITES, Competitor, Suite
 
 from lockstep.runs.record import environment
@@ -46,14 +47,24 @@ def main() -> None:
     samples: dict[str, list[Sample]] = {competitor.name: [] for competitor in competitors}
     text = ""
     for _ in range(arguments.repeats):
-        for competitor in competitors:
-            samples[competitor.name].append(measured(competitor))
-            print(f"{competitor.name}: {samples[competitor.name][-1]}", file=sys.stderr, flush=True)
+        for competitor, sample in measured_round(competitors, suite.in_turns):
+            samples[competitor.name].append(sample)
+            print(f"{competitor.name}: {sample}", file=sys.stderr, flush=True)
         text = f"{heading(hardware)}\n\n{suite.about}\n\n{table(suite, competitors, samples)}\n"
         path.write_text(text)  # after each round: one that is ended early leaves a table of those it had
         raw = {name: [sample._asdict() for sample in result] for name, result in samples.items()}
         path.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")
     print(text)
+
+
+def measured_round(competitors: Sequence[Competitor], in_turns: bool) -> Iterator[tuple[Competitor, Sample]]:
+    """Yields each once with its sample; those of as many processes are measured together, where they run in turns."""
+    if not in_turns:
+        yield from ((competitor, measured(competitor)) for competitor in competitors)
+        return
+    for count in sorted({competitor.processes for competitor in competitors}):
+        together = [competitor for competitor in competitors if competitor.processes == count]
+        yield from zip(together, measured_in_turns(together), strict=True)
 
 
 def _about(item: tuple[str, Suite]) -> str:

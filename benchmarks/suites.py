@@ -14,6 +14,7 @@ SAVES = ("ms a save", "ms of processor a save")
 STARTS = ("s in all", "s of processor in all")
 # As competitors/workload.py does; beside whichever group of callbacks is chosen.
 FLUSH = "+callbacks.flush_denormal._target_=lockstep.extras.profiling.denormals.FlushDenormal"
+TURNS = "+callbacks.turns._target_=steady_callback.Turns"
 STEP = ("s to that step", "s of processor to it")
 
 
@@ -31,10 +32,13 @@ class Competitor:
 
 @dataclass(frozen=True)
 class Suite:
+    """`in_turns`: do the programs say where their clocks start and stop, by competitors/turns.py."""
+
     about: str
     columns: tuple[str, ...]
     competitors: Callable[[list[str]], list[Competitor]]
     on_gpu: bool = False
+    in_turns: bool = False
 
 
 def train_py(record: Path, *overrides: str) -> list[str]:
@@ -73,7 +77,7 @@ def by_record(program: str, options: list[str]) -> Callable[[Path], list[str]]:
 def _shipped(net: str, shape: str, batch: int, steps: int, val_batches: int, processes: int, more: list[str]) -> Competitor:
     data = ("datamodule=synthetic_images", f"datamodule.shape=[{shape}]", f"datamodule.batch_size={batch}")
     lengths = (f"datamodule.length={steps * batch * processes}", f"datamodule.val_length={max(1, val_batches * batch)}")
-    fixed = ("trainer=cpu", "trainer.max_epochs=1", f"trainer.devices={processes}", "test=false", f"model={net}", FLUSH)
+    fixed = ("trainer=cpu", "trainer.max_epochs=1", f"trainer.devices={processes}", "test=false", f"model={net}", FLUSH, TURNS)
     name = f"`python train.py`, {processes} process{'es' * (processes > 1)}"
     return Competitor(name, lambda record: train_py(record, *fixed, *data, *lengths, *more), processes)
 
@@ -241,10 +245,15 @@ _SAME = "The same net, batches, optimizer and data for all; one epoch and one va
 _SAME += f"\n{_ZERO}"
 SUITES = {
     "mlp": Suite(
-        f"MNIST's shapes, the guides' MLP (784-256-10), batches of 64.\n{_SAME}", STEPS, _steps("mlp", "1,28,28", 64, 1500, 100)
+        f"MNIST's shapes, the guides' MLP (784-256-10), batches of 64.\n{_SAME}",
+        STEPS,
+        _steps("mlp", "1,28,28", 64, 1500, 100),
+        in_turns=True,
     ),
-    "cnn": Suite(f"The CNN on 28x28 images, batches of 64.\n{_SAME}", STEPS, _steps("cnn", "1,28,28", 64, 120, 8)),
-    "resnet18": Suite(f"ResNet-18 on 32x32 images, batches of 32.\n{_SAME}", STEPS, _steps("resnet18", "3,32,32", 32, 25, 2)),
+    "cnn": Suite(f"The CNN on 28x28 images, batches of 64.\n{_SAME}", STEPS, _steps("cnn", "1,28,28", 64, 120, 8), in_turns=True),
+    "resnet18": Suite(
+        f"ResNet-18 on 32x32 images, batches of 32.\n{_SAME}", STEPS, _steps("resnet18", "3,32,32", 32, 25, 2), in_turns=True
+    ),
     "loader": Suite(
         "10,000 JPEGs of 256x256 to 64x64 bytes in batches of 64, shuffled, nothing trained; the cache is full before.\n"
         "The floor is torchvision's ImageFolder; processor time is of the workers too.",
@@ -270,6 +279,7 @@ SUITES = {
         "conf/callbacks/noise_scale.yaml says, for that share of the difference.",
         STEPS,
         _guards,
+        in_turns=True,
     ),
     "compiled_step": Suite(
         "MNIST's shapes, the guides' MLP (784-256-10), batches of 64; steps alone, once they are compiled.\n"
@@ -277,6 +287,7 @@ SUITES = {
         f"{_ZERO}",
         STEPS,
         _compiled("cpu"),
+        in_turns=True,
     ),
     "compiled_step_gpu": Suite(
         "The programs of `compiled_step` on one GPU, in bfloat16; the compiled steps are CUDA graphs.",

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import torch
+from turns import end_turns, wait_for_turn
 
 WARM_UP = 5  # steps, compilation among them
 
@@ -22,7 +23,11 @@ class Stopwatch:
         if self.done in (WARM_UP, self.steps):
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
+            if self.done == WARM_UP:
+                wait_for_turn()
             self.wall, self.cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
+            if self.done == self.steps:
+                end_turns()
 
     def record(self) -> dict[str, Any]:
         gib = torch.cuda.max_memory_allocated(self.device) / 2**30 if self.device.type == "cuda" else None

@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning import Callback
 from steady import Stopwatch
+from turns import end_turns, wait_for_turn
 
 from lockstep.datamodules.batches import samples_in
 from lockstep.extras.monitors.monitor import Monitor
@@ -21,3 +22,13 @@ class Steady(Monitor, Callback):
             record = self.stopwatch.record()
             record["samples_trained"] *= trainer.world_size
             (Path(trainer.default_root_dir) / "steady.json").write_text(json.dumps(record))
+
+
+class Turns(Monitor, Callback):
+    """Around a whole training, whose time `train.py` records."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        wait_for_turn()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        end_turns()

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from turns import end_turns, wait_for_turn
 
 from lockstep.nets import CNN, MLP
 
@@ -82,9 +83,11 @@ class Workload:
     @contextmanager
     def timed(self) -> Iterator[None]:
         """The training, for the record of rank zero."""
+        wait_for_turn()
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        end_turns()
         if self.rank == 0:
             samples = self.steps * self.batch_size * self.processes
             content = {
