@@ -260,7 +260,7 @@ class OwnLoaders(Classifier):
 
 
 class Metrics(Classifier):
-    """torchmetrics, logged as objects and by hand at the end of an epoch."""
+    """torchmetrics, logged as objects and by hand at the end of an epoch; a sum, and a mean that says of how many samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,7 +271,10 @@ class Metrics(Classifier):
         logits = self.net(x)
         self.train_acc(logits, y)
         self.log("train_acc", self.train_acc, on_step=False, on_epoch=True)
-        return functional.cross_entropy(logits, y)
+        self.log("train_hits", (logits.argmax(dim=1) == y).double().sum(), on_step=False, on_epoch=True, reduce_fx="sum")
+        loss = functional.cross_entropy(logits, y)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(y))
+        return loss
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         self.val_f1.update(self.net(batch[0]), batch[1])

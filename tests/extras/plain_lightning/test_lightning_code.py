@@ -11,8 +11,8 @@ SAID = {
     "loaders of its own": "",
     "several validation loaders": "",
     "stream": "",
+    "torchmetrics": "",
     "GAN, noise drawn in the step": "random numbers are drawn in a training step",
-    "torchmetrics": "an epoch's last batch has 2 sample(s) for 3 processes",
     "negatives of all processes": "self.all_gather takes unequal numbers of samples from processes",
     "teacher with a centre": "buffers differ between processes after a step, and process 0's are kept (centre) random numbers "
     "are drawn in a validation step",
@@ -24,7 +24,7 @@ def test_what_is_equal_is_so_to_rounding_and_what_is_not_is_said() -> None:
     rows = {kind: row for (kind, _), row in compared(SAID, {"here": "trained"}).items()}
     unequal = {kind: {q: row[q] for q in QUANTITIES if row[q] > TOLERANCE} for kind, row in rows.items()}
     assert {kind for kind, differences in unequal.items() if differences} == {kind for kind, line in SAID.items() if line}
-    assert unequal["torchmetrics"].keys() == unequal["a metric by hand"].keys() == {"metrics"}
+    assert unequal["a metric by hand"].keys() == {"metrics"}
     for kind, line in SAID.items():
         assert " ".join(rows[kind]["said"]).startswith(line), kind
         assert bool(rows[kind]["said"]) == bool(line), kind

@@ -1,17 +1,22 @@
 """The metrics that runs of code which knows nothing of Lockstep are compared by."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from plain_lightning import DigitsData, LitClassifier
 from test_plain_lightning import fitted
+from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
+from torchmetrics import CatMetric, SumMetric
 
 from lockstep.errors import ConfigError
+from lockstep.extras.plain_lightning.lightning_internals import counting_nothing
 from lockstep.launchers.environment import SWEPT_KEYS
 
 LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, train_loss_epoch, train_loss_step, val_acc, "
@@ -135,3 +140,22 @@ def test_a_metric_of_one_of_several_validation_loaders_is_accepted(metric: str, 
     assert trainer.callback_metrics[metric] == 1
     with pytest.raises(ConfigError, match=r"^optimized_metric=val_acc: the model logs .*, val_acc/dataloader_idx_0, val_acc/"):
         fitted(tmp_path / "other", *several, "trainer.max_epochs=1", "test=false")
+
+
+def test_a_dummy_counts_for_nothing_in_sums_and_in_means_that_say_of_how_many_samples() -> None:
+    metrics, results = [SumMetric(), CatMetric()], _ResultCollection(training=True)
+    model = nn.ModuleList(metrics)
+
+    def step(value: float, *names: str) -> None:
+        for metric in metrics:
+            metric(value)
+        for name in names:
+            results.log("training_step", name, torch.tensor(value), reduce_fx=torch.sum)
+        results.log("training_step", "mean", torch.tensor(value), batch_size=2)
+
+    step(3.0, "sum")
+    with counting_nothing(SimpleNamespace(_results=results), model):
+        step(5.0, "sum", "sum_of_last")
+    collected: dict[str, Tensor] = {item.meta.name: item.compute() for item in results.values()}
+    assert collected == {"mean": 3.0, "sum": 3.0, "sum_of_last": 0.0}
+    assert [metric.compute().tolist() for metric in metrics] == [3.0, 3.0]

@@ -11,14 +11,18 @@ import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
-from torchmetrics import Metric
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.console import command_line, join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
-from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, leaves_samplers, log_batch_as, reduce_logs
+from lockstep.extras.plain_lightning.lightning_internals import (
+    begin_batches_again,
+    counting_nothing,
+    leaves_samplers,
+    reduce_logs,
+)
 from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, samples_per_batch, shared_loader
 from lockstep.extras.plain_lightning.plain_values import is_plain, leave_out_objects
 from lockstep.extras.plain_lightning.processes import (
@@ -140,19 +144,11 @@ class PlainLightning(Callback):
             sampler: Any = shared.sampler
             if trainer.state.fn == "fit" and getattr(trainer, "overfit_batches", 0):  # Lightning switches shuffling off
                 sampler.sampler = range(sampler.length)
-            self._check_dummies(trainer, sampler, training)
             self._has_uneven_data |= sampler.kept % share[1] > 0
             return shared
         elif share[1] > 1:
             self._warn(f"{name} draws batches or shares them out in its own way, which is left to Lightning")
         return Positioned(loader) if training and is_stateful(loader) else loader
-
-    def _check_dummies(self, trainer: Any, sampler: Any, training: bool) -> None:
-        """A torchmetrics.Metric can't be told to count a sample as none."""
-        modules = trainer.lightning_module.modules()
-        if training and 0 < sampler.tail < sampler.num_replicas and any(isinstance(module, Metric) for module in modules):
-            few = f"an epoch's last batch has {sampler.tail} sample(s) for {sampler.num_replicas} processes"
-            self._warn(f"{few}: the others repeat one, which torchmetrics count that training updates, but for drop_last=True")
 
     def _warn(self, line: str) -> None:
         if line not in self.causes:
@@ -222,7 +218,7 @@ class PlainLightning(Callback):
         # of a step that takes a dataloader_iter the argument is the last one's
         self._divide(trainer.fit_loop.epoch_loop.batch_idx)
         if self._is_dummy:
-            log_batch_as(trainer, 0)
+            self._around_batch.enter_context(counting_nothing(trainer, pl_module))
             self._around_batch.enter_context(without_statistics())
         self._look_before_draws(trainer, pl_module, batch_idx)
 

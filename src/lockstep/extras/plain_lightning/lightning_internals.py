@@ -3,7 +3,8 @@
 tests/extras/plain_lightning fails when one of them is gone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ import torch.distributed as dist
 from lightning import Trainer
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
+from torch import nn
+from torchmetrics import Metric
 
 from lockstep.extras.plain_lightning.logs import Logged, combine, explain_difference
 from lockstep.runs.shares import dp_rank_and_size
@@ -124,6 +127,25 @@ def logged(results: Any, metric: Any) -> Logged:
     reduction = next((kind for kind, holds in kinds.items() if holds), "custom")
     weight = float(metric.cumulated_batch_size) if reduction == "mean" else 1.0
     return Logged(meta.fx, tuple(dict.fromkeys(results._forked_name(metric, False))), reduction, float(metric.value), weight)
+
+
+@contextmanager
+def counting_nothing(trainer: Any, model: nn.Module) -> Iterator[None]:
+    """What is logged of a training step meanwhile, with whatever batch size, and what torchmetrics of the model are updated with
+    counts for nothing over the epoch."""
+    log_batch_as(trainer, 0)  # also behind it, in the model's hook at the batch's end
+    results = trainer._results
+    metrics = [(metric, vars(metric) | _copied(metric.metric_state)) for metric in model.modules() if isinstance(metric, Metric)]
+    logged = {key: item.metric_state for key, item in results.items()}
+    yield
+    for metric, before in metrics:
+        vars(metric).update(before)
+    for key, item in results.items():
+        vars(item).update(logged.get(key) or _copied(item._defaults))
+
+
+def _copied(states: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: list(state) if isinstance(state, list) else state.clone() for name, state in states.items()}
 
 
 def log_batch_as(trainer: Trainer, samples: int) -> None:
