@@ -1,7 +1,5 @@
 """What the arguments of a datamodule accept, and what does not go together."""
 
-from pathlib import Path
-
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import shown
@@ -51,10 +49,6 @@ def _check_datamodule(cfg: DictConfig, key: str, _plan: Plan) -> None:
         raise config_error(f"{key}.fold", fold, "needs datamodule.folds; accepted without it is 0")
     if folds is not None and fold >= folds:
         raise config_error(f"{key}.fold", fold, f"accepted is 0 to {folds - 1}, for datamodule.folds={folds}")
-    path = data.get("data_dir")
-    if path is not None and data.get("dataset") is None and not Path(path).is_dir():  # a download makes its folder
-        accepted = f"no such folder: {Path(path).absolute()}; accepted is a folder with data"
-        raise config_error(f"{key}.data_dir", path, accepted)
 
 
 CHECKS = {"*": _check_datamodule}

@@ -1,9 +1,12 @@
 """What is refused where the library `datasets` is not installed, too."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig
+from refusals import refusal
 
 from lockstep.errors import ConfigError
 from lockstep.extras.huggingface.hf_dataset import HFDataset, _tables
@@ -21,3 +24,9 @@ def test_a_data_set_that_is_a_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / f"{tmp_path.name}.py").write_text("open('ran', 'w')")
     with pytest.raises(ConfigError, match=r"has .*, a program; accepted is data alone"):
         _tables(tmp_path)
+
+
+def test_a_data_dir_that_is_no_folder_is_refused(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    message = refusal(compose("datamodule=hf_dataset", f"datamodule.data_dir={nowhere}", "datamodule.inputs=x"))
+    assert message == f"datamodule.data_dir={nowhere}: no such folder: {nowhere}; accepted is a folder with data"

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from image_files import flat, write_class, write_noise, write_split
+from omegaconf import DictConfig
+from refusals import refusal
 from torch import Tensor
 
 from lockstep.datamodules import Batch
@@ -268,3 +270,9 @@ def test_a_copy_for_another_process_is_the_file_s_name_not_its_content(photos: P
     assert isinstance(received, Mapped)
     assert torch.equal(received.inputs, packed.inputs)
     assert torch.equal(received.targets, packed.targets)
+
+
+def test_a_data_dir_that_is_no_folder_is_refused(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    message = refusal(compose("datamodule=cached_image_folder", f"datamodule.data_dir={nowhere}"))
+    assert message == f"datamodule.data_dir={nowhere}: no such folder: {nowhere}; accepted is a folder with data"

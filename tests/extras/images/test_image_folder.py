@@ -8,6 +8,7 @@ import torch
 import torchvision
 from image_files import flat, write_class, write_image, write_split
 from omegaconf import DictConfig
+from refusals import refusal
 from torch.utils.data import Subset
 
 from lockstep.build import build
@@ -193,3 +194,9 @@ def test_a_test_folder_is_needed_for_a_test_only(tmp_path: Path, compose: Callab
     datamodule.prepare_data()
     assert datamodule.describe() == {"train": 4, "val": 2, "test": 0}
     assert datamodule.test_dataloader() == []
+
+
+def test_a_data_dir_that_is_no_folder_is_refused(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    message = refusal(compose("datamodule=image_folder", f"datamodule.data_dir={nowhere}"))
+    assert message == f"datamodule.data_dir={nowhere}: no such folder: {nowhere}; accepted is a folder with data"

@@ -233,14 +233,8 @@ def test_without_a_fraction_validation_needs_a_split_of_the_data_s_own(
         validate(cfg)
 
 
-def test_a_data_dir_that_is_no_folder_is_refused(shipped: DictConfig, tmp_path: Path) -> None:
-    nowhere = tmp_path / "nowhere"
-    message = refusal(changed(shipped, **{"datamodule.data_dir": str(nowhere)}))
-    assert message == f"datamodule.data_dir={nowhere}: no such folder: {nowhere}; accepted is a folder with data"
-
-
-def test_a_data_dir_to_download_to_need_not_exist(shipped: DictConfig, tmp_path: Path) -> None:
-    validate(changed(shipped, **{"datamodule.dataset": "MNIST", "datamodule.data_dir": str(tmp_path / "nowhere")}))
+def test_a_data_dir_that_prepare_data_makes_need_not_exist(shipped: DictConfig, tmp_path: Path) -> None:
+    validate(changed(shipped, **{"datamodule.data_dir": str(tmp_path / "nowhere")}))
 
 
 def test_a_data_dir_that_is_a_number_is_refused(shipped: DictConfig) -> None:

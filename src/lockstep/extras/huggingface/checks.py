@@ -3,6 +3,7 @@
 from omegaconf import OmegaConf
 
 from lockstep.config.rules import TEXT, Rule, integer
+from lockstep.extras.images.checks import check_folder
 
 RULES = {
     "HFDataset": {
@@ -14,3 +15,4 @@ RULES = {
         "size": integer(1),
     },
 }
+CHECKS = {"HFDataset": check_folder}
