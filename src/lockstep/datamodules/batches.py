@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from lockstep.datamodules.samplers import BatchIndices
+from lockstep.errors import ConfigError
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
 # Bytes that one thread copies sooner than others are there: torch has all of its threads copy more than 32,768 numbers
@@ -120,5 +121,16 @@ class Batches(Dataset[Batch]):
         wanted = ids.tolist() or [0]  # an empty batch is a batch of one, cut to none: its shape and type are right
         many = getattr(self.dataset, "__getitems__", None)
         samples = [self.dataset[i] for i in wanted] if many is None else many(wanted)
-        inputs, targets = samples if isinstance(samples, tuple) else default_collate(samples)
+        inputs, targets = _pair(samples if isinstance(samples, tuple) else default_collate(samples))
         return inputs[: len(ids)], targets[: len(ids)]
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+    """Raises ConfigError for what samples other than pairs of tensors or numbers make."""
+    if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
+        return batch[0], batch[1]
+    kinds = ", ".join(type(part).__name__ for part in batch) if isinstance(batch, tuple | list) else type(batch).__name__
+    accepted = (
+        "accepted by a DataModule are pairs (input, target) of tensors; a LightningDataModule with a LightningModule takes any"
+    )
+    raise ConfigError(f"datamodule: its samples make a batch of {kinds}; {accepted}")

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batch, Batches, InMemory, samples_in
 from lockstep.datamodules.samplers import BatchIndices, TrainSampler
+from lockstep.errors import ConfigError
 
 LENGTH = 20
 INPUTS = torch.arange(LENGTH * 1 * 4 * 4).to(torch.uint8).view(LENGTH, 1, 4, 4)
@@ -80,6 +81,20 @@ def test_an_empty_draw_becomes_an_empty_batch_of_the_right_shape_and_type(datase
 @every_dataset()
 def test_length_is_the_dataset_s(dataset: Any) -> None:
     assert len(Batches(dataset)) == LENGTH
+
+
+@pytest.mark.parametrize(
+    ("samples", "kinds"),
+    [
+        ([({"tokens": INPUTS[0]}, 1)], "dict, Tensor"),
+        ([(INPUTS[0], 1, 0)], "Tensor, Tensor, Tensor"),
+        ([{"x": INPUTS[0], "y": 1}], "dict"),
+        ([INPUTS[0]], "Tensor"),
+    ],
+)
+def test_samples_that_are_no_pairs_of_tensors_are_refused(samples: Any, kinds: str) -> None:
+    with pytest.raises(ConfigError, match=f"^datamodule: its samples make a batch of {kinds}; accepted by"):
+        Batches(samples)[BatchIndices(torch.tensor([0]), 0, 1.0)]
 
 
 def test_targets_may_be_vectors() -> None:
