@@ -188,12 +188,30 @@ def test_the_record_has_what_a_task_counts_and_the_hyperparameters_are_lightning
         load_model(best)
 
 
+class DividesByItself(DigitsData):
+    def _loader(self, dataset: Any, **options: Any) -> DataLoader[Any]:
+        return DataLoader(dataset, self.hparams["batch_size"] // 2, **options)
+
+
+def test_a_step_of_other_size_than_the_config_s_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Many datamodules divide their batch size over processes; the first line of the run has it undivided."""
+    options = (
+        "datamodule._target_=test_plain_lightning.DividesByItself",
+        "trainer.limit_train_batches=1",
+        "trainer.max_epochs=1",
+    )
+    assert collect_facts(fitted(tmp_path / "run", *options))["global_batch_size"] == 50
+    assert [line.partition(". If")[0] for line in caplog.messages if line.startswith("A step")] == [
+        "A step takes 50 samples over all processes, not 100: the loaders have batches of 50"
+    ]
+
+
 def test_what_is_promised_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         fitted(tmp_path, "trainer.limit_train_batches=1", "trainer.max_epochs=1")
     (said,) = [record.message for record in caplog.records if "plain Lightning" in record.message]
     assert said.startswith("LitClassifier and DigitsData: plain Lightning. If the run is resumed within an epoch, the metrics")
-    assert not [record for record in caplog.records if record.message.startswith("Not as on one process")]
+    assert not [record for record in caplog.records if record.message.startswith(("Not as on one process", "A step"))]
 
 
 def test_on_several_processes_what_is_known_and_what_is_not_is_in_that_line(caplog: pytest.LogCaptureFixture) -> None:

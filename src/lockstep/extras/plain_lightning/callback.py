@@ -13,6 +13,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
+from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.console import command_line, join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
@@ -165,6 +166,7 @@ class PlainLightning(Callback):
         self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
         self._is_first_epoch = True
+        self._say_other_batch(trainer)
         if self._samples_before not in (None, self._samples):
             self._check_batches(trainer)
         if batches := batches_trained(trainer):
@@ -172,6 +174,15 @@ class PlainLightning(Callback):
             self._begin_again(trainer)
         if trainer.world_size > 1 and not isinstance(pl_module, Task):
             decide_alike(trainer, pl_module, partial(self._mean_over_processes, trainer))
+
+    def _say_other_batch(self, trainer: Any) -> None:
+        """Names the size of a step where loaders do not have the batch_size of the config: they may divide it by themselves."""
+        planned = next((one.trained_with["global_batch_size"] for one in trainer.callbacks if isinstance(one, SteppedRate)), None)
+        sizes = self.facts()
+        if planned is not None and sizes.get("global_batch_size", planned) != planned:
+            step = f"A step takes {sizes['global_batch_size']} samples over all processes, not {planned}"
+            advice = "If they divide datamodule.batch_size by themselves, leave datamodule.global_batch_size out"
+            log.warning(f"{step}: the loaders have batches of {sizes['batch_size']}. {advice}.")
 
     def _mean_over_processes(self, trainer: Any, value: Any) -> Tensor:
         """Of a step's value, weighted as its gradient is."""
