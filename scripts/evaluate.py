@@ -13,6 +13,7 @@ import logging
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -45,14 +46,13 @@ def main() -> None:
             run.supervise([sys.executable, *sys.argv, f"run_dir={quote(cfg.run_dir)}"])
         else:
             from lockstep.build import build
-            from lockstep.runs.results import lacking_for_test
 
             cfg.test = False  # that is for a training
             datamodule, model, trainer = build(cfg, run.plan)
-            if (lacking := lacking_for_test(model, datamodule)) is not None:
-                raise config_error("RUN_DIR", arguments.run_dir, f"{lacking}; accepted is a run that can be tested")
+            _check_test(arguments.run_dir, model, datamodule)
             logging.info(f"The weights are those of {checkpoint}.")  # the last ones, where there are no best ones
             trainer.test(model, datamodule, verbose=False)
+            _check_test(arguments.run_dir, model, datamodule)  # whose splits are known now
             if not any(one.startswith("optimized_metric=") for one in arguments.overrides):
                 cfg.optimized_metric = _tested(cfg.optimized_metric, list(trainer.callback_metrics))
             run.finish(trainer)
@@ -62,6 +62,13 @@ def _compose_evaluation(run_dir: Path, overrides: list[str], allow: list[str]) -
     cfg = config_to_evaluate(run_dir, overrides, allow, "evaluations")
     cfg.optimized_metric = cfg.optimized_metric and _name_in_test(cfg.optimized_metric)
     return cfg
+
+
+def _check_test(run_dir: Path, model: Any, datamodule: Any) -> None:
+    from lockstep.runs.results import lacking_for_test
+
+    if (lacking := lacking_for_test(model, datamodule)) is not None:
+        raise config_error("RUN_DIR", run_dir, f"{lacking}; accepted is a run that can be tested")
 
 
 def _name_in_test(metric: str) -> str:

@@ -57,7 +57,7 @@ class DataModule(LightningDataModule):
 
     spec: DataSpec
     test_note: str | None = None  # what the test split has that validation has not, said below a run's results
-    has_test: bool = True  # known before the data is loaded
+    has_test: bool = True  # where it is known before the data is loaded
 
     def __init__(
         self,
@@ -99,6 +99,9 @@ class DataModule(LightningDataModule):
     def splits(self) -> Splits:
         if self._splits is None:
             self._splits = self.load()
+            if self.has_test and self._splits.test is None:
+                self.has_test = False
+                log.info("This data has no test split: nothing will be tested")
         return self._splits
 
     def setup(self, stage: str) -> None:

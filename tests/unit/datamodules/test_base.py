@@ -21,7 +21,9 @@ from lockstep.datamodules.batches import Batch
 from lockstep.datamodules.samplers import EvalSampler, TrainSampler
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import ConfigError
+from lockstep.models import Classifier
 from lockstep.models.preprocess import Preprocess
+from lockstep.runs.results import lacking_for_test
 
 
 def pretend(
@@ -166,6 +168,21 @@ def test_an_epoch_is_not_continued_in_another_order(name: str, key: str) -> None
     with pytest.raises(ConfigError, match=f"^{key}=.*within an epoch, with 7; accepted is the same"):
         datamodule.load_state_dict(saved | {name: 7})
     datamodule.load_state_dict(saved | {name: 7, "consumed": 0})
+
+
+class Untested(Digits):
+    def load(self) -> Splits:
+        return Splits(super().load().train, None, None)
+
+
+def test_that_there_is_no_test_split_is_known_when_the_data_is_loaded(caplog: pytest.LogCaptureFixture) -> None:
+    """A run offered its evaluation, which failed: it had logged nothing."""
+    model, data = Classifier.__new__(Classifier), Untested()
+    assert lacking_for_test(model, data) is None
+    with caplog.at_level(logging.INFO):
+        data.describe()
+    assert lacking_for_test(model, data) == "this data has no test split"
+    assert caplog.messages == ["This data has no test split: nothing will be tested"]
 
 
 class OwnProcess(Dataset[tuple[Tensor, int]]):
