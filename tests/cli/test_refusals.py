@@ -16,6 +16,7 @@ from commands import refused, started
         ("trainer.accelerator=gpu", "trainer.accelerator=gpu: this machine shows no GPU"),
         ("optimized_metric=val/f1", "optimized_metric=val/f1: the model declares train/loss, train/acc"),
         ("trainer.devices=[0", "trainer.devices=[0: not a valid override"),
+        ("trainer.devices=1,2 seed=0", "trainer.devices=1,2: several values are a sweep's; accepted with -m, or a list, KEY="),
         ("sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         ("hydra/launcher=basic seed=0,1 -m", "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep"),
         ("seed=0 -m hydra/launcher=basic", "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep"),

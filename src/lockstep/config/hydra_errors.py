@@ -67,7 +67,7 @@ def _same_name_elsewhere(wanted: str, node: DictConfig) -> list[str]:
     """Returns the keys of the whole config that end as the wanted one does, if they are few: the rate of another model, say."""
     name = wanted.rpartition(".")[2]
     keys = [key for key, _ in nodes(OmegaConf.to_container(node._get_root())) if key.rpartition(".")[2] == name]
-    own = [key for key in keys if key.partition(".")[0] != "hydra"]
+    own = [key for key in keys if key.partition(".")[0] not in ("hydra", "events")]
     return own if len(own) <= 3 else []
 
 
@@ -89,6 +89,8 @@ def _is_from_hydra(error: Exception) -> bool:
 
 def _reason(error: BaseException) -> str:
     """Returns the first paragraph of a message."""
+    if "Ambiguous value for argument" in str(error):
+        return "several values are a sweep's; accepted with -m, or a list, KEY=[VALUE,VALUE]"
     if match := re.search(r"invalid literal for int\(\) with base 10: '(.*)'", str(error)):
         return f"accepted in a list is a number, not {match[1]}"
     return " ".join(str(error).partition("full_key:")[0].split()) or type(error).__name__
