@@ -68,6 +68,13 @@ def test_an_unknown_key_is_one_line_with_the_keys_there_are(
     assert len(line) < 250
 
 
+@pytest.mark.parametrize("override", ["datamodule.curriculum=linear", "trainer.plan=mlp"])
+def test_a_dot_for_a_slash_is_told(override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of which nothing is chosen is no key of the config."""
+    accepted = override.replace(".", "/")
+    assert explained(override, compose, monkeypatch) == f"{override}: a group of values; accepted is {accepted}"
+
+
 def test_many_keys_are_left_to_be_printed(compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> None:
     for override, option in (("trainer.xyz=1", "--cfg job -p trainer"), ("xyz=1", "--cfg job")):
         line = explained(override, compose, monkeypatch)
