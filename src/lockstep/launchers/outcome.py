@@ -81,6 +81,12 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
     return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, traceback=text)
 
 
+def killed_by(code: int) -> str:
+    """Says how a process of this negative code has ended. Most signals of real time have numbers alone."""
+    name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
+    return f"killed by {name}"
+
+
 def _describe_exit(error: SystemExit) -> str:
     """Says where the user's own code, or a library, has called sys.exit."""
     *_, place = traceback.extract_tb(error.__traceback__) or [None]

@@ -16,7 +16,7 @@ from lockstep.config.plan import cores
 from lockstep.errors import ExitCode
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, PIDS, RESTARTS, without_rank_variables
-from lockstep.launchers.outcome import Outcome
+from lockstep.launchers.outcome import Outcome, killed_by
 from lockstep.launchers.processes import Process, start_process
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 
@@ -174,7 +174,7 @@ def _outcome(codes: list[int | None], errors: Path) -> Outcome:
     suspects = {rank: code for rank, code in silent.items() if code != -signal.SIGABRT} or ({} if is_explained else silent)
     if suspects:
         rank, code = next(iter(suspects.items()))
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code} and no word"
+        how = f"was {killed_by(code)}" if code < 0 else f"ended with code {code} and no word"
         return Outcome(code=ExitCode.FAILED, reason=f"rank {rank} {how}", rank=rank, is_silent=True)
     first = min(reports.values(), key=lambda report: report["time"])
     return Outcome(**{name: value for name, value in first.items() if name != "time"})

@@ -1,12 +1,12 @@
 """What a job's directory says of the job, whichever of its files are damaged; and what failed attempts leave in it."""
 
 import itertools
-import signal
 from pathlib import Path
 from typing import Any, get_args
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.errors import ExitCode
+from lockstep.launchers.outcome import killed_by
 from lockstep.runs.locks import is_held
 from lockstep.runs.record import Status
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit, JobState
@@ -69,7 +69,7 @@ def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -
     if code == ExitCode.FINISHED:
         return JobState(FAILED, "ended with code 0 and no record")
     if code is not None and code < 0:
-        return JobState(FAILED, f"killed by {signal.Signals(-code).name}")
+        return JobState(FAILED, killed_by(code))
     _, reason = read_status(directory)
     if code == ExitCode.PREEMPTED:
         return JobState(INTERRUPTED, reason)

@@ -64,6 +64,10 @@ def test_a_rank_that_was_killed_precedes_those_that_raised(number: signal.Signal
     )
 
 
+def test_a_signal_that_has_no_name_is_called_by_its_number(tmp_path: Path) -> None:
+    assert _outcome([-40, 0], tmp_path).reason == "rank 0 was killed by signal 40"
+
+
 def test_a_rank_that_left_without_a_word_precedes_those_that_raised(tmp_path: Path) -> None:
     report(tmp_path, 0, time=1.0, reason="connection closed by peer")
     assert _outcome([1, 7], tmp_path) == Outcome(code=1, reason="rank 1 ended with code 7 and no word", rank=1, is_silent=True)

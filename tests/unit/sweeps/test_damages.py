@@ -150,6 +150,11 @@ def test_a_job_that_could_not_say_why_it_was_refused_names_its_log(tmp_path: Pat
     assert state_after(tmp_path, Exit(ExitCode.REFUSED)).reason == "ended with code 2: seed=x: accepted is a number"
 
 
+def test_a_signal_without_a_name_is_a_reason_like_others(tmp_path: Path) -> None:
+    """Its number had no name, and ended the sweep in a stack trace."""
+    assert state_after(tmp_path, Exit(-40)) == (FAILED, "killed by signal 40", None)
+
+
 def test_a_copy_of_a_job_s_directory_is_no_job(whole: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
     first = next(iter(Manifest(folder).jobs.values()))["directory"]
