@@ -40,10 +40,12 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
-    """A file to write, which takes the place of `path` when all went well, and is gone otherwise."""
+    """A file to write, which takes the place of `path` when all went well, and is gone otherwise. What text its encoding lacks is
+    written as Python escapes it: names of files may be no text."""
     partial = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
+    newline, errors = ("", "backslashreplace") if mode == "w" else (None, None)
     try:
-        with partial.open(mode, newline="" if mode == "w" else None) as file:
+        with partial.open(mode, newline=newline, errors=errors) as file:
             yield file
             sync(file)
         partial.replace(path)

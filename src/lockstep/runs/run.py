@@ -131,7 +131,7 @@ class Run:
                 self.cfg.init_from = None
 
     def _append_to_log(self, text: str) -> None:
-        with self._log.open("a") as file:
+        with self._log.open("a", errors="backslashreplace") as file:
             file.write(text)
 
     def _own_checkpoint(self) -> Path | None:

@@ -73,6 +73,15 @@ def test_a_file_of_results_that_cannot_be_written_is_named_and_the_other_one_is_
     assert (tmp_path / "results.md").is_file()
 
 
+def test_a_reason_with_the_name_of_a_file_that_is_no_text_is_written(tmp_path: Path) -> None:
+    """The sweep ended in a stack trace, and without a table."""
+    manifest = fake_sweep.sweep(tmp_path, {(one := fake_sweep.job(tmp_path, 0)): "failed"})
+    manifest.update(one.key, reason="no image: \udcff.png")
+    write_results(SweepView(manifest))
+    for name in ("results.csv", "results.md"):
+        assert r"no image: \udcff.png" in (tmp_path / name).read_text()
+
+
 def test_tables_have_a_reason_s_first_shorten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = fake_sweep.job(tmp_path, 0)
     manifest = fake_sweep.sweep(tmp_path, {one: "failed"})
