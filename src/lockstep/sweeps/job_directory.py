@@ -59,10 +59,10 @@ def read_state(directory: Path, died: str = DIED) -> JobState:
 
 
 def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -> JobState:
-    """The state of a job whose attempt has ended; `ended_for` is that of one that the runner has ended. Finished means code 0 and
-    a record with finite metrics."""
-    code = end.code
-    if code == ExitCode.FINISHED and (record := read_record(directory)) is not None:
+    """The state of a job whose attempt has ended; `ended_for` is that of one that the runner has ended. Finished means a record
+    with finite metrics, and code 0 or a status that says so: what ends a process after that has cost nothing."""
+    code, (status, reason) = end.code, read_status(directory)
+    if (code == ExitCode.FINISHED or status == "finished") and (record := read_record(directory)) is not None:
         return state_from_record(directory, record)
     if (known := ended_for or end.state) is not None:
         return known
@@ -70,7 +70,6 @@ def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -
         return JobState(FAILED, "ended with code 0 and no record")
     if code is not None and code < 0:
         return JobState(FAILED, killed_by(code))
-    _, reason = read_status(directory)
     if code == ExitCode.PREEMPTED:
         return JobState(INTERRUPTED, reason)
     if code == ExitCode.REFUSED and is_held(directory):

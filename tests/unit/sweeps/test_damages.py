@@ -155,6 +155,16 @@ def test_a_signal_without_a_name_is_a_reason_like_others(tmp_path: Path) -> None
     assert state_after(tmp_path, Exit(-40)) == (FAILED, "killed by signal 40", None)
 
 
+def test_what_ends_a_process_after_its_run_has_finished_costs_nothing(tmp_path: Path) -> None:
+    """A library that crashes when Python exits: the sweep said failed, and its status a moment later finished."""
+    one = fake_sweep.job(tmp_path, 0)
+    fake_sweep.sweep(tmp_path, {one: "finished"})
+    for code in (7, -11):
+        assert state_after(one.directory, Exit(code)) == (FINISHED, None, 0.5)
+    (one.directory / "status.json").write_text('{"status": "running"}')
+    assert state_after(one.directory, Exit(-11)) == (FAILED, "killed by SIGSEGV", None)
+
+
 def test_a_copy_of_a_job_s_directory_is_no_job(whole: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
     first = next(iter(Manifest(folder).jobs.values()))["directory"]
