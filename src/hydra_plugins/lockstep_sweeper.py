@@ -12,6 +12,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from hydra_plugins.lockstep_launcher import SweepLauncher
+from lockstep.config.rules import integer
+from lockstep.errors import config_error
 
 
 @dataclass
@@ -24,10 +26,18 @@ ConfigStore.instance().store(group="hydra/sweeper", name="lockstep", node=Lockst
 
 
 class LockstepSweeper(BasicSweeper):
+    def sweep(self, arguments: list[str]) -> Any:
+        if self.max_batch_size is not None and self.max_batch_size < 1:
+            raise config_error("hydra.sweeper.max_batch_size", self.max_batch_size, integer(1).or_null().words)
+        return super().sweep(arguments)
+
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Our launchers compose and check all jobs of a batch before they start the first: see lockstep.sweeps.sweep."""
+        """Our launchers compose and check all jobs of a batch before they start the first: see lockstep.sweeps.sweep. Of several
+        batches, by max_batch_size, all are checked before the first one."""
         if not isinstance(self.launcher, SweepLauncher):
             super().validate_batch_is_legal(batch)
+        elif self.batch_index == 1 and len(self.overrides or ()) > 1:
+            self.launcher.sweep.check([job for batch in self.overrides or () for job in batch])
 
 
 class JobSweeper(Sweeper):

@@ -101,7 +101,7 @@ class Sweep:
         once. Raises RefusedJob, and has changed nothing, if one can't start."""
         if not job_overrides:
             raise _no_jobs()
-        jobs = [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
+        jobs = self.check(job_overrides)
         batch: dict[str, Job] = {}
         for job in jobs:
             batch.setdefault(job.key, job)
@@ -109,6 +109,10 @@ class Sweep:
             log.warning(f"{len(jobs) - len(batch)} of {len(jobs)} jobs are those of other ones, spelled again: each is run once")
         returned = dict(zip(batch, self._run([*batch.values()]), strict=True))
         return [returned[job.key] for job in jobs]
+
+    def check(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
+        """Raises RefusedJob for the first job that can't start."""
+        return [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
 
     def _run(self, batch: list[Job]) -> list[JobReturn]:
         self.keys |= {job.key for job in batch}
