@@ -199,6 +199,11 @@ def _end(ranks: list[Process]) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kills a process and what it has started in its group, its data workers; nothing if they are gone."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    """Kills a process and what it has started in its group, its data workers; nothing if they are gone. Its children's groups
+    too, where there is a /proc to read them in: one that is suspended, or stuck with Python's lock, would not follow."""
+    groups = [pid]
+    with contextlib.suppress(OSError):
+        groups += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)

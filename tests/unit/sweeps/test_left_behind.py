@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -27,6 +28,21 @@ def left_by(folder: Path, mark: str) -> tuple[LocalAttempt, int]:
     attempt = LocalAttempt(process, pool, pool.take(1), mark, contextlib.ExitStack())
     wait_for(lambda: process.poll() is not None)
     return attempt, int((folder / "pid").read_text())
+
+
+def test_a_rank_that_hears_nothing_ends_with_its_job(tmp_path: Path) -> None:
+    """Suspended, or stuck in a library with Python's lock: no thread of it saw that its parent was gone."""
+    waits = "setsid sleep 300 & echo $! > pid; sleep 300"
+    pool = Pool(("0",))
+    process = subprocess.Popen(["sh", "-c", waits], cwd=tmp_path, start_new_session=True)
+    attempt = LocalAttempt(process, pool, pool.take(1), "unmarked", contextlib.ExitStack())
+    wait_for(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text().endswith("\n"))
+    rank = int((tmp_path / "pid").read_text())
+    wait_for(lambda: os.getsid(rank) == rank)
+    os.kill(rank, signal.SIGSTOP)
+    attempt.kill()
+    wait_for(lambda: attempt.reap() is not None)
+    wait_for(lambda: not lives(rank), seconds=10)
 
 
 def test_a_session_of_its_own_is_no_way_out(tmp_path: Path) -> None:
