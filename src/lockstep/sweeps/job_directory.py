@@ -16,6 +16,7 @@ OUTPUT = "output.log"  # what a job's processes have said
 ATTEMPTS = "attempts"
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 DIED = "the sweep process died"
+_LONGEST = 2**14  # bytes of a reason, and of the end of a log, in the sweep's own file, which is written anew at each change
 
 # The shapes of these files; see lockstep.atomic_files.is_like.
 NUMBER = int | float | None
@@ -42,7 +43,8 @@ def read_status(directory: Path) -> tuple[str | None, str | None]:
     """The status and the reason that status.json says, each None where it does not."""
     shape = {"status": get_args(Status), "reason?": str | None}
     content = read_json(directory / "status.json", shape) or {}
-    return content.get("status"), content.get("reason")
+    reason = content.get("reason")
+    return content.get("status"), reason and reason[:_LONGEST]
 
 
 def read_state(directory: Path, died: str = DIED) -> JobState:
@@ -91,9 +93,13 @@ def state_from_record(directory: Path, record: dict[str, Any]) -> JobState:
 
 
 def read_log_tail(directory: Path) -> list[str]:
-    """The last lines of a failed job's log, which are recorded."""
+    """The last lines of a failed job's log, as far as they are in its last _LONGEST bytes, which are recorded."""
     path = directory / OUTPUT
-    return path.read_text(errors="replace").splitlines()[-20:] if path.is_file() else []
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LONGEST))
+        return file.read(_LONGEST).decode(errors="replace").splitlines()[-20:]
 
 
 def archive(directory: Path) -> None:

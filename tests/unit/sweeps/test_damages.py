@@ -13,7 +13,7 @@ import fake_sweep
 import pytest
 
 from lockstep.errors import ExitCode
-from lockstep.sweeps.job_directory import archive, state_after
+from lockstep.sweeps.job_directory import archive, read_log_tail, state_after
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.results import write_results
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit
@@ -153,6 +153,17 @@ def test_a_job_that_could_not_say_why_it_was_refused_names_its_log(tmp_path: Pat
 def test_a_signal_without_a_name_is_a_reason_like_others(tmp_path: Path) -> None:
     """Its number had no name, and ended the sweep in a stack trace."""
     assert state_after(tmp_path, Exit(-40)) == (FAILED, "killed by signal 40", None)
+
+
+def test_what_a_job_says_at_great_length_is_recorded_by_its_end(tmp_path: Path) -> None:
+    """A manifest of 200 MB was written at each change of a job."""
+    (tmp_path / "output.log").write_text("x" * 10**6 + "\nthe end\n")
+    assert read_log_tail(tmp_path)[-1] == "the end"
+    assert sum(map(len, read_log_tail(tmp_path))) < 2**14
+    (tmp_path / "status.json").write_text(json.dumps({"status": "failed", "reason": "rank 0: " + "x" * 10**6}))
+    reason = state_after(tmp_path, Exit(1)).reason
+    assert reason is not None
+    assert (reason[:9], len(reason)) == ("rank 0: x", 2**14)
 
 
 def test_what_ends_a_process_after_its_run_has_finished_costs_nothing(tmp_path: Path) -> None:
