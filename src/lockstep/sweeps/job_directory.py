@@ -78,7 +78,7 @@ def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -
         return JobState(INTERRUPTED, "another command has resumed it, and is under way")
     said = read_log_tail(directory)[-1:]
     if code == ExitCode.REFUSED and not said:  # which it says why
-        said = [f"nothing is in {directory / OUTPUT}, whose disk may be full"]
+        said = [f"{directory / OUTPUT} is empty and its disk may be full"]
     reason = reason or ": ".join([f"ended with code {code}", *said])
     return JobState(FAILED, " ".join(reason.split()))
 

@@ -22,7 +22,7 @@ from lockstep.sweeps.job_directory import OUTPUT
 from lockstep.sweeps.jobs import Job, choose_pool
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import LocalSettings
-from lockstep.sweeps.states import Exit
+from lockstep.sweeps.states import FAILED, Exit, JobState
 
 
 @dataclass
@@ -89,6 +89,16 @@ class LocalAttempt(Attempt):
         kill_group(self._process.pid)
 
 
+@dataclass
+class NotStarted(Attempt):
+    """A job for which there was no process, or no file: its disk is full, say."""
+
+    error: OSError
+
+    def reap(self) -> Exit:
+        return Exit(None, JobState(FAILED, f"could not be started ({self.error.strerror or self.error})"))
+
+
 class LocalExecutor(Executor):
     """Packs jobs onto the GPUs, and onto the cores."""
 
@@ -116,7 +126,7 @@ class LocalExecutor(Executor):
         refuse_queued(manifest, "lockstep")
         manifest.reconcile()
 
-    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, LocalAttempt]]:
+    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
         started = []
         for name, pool in self._pools.items():
             while (job := pool.choose([job for job in waiting if job.pool == name])) is not None:
@@ -124,17 +134,21 @@ class LocalExecutor(Executor):
                 started.append((job, self._start(job, pool, begin)))
         return started
 
-    def _start(self, job: Job, pool: Pool, begin: Begin) -> LocalAttempt:
+    def _start(self, job: Job, pool: Pool, begin: Begin) -> Attempt:
         slots = pool.take(job.width)
-        command = begin(job, devices=list(slots))
         kept = _assign_cores(pool, slots)
         environment = _environment(job, slots, len(kept)) | {JOB_MARK: (mark := uuid.uuid4().hex)}
-        lifeline = contextlib.ExitStack()
-        lifeline.enter_context(inherited_config(job.directory, job.inherited_config))
-        follows = (SWEEP_PIPE, lifeline.enter_context(pipe())[0])
-        with (job.directory / OUTPUT).open("ab") as output:
-            process = start_process(command, environment, follows, output, output, kept, job.fresh, job.starts_ranks)
-        return LocalAttempt(process, pool, slots, mark, lifeline)
+        with contextlib.ExitStack() as lifeline:
+            try:
+                command = begin(job, devices=list(slots))
+                lifeline.enter_context(inherited_config(job.directory, job.inherited_config))
+                follows = (SWEEP_PIPE, lifeline.enter_context(pipe())[0])
+                with (job.directory / OUTPUT).open("ab") as output:
+                    process = start_process(command, environment, follows, output, output, kept, job.fresh, job.starts_ranks)
+            except OSError as error:
+                pool.give_back(slots)
+                return NotStarted(error)
+            return LocalAttempt(process, pool, slots, mark, lifeline.pop_all())
 
 
 def refuse_queued(manifest: Manifest, launcher: str) -> None:

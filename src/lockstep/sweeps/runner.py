@@ -115,12 +115,15 @@ class Runner:
                 one.attempt.kill()
 
     def begin(self, job: Job, **where: Any) -> list[str]:
-        """Notes an attempt, on what; returns its command."""
-        command = self._prepare(job)
-        attempt = {"command": command, "started": time.time(), "ended": None, "code": None, **where}
-        attempt |= {"saved_before": _checkpoint_time(job), "git_commit": self.manifest.git_commit}
-        attempts = [*self.manifest.jobs[job.key]["attempts"], attempt]
-        self.manifest.update(job.key, status=RUNNING, reason=None, log_tail=None, attempts=attempts)
+        """Notes an attempt, on what; returns its command. Raises OSError where the directory can't be prepared."""
+        command = list(job.command)
+        try:
+            command = self._prepare(job)
+        finally:
+            attempt = {"command": command, "started": time.time(), "ended": None, "code": None, **where}
+            attempt |= {"saved_before": _checkpoint_time(job), "git_commit": self.manifest.git_commit}
+            attempts = [*self.manifest.jobs[job.key]["attempts"], attempt]
+            self.manifest.update(job.key, status=RUNNING, reason=None, log_tail=None, attempts=attempts)
         return command
 
     def _prepare(self, job: Job) -> list[str]:

@@ -17,7 +17,7 @@ from lockstep.sweeps.job_directory import archive, read_log_tail, state_after
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.results import write_results
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit
-from lockstep.sweeps.table import print_table
+from lockstep.sweeps.table import print_table, shorten
 from lockstep.sweeps.view import SweepView, look_at
 
 STATES = (FINISHED, FINISHED, FAILED, INTERRUPTED, WAITING)
@@ -145,7 +145,8 @@ def test_a_job_that_could_not_say_why_it_was_refused_names_its_log(tmp_path: Pat
     """The disk of its directory is full: the file is there, and empty."""
     (log := tmp_path / "output.log").touch()
     refused = state_after(tmp_path, Exit(ExitCode.REFUSED))
-    assert (refused.status, refused.reason) == (FAILED, f"ended with code 2: nothing is in {log}, whose disk may be full")
+    assert (refused.status, refused.reason) == (FAILED, f"ended with code 2: {log} is empty and its disk may be full")
+    assert shorten(refused.reason or "").endswith(".../output.log is empty and its disk may be full")  # in a table
     log.write_text("seed=x: accepted is a number\n")
     assert state_after(tmp_path, Exit(ExitCode.REFUSED)).reason == "ended with code 2: seed=x: accepted is a number"
 

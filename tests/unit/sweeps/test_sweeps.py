@@ -1,6 +1,7 @@
 """Jobs, slots and the manifest, without starting anything but small stand-in processes."""
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -153,6 +154,35 @@ def test_a_job_that_takes_too_long_and_does_not_listen_is_killed(tmp_path: Path,
     one = Job("deaf", ("number=1",), tmp_path / "deaf", "gpu", 1, 1, "val/acc", "max", (sys.executable, "-S", "-c", deaf))
     entry = run([one], 1, tmp_path, timeout=0.5).jobs["deaf"]
     assert (entry["status"], entry["reason"]) == ("failed", "no end within 0.5 s")
+
+
+@pytest.mark.parametrize("step", ["open", "archive", "start_process"])
+def test_a_job_that_can_not_be_started_does_not_stop_the_others(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk, or without another process: the sweep ended without its table, and ended those that ran."""
+    (tmp_path / "broken").mkdir()
+    if step == "open":
+        (tmp_path / "broken" / "output.log").mkdir()
+        monkeypatch.setattr("lockstep.sweeps.runner.archive", lambda _: None)
+    else:
+        where = "lockstep.sweeps.runner.archive" if step == "archive" else "lockstep.sweeps.local.start_process"
+        monkeypatch.setattr(where, failing(vars(sys.modules[where.rpartition(".")[0]])[step]))
+    manifest = run([broken_job(tmp_path), job(1, 1, tmp_path)], 1, tmp_path, retries=1)
+    entry = manifest.jobs["broken"]
+    said = "Is a directory" if step == "open" else "No space left on device"
+    assert (entry["status"], entry["reason"]) == ("failed", f"could not be started ({said})")
+    assert [attempt["ended"] is None for attempt in entry["attempts"]] == [False, False]
+    assert manifest.jobs["key1"]["status"] == FINISHED
+
+
+def failing(call: Any) -> Any:
+    def fail(first: Any, *more: Any) -> Any:
+        if "broken" in str(first) or first == list(broken_job(Path()).command):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return call(first, *more)
+
+    return fail
 
 
 def test_on_failure_stop_hands_out_no_more_jobs(tmp_path: Path) -> None:
