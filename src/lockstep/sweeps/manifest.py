@@ -99,8 +99,14 @@ class Manifest:
 
     def reconcile(self) -> None:
         """Jobs that were running when an earlier sweep process died have finished, or were interrupted. Those in a queue have
-        not died with it. train.py resume=DIRECTORY may have finished others since, or have trained finished ones further."""
-        queued = self.in_queue()
+        not died with it. train.py resume=DIRECTORY may have finished others since, or have trained finished ones further. Those
+        whose directories are gone run again, but that a search does not ask for them."""
+        queued, gone = self.in_queue(), [key for key in self.jobs if not self._has_directory(key)]
+        for key in gone if self.planned is None else ():
+            if self.jobs[key]["reason"] == UNREADABLE:
+                del self.jobs[key]
+            elif key not in queued:
+                self.jobs[key] |= JobState(WAITING, "its directory is gone")._asdict()
         for key, job in self.jobs.items():
             if job["reason"] == UNREADABLE or key in queued:
                 continue

@@ -125,6 +125,10 @@ def test_a_job_that_nothing_can_be_read_of_is_a_row_that_says_so(
 def test_a_finished_job_whose_directory_is_gone_runs_again(whole: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
     shutil.rmtree(folder / Manifest(folder).jobs[f"{1:012x}"]["directory"])
+    view = look_at(folder)  # which says so, and does not name it the best
+    (lost,) = (job for job in view.jobs if job.number == 1)
+    assert (lost.status, lost.reason, lost.entry["metric"]) == (WAITING, "its directory is gone", None)
+    assert view.counts[FINISHED] == 1
     assert goes_on(folder) == [1, 2, 3, 4]
 
 
