@@ -13,7 +13,7 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.identity import is_resumable
 from lockstep.runs.locks import is_held
 from lockstep.sweeps.executor import Attempt, Executor
-from lockstep.sweeps.job_directory import archive, read_log_tail, state_after
+from lockstep.sweeps.job_directory import archive, read_log_tail, read_status, state_after
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Settings
@@ -127,9 +127,11 @@ class Runner:
         return command
 
     def _prepare(self, job: Job) -> list[str]:
-        """Continues what was interrupted; what an attempt that failed has left is kept."""
+        """Continues what was interrupted, and what has saved when it was stopped, for its timeout say; what other attempts that
+        failed have left is kept."""
         job.directory.mkdir(parents=True, exist_ok=True)
-        if self.manifest.jobs[job.key]["status"] == INTERRUPTED and is_resumable(job.directory):
+        was_stopped = self.manifest.jobs[job.key]["status"] == INTERRUPTED or read_status(job.directory)[0] == "preempted"
+        if was_stopped and is_resumable(job.directory):
             return [*job.command, *job.resumption]
         if not is_held(job.directory):  # else by another command that has resumed it: this one will be refused
             archive(job.directory)
