@@ -99,7 +99,7 @@ def _cells(job: JobView) -> dict[str, str]:
     return {
         "job": str(job.number),
         "overrides": job.label,
-        "devices": str(job.entry["devices"]),
+        "devices": str(job.devices),
         "state": job.status,
         "epoch": "" if epoch is None else f"{epoch}/{epochs}" if epochs is not None and epochs > 0 else str(epoch),
         "step": "" if step is None else str(step),
@@ -112,10 +112,13 @@ def _cells(job: JobView) -> dict[str, str]:
 
 
 def _reasons(jobs: Sequence[JobView]) -> list[str]:
-    """Why jobs have failed or were interrupted, and what others wait for; the same reason once."""
+    """Why jobs have failed or were interrupted, and what others wait for; the same reason once. Which jobs were trained for
+    longer than others, by train.py resume=DIRECTORY, where that is not what the sweep compares."""
     numbers: dict[str, list[int]] = {}
+    ends = {job.reason for job in jobs if job.status == FINISHED and (job.reason or "").startswith("trainer.max_")}
+    told = ends if len(ends) > 1 and not any(".max_" in key for job in jobs for key in job.varying) else ()
     for job in sorted(jobs, key=lambda job: (_PRIORITY.index(job.status), job.number)):
-        if job.reason is not None and job.status != FINISHED:
+        if job.reason is not None and (job.status != FINISHED or job.reason in told):
             line = f"{'tried again' if job.status == RUNNING else job.status}: {shorten(job.reason)}"
             numbers.setdefault(line, []).append(job.number)
     lines = [f"{join_first(some, 6)} {line}" for line, some in numbers.items()]

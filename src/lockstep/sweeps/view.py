@@ -60,6 +60,11 @@ class JobView:
         return (read_record(self.directory) or {}) if self.status == FINISHED else {}
 
     @property
+    def devices(self) -> int:
+        """By its record, of a job that has finished: train.py resume=DIRECTORY may have continued it on others."""
+        return int(self.record.get("world_size") or self.entry["devices"])
+
+    @property
     def metric(self) -> float | None:
         """The final one, or the latest of a job that runs."""
         latest = self.progress.get("metrics", {}).get(self.entry["optimized_metric"])

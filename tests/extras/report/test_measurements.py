@@ -58,6 +58,19 @@ def test_jobs_of_an_edited_config_file_are_not_compared(tmp_path: Path) -> None:
     assert ([row.devices for row in rows.rows], rows.left_out) == ([1, 2], {(): 1})
 
 
+def test_a_job_that_was_continued_to_a_later_end_or_on_other_devices_is_not_compared(tmp_path: Path) -> None:
+    """By train.py resume=DIRECTORY: the speed of two devices counted as that of eight."""
+    end = "trainer.max_epochs=9"
+    cells = [cell(1, ended_by=end), cell(2, ended_by=end), cell(4, ended_by="trainer.max_epochs=20")]
+    sweep = measured.sweep(tmp_path, [*cells, cell(8, ended_by=end, world_size=2)])
+    for path in sweep.glob("*/job.json"):
+        epochs = '"default_max_epochs": 9, "trainer": {"max_epochs": "${default_max_epochs}",'
+        path.write_text(path.read_text().replace('"trainer": {', epochs))
+    rows = read(sweep)
+    assert [row.devices for row in rows.rows] == [1, 2]
+    assert rows.left_out == {("trainer.max_epochs=20",): 1, ("trainer.devices=2",): 1}
+
+
 def test_jobs_that_differ_in_other_keys_are_kept_apart(tmp_path: Path) -> None:
     cells = [cell(devices, overrides=(f"model={model}",)) for model in ("mlp", "cnn") for devices in (1, 2)]
     sweep = measured.sweep(tmp_path, [*cells, cell(4, overrides=("model=cnn",))])

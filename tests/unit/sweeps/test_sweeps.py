@@ -27,6 +27,7 @@ from lockstep.config.overrides import constants
 from lockstep.config.read import Given
 from lockstep.console import table
 from lockstep.errors import ConfigError
+from lockstep.runs.identity import Identity
 from lockstep.sweeps.job_directory import state_from_record
 from lockstep.sweeps.jobs import Job, identity
 from lockstep.sweeps.local import LocalAttempt, LocalExecutor, Pool
@@ -36,6 +37,7 @@ from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import LocalSettings, Settings
 from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING
 from lockstep.sweeps.sweep import sweep_command
+from lockstep.sweeps.table import layout
 from lockstep.sweeps.view import SweepView, look_at
 
 # a job that writes its record after `seconds`
@@ -228,6 +230,34 @@ def test_a_finished_job_that_was_trained_further_has_the_metric_of_its_record(tm
     for left in ('{"status": "running"}', '{"status": "failed", "reason": "planted"}'):  # while it trains, and where that fails
         (one.directory / "status.json").write_text(left)
         assert look_at(tmp_path).jobs[0].status == FINISHED
+
+
+def test_a_table_says_which_job_was_continued_to_a_later_end_and_on_how_many_devices(tmp_path: Path) -> None:
+    """It was the best, of jobs that were trained for less, on as many devices as the sweep had asked for."""
+    jobs = [fake_sweep.job(tmp_path, i, seed=i) for i in range(3)]
+    fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
+    for i, epochs in enumerate((10, 10, 20)):
+        record = {"metrics": {"val/acc": 0.5 + i / 10}, "optimized_metric": "val/acc", "world_size": epochs // 10}
+        (jobs[i].directory / "metrics.json").write_text(json.dumps(record | {"ended_by": f"trainer.max_epochs={epochs}"}))
+    console = Console(width=150)
+    with console.capture() as text:
+        console.print(layout(look_at(tmp_path), "", 150))
+    assert "0, 1 finished: trainer.max_epochs=10\n2 finished: trainer.max_epochs=20\n" in text.get()
+    assert [job.devices for job in look_at(tmp_path).jobs] == [2, 1, 1]
+
+
+def test_what_had_saved_when_it_was_stopped_goes_on(tmp_path: Path) -> None:
+    """A job that has taken too long, which is a failure; or that a person has continued, and stopped: it began anew."""
+    one = replace(broken_job(tmp_path), resumption=("resume=it",))
+    manifest = run([one], 1, tmp_path)
+    runner = Runner(manifest, LocalExecutor({}), Settings())
+    Identity("id", [], [], None).write(one.directory)
+    (one.directory / "status.json").write_text('{"status": "preempted"}')
+    assert runner.begin(one) == [*one.command, "resume=it"]
+    (one.directory / "status.json").write_text('{"status": "running"}')  # it was killed
+    manifest.update(one.key, status="failed")
+    assert runner.begin(one) == [*one.command]
+    assert (one.directory / "attempts" / "1" / "run.json").is_file()
 
 
 def test_what_another_command_goes_on_with_is_left_to_it(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Measurement:
     devices: over all nodes; global_batch: samples of an optimizer step, over all devices; lr: as it was configured.
     seconds: of the whole job.
     history: after each epoch the seconds trained so far, the metric, and the number of epochs.
-    variant: the values of other keys in which the sweep's jobs differ.
+    variant: the values of other keys in which the sweep's jobs differ, and those that `changed` when the job was continued.
     config: the job's composed config, by dotted keys; record: its metrics.json.
     axes: the keys of the config for which there is a field.
     """
@@ -49,6 +49,7 @@ class Measurement:
     metric: float | None
     history: tuple[tuple[float, float, float], ...]
     variant: tuple[str, ...]
+    changed: tuple[str, ...]
     overrides: tuple[str, ...]
     config: dict[str, Any] = field(compare=False)
     record: dict[str, Any] = field(compare=False)
@@ -144,7 +145,7 @@ def _time_alike(rows: Sequence[Measurement]) -> None:
 
 def _group(row: Measurement) -> str:
     """Jobs of one group differ in the axes only. A config file that was edited between two jobs makes two groups."""
-    return json.dumps({key: value for key, value in row.config.items() if key not in row.axes}, sort_keys=True)
+    return json.dumps([row.changed, {key: value for key, value in row.config.items() if key not in row.axes}], sort_keys=True)
 
 
 def _row(job: JobView) -> Measurement:
@@ -152,6 +153,7 @@ def _row(job: JobView) -> Measurement:
     config, rate = flat(composed), f"model.{rate_key(composed.get('model') or {}) or 'optimizer.lr'}"
     lr, axes = config.get(rate, record.get("lr")), {*_AXES, rate}
     swept = {key: value for key, _, value in (item.lstrip("+").partition("=") for item in job.overrides)}
+    changed = _changed(config, record, job)
     return Measurement(
         job=job.entry["directory"],
         status=_status(job),
@@ -163,12 +165,22 @@ def _row(job: JobView) -> Measurement:
         seconds=record.get("wall_time") or job.seconds,
         metric=job.entry["metric"],
         history=_history(job),
-        variant=tuple(f"{name}={value}" for name, value in sorted(swept.items()) if name not in axes),
+        variant=(*(f"{name}={value}" for name, value in sorted(swept.items()) if name not in axes), *changed),
+        changed=changed,
         overrides=tuple(job.entry["overrides"]),
         config=config,
         record=record,
         axes=axes,
     )
+
+
+def _changed(config: dict[str, Any], record: dict[str, Any], job: JobView) -> tuple[str, ...]:
+    """Returns what a job was given when train.py resume=DIRECTORY continued it, by its record: a later end, or other devices."""
+    key, _, end = str(record.get("ended_by")).partition("=")
+    given = str(config.get(key, end))
+    given = str(config.get(given[2:-1], end)) if given.startswith("${") else given
+    devices = [f"trainer.devices={job.devices}"] if job.devices != job.entry["devices"] else []
+    return (*([f"{key}={end}"] if given != end else []), *devices)
 
 
 def _status(job: JobView) -> str:
