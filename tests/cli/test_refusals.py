@@ -22,6 +22,7 @@ from commands import refused, started
         ("seed=0 -m hydra/launcher=basic", "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep"),
         ("hydra.launcher=slurm seed=0,1 -m", "hydra.launcher=slurm: a group of values; accepted is hydra/launcher=slurm"),
         ("hydra.sweeper=optuna -m", "hydra.sweeper=optuna: a group of values; accepted is hydra/sweeper=optuna"),
+        ("sweep=lr,seeds -m", "sweep=lr,seeds: accepted is one at a time"),
         ("hydra.sweeper=optuna", "hydra.sweeper=optuna: is for sweeps; accepted with -m"),
         (
             "seed=0,1 -m --cfg job",

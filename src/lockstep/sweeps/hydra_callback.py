@@ -24,6 +24,9 @@ class EndSweep(Callback):
             if own := [item for item in config.hydra.overrides.hydra if override_key(item) == "hydra.run.dir"]:
                 value = own[-1].partition("=")[2]
                 raise config_error("hydra.run.dir", value, f"is for one run; accepted is hydra.sweep.dir={value}")
+            several = [item for item in config.hydra.overrides.task if item.startswith("sweep=")]
+            if several and config.hydra.runtime.choices.get("sweep") is None:  # Hydra takes them for values to sweep over
+                raise config_error("sweep", several[-1].partition("=")[2], "accepted is one at a time")
             if config.hydra.runtime.choices["hydra/launcher"] == "basic":  # Hydra's own, which runs all jobs in this process
                 raise config_error("hydra/launcher", "basic", "gives a job no processes of its own; accepted is lockstep")
             for group in ("launcher", "sweeper"):
