@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -79,7 +80,9 @@ def test_nsight_without_a_gpu_is_one_line(tmp_path: Path) -> None:
         trained(tmp_path, "profiler=nsight")
 
 
-def test_nsight_marks_the_window_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nsight_marks_the_window_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """What it tells CUDA, written down; this machine may have none."""
     said: list[str] = []
     cuda = SimpleNamespace(
@@ -90,9 +93,11 @@ def test_nsight_marks_the_window_and_nothing_else(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(profilers, "torch", SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(profilers, "emit_nvtx", lambda: operations)
     monkeypatch.setattr(Nsight, "setup", lambda *_, **__: None)
-    trained(tmp_path, "profiler=nsight", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=2")
+    with caplog.at_level(logging.INFO, logger=profilers.__name__):
+        trained(tmp_path, "profiler=nsight", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=2")
     step = "data | forward | backward | rest | optimizer |"
     assert " ".join(said) == f"start [ {step} {step} ] stop"
+    assert [record.message for record in caplog.records if "nsys profile" in record.message]
 
 
 @pytest.mark.parametrize("kind", [Nsight, StepTime, TorchProfiler])

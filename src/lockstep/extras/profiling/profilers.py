@@ -148,3 +148,4 @@ class Nsight(_Window):
             self._operations.__exit__(None, None, None)
             self._operations = None
             torch.cuda.profiler.stop()
+            log.info("a window of steps is marked; Nsight Systems records it if nsys profile has started this run")
