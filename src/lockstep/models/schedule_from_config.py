@@ -40,8 +40,8 @@ class Schedule:
 
     def __call__(self, optimizer: Optimizer, training: schedules.TrainingLength) -> dict[str, Any]:
         """Lightning's scheduler dictionary."""
-        if not self.has_until:
-            schedules.refuse_until(optimizer, self.make.name)
+        for until in (group["until"] for group in optimizer.param_groups if "until" in group and not self.has_until):
+            raise config_error("model.param_groups", f"{{until: {until}}}", f"is not for {self.make.name}; accepted is no until")
         made = self.make(optimizer, **({self.training: training} if self.training else {}))
         entry = self.when | (dict(made) if isinstance(made, Mapping) else {"scheduler": made})
         scheduler = entry.get("scheduler")

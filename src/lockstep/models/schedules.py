@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from lockstep.config.targets import buildable
 from lockstep.errors import config_error
@@ -34,7 +34,7 @@ class TrainingLength(NamedTuple):
         return math.ceil(total)
 
 
-def _entry(scheduler: LRScheduler, interval: Interval, frequency: int, monitor: str | None) -> dict[str, Any]:
+def entry(scheduler: LRScheduler, interval: Interval, frequency: int, monitor: str | None) -> dict[str, Any]:
     # no plain dict: of such a one Hydra asks whether it is the namespace of a module, and goes through all of sys.modules
     return OrderedDict(scheduler=scheduler, interval=interval, frequency=frequency, monitor=monitor)
 
@@ -64,13 +64,7 @@ def _factors(
         return at
 
     factors = [ending(group.get("until", 1.0)) for group in optimizer.param_groups]
-    return _entry(LambdaLR(optimizer, factors), interval, lightning_frequency, monitor)
-
-
-def refuse_until(optimizer: Optimizer, name: str) -> None:
-    for group in optimizer.param_groups:
-        if "until" in group:
-            raise config_error("model.param_groups", f"{{until: {group['until']}}}", f"is not for {name}; accepted is no until")
+    return entry(LambdaLR(optimizer, factors), interval, lightning_frequency, monitor)
 
 
 def _warmup_length(training: TrainingLength, interval: Interval, warmup_steps: int, warmup_epochs: int) -> float:
@@ -120,40 +114,3 @@ def wsd(optimizer: Optimizer, training: TrainingLength, min_factor: float, decay
 @buildable
 def step(optimizer: Optimizer, training: TrainingLength, step_size: int, gamma: float, **when: Any) -> dict[str, Any]:
     return _factors(optimizer, training, lambda t: gamma ** (t // step_size), **when)
-
-
-@buildable
-def one_cycle(
-    optimizer: Optimizer, training: TrainingLength, interval: Interval, frequency: int, monitor: str | None, **cycle: Any
-) -> dict[str, Any]:
-    """Smith & Topin 2018, arXiv:1708.07120; the optimizer's learning rate is the highest one.
-
-    The momentum, or an Adam's beta1, goes the other way, from torch's 0.95 to 0.85 and back, where the optimizer has one.
-    """
-    if frequency != 1:
-        raise config_error("model.lr_scheduler.frequency", frequency, "one_cycle moves at every interval; accepted is 1")
-    refuse_until(optimizer, "one_cycle")
-    total = training.length(interval)
-    highest = [group["lr"] for group in optimizer.param_groups]
-    has_momentum = "momentum" in optimizer.defaults or "betas" in optimizer.defaults
-    scheduler = OneCycleLR(optimizer, max_lr=highest, total_steps=total, cycle_momentum=has_momentum, **cycle)
-    return _entry(scheduler, interval, frequency, monitor)
-
-
-@buildable
-def plateau(
-    optimizer: Optimizer,
-    _training: TrainingLength,
-    interval: Interval,
-    frequency: int,
-    monitor: str,
-    mode: Literal["min", "max"],
-    gamma: float,
-    patience: int,
-) -> dict[str, Any]:
-    if interval != "epoch":
-        raise config_error("model.lr_scheduler.interval", interval, "a plateau is looked for after an epoch; accepted is epoch")
-    if gamma >= 1:
-        raise config_error("model.lr_scheduler.gamma", gamma, "lowers the rate on a plateau; accepted is a number below 1")
-    refuse_until(optimizer, "plateau")
-    return _entry(ReduceLROnPlateau(optimizer, mode=mode, factor=gamma, patience=patience), interval, frequency, monitor)

@@ -9,6 +9,7 @@ from pathlib import Path
 import lr_range
 import numpy
 import pytest
+from capabilities import requires
 from in_process import plain
 from lightning import LightningModule, Trainer
 from ranged import measured
@@ -54,7 +55,7 @@ def test_losses_are_smoothed_without_a_shift() -> None:
     assert smoothed([], 3) == []
 
 
-@pytest.mark.parametrize("schedule", ["constant", "one_cycle"])
+@pytest.mark.parametrize("schedule", ["constant", pytest.param("one_cycle", marks=requires("torch_schedules"))])
 def test_the_rate_rises_exponentially_whatever_the_schedule(schedule: str, tmp_path: Path) -> None:
     options = (f"model/lr_scheduler={schedule}", "lr_range.from=1e-5", "lr_range.to=1e-2", "lr_range.steps=31")
     result, steps = measured(tmp_path, *options, "datamodule.batch_size=60", "trainer.accumulate_grad_batches=2")

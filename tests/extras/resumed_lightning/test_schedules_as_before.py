@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from capabilities import requires
 from in_process import trained
 
 from lockstep.errors import ConfigError
 
 
+@requires("torch_schedules")
 def test_a_cycle_that_would_have_to_be_longer_is_refused_before_the_first_step(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ("model/lr_scheduler=one_cycle", "model/optimizer=sgd")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from lockstep.errors import ConfigError
 from lockstep.models import schedules
@@ -15,9 +14,6 @@ from lockstep.models.schedules import TrainingLength
 TEN_EPOCHS = TrainingLength(steps=100, epochs=10, steps_per_epoch=10)
 FOREVER = TrainingLength(steps=math.inf, epochs=math.inf, steps_per_epoch=10)
 WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
-CYCLE = {"pct_start": 0.3, "div_factor": 25.0, "final_div_factor": 1e4}
-one_cycle: Any = schedules.one_cycle  # called with words that are only known at run time to be an interval or a mode
-plateau: Any = schedules.plateau
 
 
 def optimizer(lr: float = 1.0, **options: Any) -> torch.optim.SGD:
@@ -122,16 +118,6 @@ def test_a_group_until_a_part_of_training_is_at_the_end_of_its_schedule_there() 
     assert [result[at][0] for at in (2, 20, 30)] == pytest.approx([3 / 21, 1, 0.875])
 
 
-@pytest.mark.parametrize("schedule", ["one_cycle", "plateau"])
-def test_schedules_of_torch_s_own_can_not_end_earlier_for_a_group(schedule: str) -> None:
-    sgd = torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(1))], "until": 0.5}], lr=1.0)
-    when = {"interval": "epoch", "frequency": 1, "monitor": "val/loss"}
-    options = CYCLE if schedule == "one_cycle" else {"mode": "min", "gamma": 0.5, "patience": 1}
-    make: Any = getattr(schedules, schedule)
-    with pytest.raises(ConfigError, match=rf"^model.param_groups={{until: 0.5}}: is not for {schedule}; accepted is no until$"):
-        make(sgd, TEN_EPOCHS, **when, **options)
-
-
 def test_step_multiplies_every_so_many_epochs() -> None:
     result = factors(schedules.step, TEN_EPOCHS, 7, **WHEN | {"interval": "epoch"}, step_size=3, gamma=0.1)
     assert result == [1, 1, 1, 0.1, 0.1, 0.1, pytest.approx(0.01)]
@@ -142,72 +128,12 @@ def test_step_counts_from_the_end_of_the_warmup() -> None:
     assert result == [1 / 3, 2 / 3, 1, 1, 0.5, 0.5]
 
 
-def test_one_cycle_moves_at_every_interval() -> None:
-    with pytest.raises(ConfigError, match="frequency=2: one_cycle moves at every interval"):
-        one_cycle(optimizer(), TEN_EPOCHS, interval="step", frequency=2, monitor=None)
-
-
-@pytest.mark.parametrize(("interval", "total"), [("step", 100), ("epoch", 10)])
-def test_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
-    sgd = optimizer(lr=0.5, momentum=0.9)
-    entry = one_cycle(sgd, TEN_EPOCHS, interval=interval, frequency=1, monitor=None, **CYCLE)
-    scheduler = entry["scheduler"]
-    assert isinstance(scheduler, OneCycleLR)
-    assert scheduler.total_steps == total
-    rates, momenta = [], []
-    for _ in range(total):
-        rates.append(sgd.param_groups[0]["lr"])
-        momenta.append(sgd.param_groups[0]["momentum"])
-        sgd.step()
-        scheduler.step()  # after the last step too, as Lightning does
-    assert rates[0] == pytest.approx(0.5 / 25)
-    assert rates[-1] == pytest.approx(0.5 / 25 / 1e4)
-    assert max(rates) <= 0.5
-    assert momenta[0] == momenta[-1] == pytest.approx(0.95)  # the other way: high when the rate is low
-
-
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
-def test_one_cycle_moves_the_momentum_or_beta1_as_torch_does(kind: Any) -> None:
-    """OneCycleLR by itself cycles it, the other way than the rate."""
-    made: list[Any] = [kind([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(2)]
-    entry = one_cycle(made[0], TEN_EPOCHS, interval="step", frequency=1, monitor=None, **CYCLE)
-    schedulers = [entry["scheduler"], OneCycleLR(made[1], max_lr=0.1, total_steps=100, **CYCLE)]
-    seen: list[list[Any]] = []
-    for _ in range(100):
-        seen.append([group.get("betas", group.get("momentum")) for group in (one.param_groups[0] for one in made)])
-        for one, scheduler in zip(made, schedulers, strict=True):
-            one.step()
-            scheduler.step()
-    assert all(own == torch_s for own, torch_s in seen)
-    cycled = [own[0] if isinstance(own, tuple) else own for own, _ in seen]
-    assert (cycled[0], min(cycled), cycled[-1]) == pytest.approx((0.95, 0.85, 0.95))
-
-
-def test_one_cycle_without_momentum_moves_the_rate_alone() -> None:
-    adagrad = torch.optim.Adagrad([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    one_cycle(adagrad, TEN_EPOCHS, interval="step", frequency=1, monitor=None, div_factor=25.0)
-    assert adagrad.param_groups[0]["lr"] == pytest.approx(1 / 25)
-
-
-@pytest.mark.parametrize(("mode", "metrics"), [("min", [3.0, 2.0, 2.0, 2.0, 2.0, 2.0]), ("max", [0.1, 0.2, 0.2, 0.2, 0.1, 0.2])])
-def test_plateau_waits_and_then_multiplies(mode: str, metrics: list[float]) -> None:
-    sgd = optimizer()
-    entry = plateau(sgd, FOREVER, "epoch", 1, "val/loss", mode=mode, gamma=0.1, patience=2)
-    assert isinstance(entry["scheduler"], ReduceLROnPlateau)
-    rates = []
-    for metric in metrics:
-        entry["scheduler"].step(metric)
-        rates.append(sgd.param_groups[0]["lr"])
-    assert rates == [1, 1, 1, 1, 0.1, 0.1]  # the second is the best; the third without improvement is one too many
-
-
 @pytest.mark.parametrize(
     ("schedule", "options"),
     [
         (schedules.constant, {"warmup_steps": 0, "warmup_epochs": 0}),
         (schedules.cosine, {"warmup_steps": 0, "warmup_epochs": 0, "min_factor": 0.0}),
         (schedules.step, {"warmup_steps": 0, "warmup_epochs": 0, "step_size": 1, "gamma": 0.1}),
-        (plateau, {"mode": "min", "gamma": 0.1, "patience": 1}),
     ],
 )
 def test_lightning_is_told_when_to_advance(schedule: Callable[..., dict[str, Any]], options: dict[str, Any]) -> None:
@@ -222,17 +148,8 @@ def test_a_schedule_with_an_end_is_refused_where_training_has_none(interval: str
     message = r"^model.lr_scheduler=\.\.\.: this schedule needs an end: set trainer.max_epochs or trainer.max_steps$"
     with pytest.raises(ConfigError, match=message):
         schedules.cosine(optimizer(), FOREVER, min_factor=0.0, **when)
-    with pytest.raises(ConfigError, match=message):
-        one_cycle(optimizer(), FOREVER, interval=interval, frequency=1, monitor=None)
 
 
 def test_schedules_without_an_end_train_forever() -> None:
     assert factors(schedules.constant, FOREVER, 3, **WHEN | {"warmup_epochs": 1}) == [1 / 11, 2 / 11, 3 / 11]
     assert factors(schedules.step, FOREVER, 3, **WHEN, step_size=1, gamma=0.5) == [1, 0.5, 0.25]
-
-
-def test_a_plateau_that_raises_the_rate_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^model.lr_scheduler.gamma=1.5: lowers the rate on a plateau; accepted is a number be"
-    ):
-        plateau(optimizer(), TEN_EPOCHS, "epoch", 1, "val/loss", mode="min", gamma=1.5, patience=1)
