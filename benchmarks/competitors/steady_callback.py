@@ -8,7 +8,6 @@ from lightning import Callback
 from steady import Stopwatch
 from turns import end_turns, wait_for_turn
 
-from lockstep.datamodules.batches import samples_in
 from lockstep.extras.monitors.monitor import Monitor
 
 
@@ -17,7 +16,7 @@ class Steady(Monitor, Callback):
         self.stopwatch = Stopwatch(pl_module.device, trainer.num_training_batches)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.stopwatch.count(samples_in(batch) or 0)
+        self.stopwatch.count(batch.ids.shape[0])
         if trainer.is_last_batch and trainer.is_global_zero:
             record = self.stopwatch.record()
             record["samples_trained"] *= trainer.world_size

@@ -1,7 +1,6 @@
 """From sample ids to a batch of tensors."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,32 +37,6 @@ class Batch(NamedTuple):
         if self.inputs.device == device:
             return self
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in self[:3]), loss_weight=self.loss_weight)
-
-
-def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor in a batch of any shape, tuples, dictionaries or dataclasses of any depth, with where it is."""
-    if isinstance(batch, Tensor):
-        yield name, batch
-    for key, part in _parts(batch):
-        yield from leaves(part, f"{name}.{key}")
-
-
-def _parts(batch: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(batch, Mapping):
-        yield from batch.items()
-    elif isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        yield from zip(batch._fields, batch, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
-    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        yield from enumerate(batch)
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        yield from ((field.name, getattr(batch, field.name)) for field in fields(batch))
-
-
-def samples_in(batch: Any) -> int | None:
-    """How many samples a batch of any shape has, by the length of its first tensor; None where it has none."""
-    if isinstance(batch, Batch):
-        return batch.ids.shape[0]
-    return next((len(tensor) for _, tensor in leaves(batch) if tensor.ndim), None)
 
 
 class InMemory(Dataset[tuple[Tensor, Tensor]]):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from lockstep.datamodules.augment import CropFlip
-from lockstep.datamodules.batches import Batch, Batches, InMemory, samples_in
+from lockstep.datamodules.batches import Batch, Batches, InMemory
 from lockstep.datamodules.samplers import BatchIndices, TrainSampler
 from lockstep.errors import ConfigError
 
@@ -178,18 +178,3 @@ def test_a_loader_yields_the_draws_in_order_with_and_without_workers(dataset: st
         assert torch.equal(own.ids, other.ids)
         assert torch.equal(own.targets, TARGETS[own.ids])
         assert own.loss_weight == other.loss_weight
-
-
-@pytest.mark.parametrize(
-    ("batch", "samples"),
-    [
-        ({"ids": torch.arange(3), "mask": torch.ones(3)}, 3),
-        ((torch.ones(2, 4), torch.ones(2)), 2),
-        ([{"name": "x", "boxes": torch.ones(5, 4)}], 5),
-        (Batch(torch.ones(0, 4), torch.ones(0), torch.arange(0), 1.0), 0),
-        ({"scale": torch.tensor(1.0)}, None),
-        ("text", None),
-    ],
-)
-def test_how_many_samples_a_batch_has(batch: Any, samples: int | None) -> None:
-    assert samples_in(batch) == samples

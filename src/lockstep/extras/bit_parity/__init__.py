@@ -7,5 +7,5 @@ conf/parity.yaml names what scripts/parity.py asks, in `parity.place`.
 """
 
 FILES: list[str] = []
-NEEDS: list[str] = ["exact", "parity", "plain_lightning"]
+NEEDS: list[str] = ["any_batch", "exact", "parity", "plain_lightning"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -17,7 +17,7 @@ import torch
 from lightning import LightningModule, Trainer
 from torch import Tensor, nn
 
-from lockstep.datamodules.batches import leaves
+from lockstep.extras.any_batch.any_batch import leaves
 from lockstep.extras.exact.generators import GENERATORS, state_of
 from lockstep.extras.parity.differences import all_ranks
 from lockstep.extras.parity.recorder import Recorder, state

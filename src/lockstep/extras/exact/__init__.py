@@ -22,5 +22,5 @@ FILES = [
     "benchmarks/exact_state.py",
     "benchmarks/exact_process.py",
 ]
-NEEDS: list[str] = ["plain_lightning"]
+NEEDS: list[str] = ["any_batch", "plain_lightning"]
 OPTIONAL_DEPENDENCIES: list[str] = []

@@ -13,8 +13,8 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
 
-from lockstep.datamodules.batches import leaves
 from lockstep.errors import config_error
+from lockstep.extras.any_batch.any_batch import leaves
 from lockstep.extras.exact.hardware import kinds
 from lockstep.models.task import Task
 

@@ -5,8 +5,8 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
+from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.exact.lightning_internals import reduce_logs_of_workers
 from lockstep.extras.exact.loaders import workers_loader
 from lockstep.extras.plain_lightning.callback import PlainLightning

@@ -20,8 +20,9 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lockstep.callbacks import CounterBasedRandomness
-from lockstep.datamodules.batches import Batch, samples_in
+from lockstep.datamodules.batches import Batch
 from lockstep.errors import config_error
+from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.exact.compilation import compiled_by_shape
 from lockstep.extras.exact.generators import OwnGenerators
 from lockstep.extras.exact.loaders import Share, in_order, shares_of_workers

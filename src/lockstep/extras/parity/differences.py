@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lockstep.datamodules.batches import leaves
+from lockstep.extras.any_batch.any_batch import leaves
 from lockstep.extras.parity.sides import Difference
 from lockstep.extras.sharding.shards import full_tensors
 

@@ -15,7 +15,8 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from lockstep.counter_rng import derive_seed
-from lockstep.datamodules.batches import Batch, leaves, samples_in
+from lockstep.datamodules.batches import Batch
+from lockstep.extras.any_batch.any_batch import leaves, samples_in
 from lockstep.extras.plain_lightning.lightning_internals import log_batch_as
 from lockstep.nets import Dropout
 from lockstep.trainer.lightning_internals import is_attached

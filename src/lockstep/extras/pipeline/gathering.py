@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lockstep.datamodules.batches import leaves
+from lockstep.extras.any_batch.any_batch import leaves
 
 Path = tuple[Any, ...]
 AT_ONCE = 64 * 2**20  # bytes of tensors in one message

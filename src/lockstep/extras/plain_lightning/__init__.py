@@ -18,5 +18,5 @@ FILES = [
     "benchmarks/lightning_code.md",
     "benchmarks/lightning_modules.py",
 ]
-NEEDS: list[str] = []
+NEEDS = ["any_batch"]
 OPTIONAL_DEPENDENCIES: list[str] = []

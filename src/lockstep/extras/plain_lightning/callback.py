@@ -16,8 +16,8 @@ from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.console import command_line, join_first
 from lockstep.datamodules.base import DataModule
-from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
+from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.plain_lightning.lightning_internals import (
     begin_batches_again,
     counting_nothing,

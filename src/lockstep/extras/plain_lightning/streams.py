@@ -14,8 +14,8 @@ from lightning import LightningModule
 from lightning.fabric.utilities.data import sized_len
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
+from lockstep.extras.any_batch.any_batch import samples_in
 
 _MARK = "is_sharded"
 _LOADED = "_starting_state_dict"  # Hugging Face's datasets begin each later iteration, too, where they were told to begin

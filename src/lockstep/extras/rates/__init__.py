@@ -1,5 +1,5 @@
 """The learning rate of each step and the throughput, logged."""
 
 FILES = ["conf/callbacks/rates.yaml"]
-NEEDS = ["monitors"]
+NEEDS = ["any_batch", "monitors"]
 OPTIONAL_DEPENDENCIES: list[str] = []

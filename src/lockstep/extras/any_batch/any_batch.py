@@ -1,0 +1,31 @@
+"""What is in a batch of any shape."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor in a batch of any shape, tuples, dictionaries or dataclasses of any depth, with where it is."""
+    if isinstance(batch, Tensor):
+        yield name, batch
+    for key, part in _parts(batch):
+        yield from leaves(part, f"{name}.{key}")
+
+
+def _parts(batch: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(batch, Mapping):
+        yield from batch.items()
+    elif isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        yield from zip(batch._fields, batch, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        yield from enumerate(batch)
+    elif is_dataclass(batch) and not isinstance(batch, type):
+        yield from ((field.name, getattr(batch, field.name)) for field in fields(batch))
+
+
+def samples_in(batch: Any) -> int | None:
+    """How many samples a batch of any shape has, by the length of its first tensor; None where it has none."""
+    return next((len(tensor) for _, tensor in leaves(batch) if tensor.ndim), None)
