@@ -51,11 +51,6 @@ def check_single(overrides: Sequence[str], params: Iterable[str] = ()) -> None:
             raise config_error(key, value, "is for sweeps; accepted with -m")
 
 
-def sets_hydra(override: str) -> bool:
-    """Returns whether an override sets something in Hydra's own config, by a group that is composed into that too."""
-    return re.search(r"(^|@)hydra([./@]|$)", override_key(override)) is not None
-
-
 def config_flags(hydra: Any) -> list[str]:
     """Returns the flags that name the config of this process, less the folder that its program takes by itself."""
     flags, own = ["--config-name", str(hydra.job.config_name)], Path(sys.argv[0]).resolve().with_name("conf")

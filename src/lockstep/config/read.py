@@ -9,7 +9,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from lockstep.config.overrides import override_key, quote, sets_hydra, split_flags
+from lockstep.config.overrides import override_key, quote, split_flags
 from lockstep.config.targets import ALLOW, is_project_path
 from lockstep.errors import config_error
 from lockstep.places import CONF, project, read_settings
@@ -100,7 +100,7 @@ def _objections(item: str, folders: Sequence[Path]) -> Iterator[str]:
     key, text = override_key(item), item.partition("=")[2]
     if item.startswith("-") or key in _OF_THE_COMMAND:
         yield "which is for a command to say"
-    if sets_hydra(item) and not _is_harmless(key, text):
+    if re.search(r"(^|@)hydra([./@]|$)", key) and not _is_harmless(key, text):  # by a group, too, that is composed into it
         yield "and Hydra's own settings can run code"
     for name in re.findall(r"\$\{\s*([^{}:\s]*)\s*:", text):
         if name not in _RESOLVERS:

@@ -17,7 +17,7 @@ from lockstep.launchers.cluster import queue
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import can_resume, launcher, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.runs.events import Subscribers
+from lockstep.runs.events import Subscribers, first
 from lockstep.runs.identity import FILE, Identity, check_are_files, check_files
 from lockstep.runs.locks import Lock
 
@@ -175,7 +175,7 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
         _check_overwrite(directory, command, is_wanted=config.overwrite)
         OWN_DIRECTORY.set_aside("hydra.run.dir")
     if saved is None:
-        current = replace(new, forked_from=subscribers.describe_origin(config, command))
+        current = replace(new, forked_from=first(one.describe_origin(config, command) for one in subscribers))
     else:
         current = replace(new, id=saved.id, forked_from=saved.forked_from)
     for subscriber in subscribers:

@@ -164,12 +164,6 @@ class Subscribers:
             arguments = subscriber.arguments(arguments, values, saved)
         return arguments
 
-    def origin(self, cfg: DictConfig) -> Origin | None:
-        return _first(one.origin(cfg) for one in self)
-
-    def describe_origin(self, cfg: DictConfig, command: CommandLine) -> dict[str, Any] | None:
-        return _first(one.describe_origin(cfg, command) for one in self)
-
     def derive(self, config: DictConfig) -> None:
         for subscriber in self:
             subscriber.derive(config)
@@ -184,11 +178,8 @@ class Subscribers:
         key, value = override_key(override), unquote(override.partition("=")[2])
         return any(key in one.unfilled and value == str(one.unfilled[key][0]) for one in self)
 
-    def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
-        return _first(one.locate(wanted, values) for one in self)
-
     def objection(self, key: str, value: Any, where: Path, wanted: str | None = None) -> str | None:
-        return _first(one.objection(key, value, where, wanted) for one in self)
+        return first(one.objection(key, value, where, wanted) for one in self)
 
     def begin(self, cfg: DictConfig, directory: Path) -> None:
         self._tell("begin", cfg, directory)
@@ -199,9 +190,6 @@ class Subscribers:
     def may_start_again(self, cfg: DictConfig) -> bool:
         """Returns whether ranks that have failed may be started again, also of a run of one process, which has a parent then."""
         return cfg.max_restarts > 0 or any(one.may_remedy(cfg) for one in self)
-
-    def remedy(self, cfg: DictConfig, plan: Plan, outcome: Outcome) -> Remedy | None:
-        return _first(one.remedy(cfg, plan, outcome) for one in self)
 
     def preempted(self, reason: str) -> None:
         self._tell("preempted", reason)
@@ -240,7 +228,8 @@ def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
     return {override_key(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
 
 
-def _first(answers: Iterable[T | None]) -> T | None:
+def first(answers: Iterable[T | None]) -> T | None:
+    """Returns the first answer of several subscribers that is one."""
     return next((answer for answer in answers if answer is not None), None)
 
 

@@ -74,9 +74,12 @@ def read_git_status(printed: str) -> tuple[str | None, bool]:
 
 
 def _checkout() -> tuple[str | None, bool | None]:
-    """Returns what read_git_status does; None for both outside a checkout."""
-    status = _git(*GIT_STATUS)
-    return (None, None) if status is None else read_git_status(status)
+    """Returns what read_git_status does; None for both outside a checkout or without git."""
+    try:
+        done = subprocess.run(["git", *GIT_STATUS], cwd=project(), capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None, None
+    return (None, None) if done.returncode else read_git_status(done.stdout)
 
 
 @functools.cache
@@ -85,12 +88,3 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _git(*arguments: str) -> str | None:
-    """Returns what git prints about the project; None outside a checkout or without git."""
-    try:
-        done = subprocess.run(["git", *arguments], cwd=project(), capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -9,7 +9,7 @@ from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import absolute
-from lockstep.runs.events import Subscribers, values_by_key
+from lockstep.runs.events import Subscribers, first, values_by_key
 from lockstep.runs.identity import FILE, START_KEYS, Identity, check_files, how_else
 from lockstep.runs.locks import check_free
 from lockstep.runs.record import actual_status
@@ -61,7 +61,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
 
 
 def locate_run(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
-    return subscribers.locate(wanted, values) or absolute(Path(wanted).expanduser())
+    return first(one.locate(wanted, values) for one in subscribers) or absolute(Path(wanted).expanduser())
 
 
 def _read_identity(run_dir: Path, wanted: str) -> Identity:

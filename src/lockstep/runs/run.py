@@ -28,7 +28,7 @@ from lockstep.launchers.rank import end_workers, leave_process_group, report_to_
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.events import Remedy, Subscribers
+from lockstep.runs.events import Remedy, Subscribers, first
 from lockstep.runs.identity import Identity, read_run_id
 from lockstep.runs.validation import Prepared
 
@@ -125,7 +125,7 @@ class Run:
             OWN_DIRECTORY.has_begun = True
         if not self.is_parent:
             self.checkpoint = self._own_checkpoint() if self.is_resumed else None
-            if self.checkpoint is None and (origin := self._subscribers.origin(self.cfg)) is not None:
+            if self.checkpoint is None and (origin := first(one.origin(self.cfg) for one in self._subscribers)) is not None:
                 self.checkpoint = origin.path
             if self.checkpoint is not None:
                 self.cfg.init_from = None
@@ -163,7 +163,7 @@ class Run:
             allowed += outcome.starts_again
             if outcome.code != ExitCode.FAILED or outcome.is_final:
                 break
-            if (remedy := self._told.remedy(self.cfg, self.plan, outcome)) is not None:
+            if (remedy := first(one.remedy(self.cfg, self.plan, outcome) for one in self._told)) is not None:
                 command, allowed = self._changed(remedy), allowed + 1
             if attempt >= allowed:
                 break

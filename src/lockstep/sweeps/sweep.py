@@ -22,7 +22,7 @@ from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.continuation import check_length
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.events import Subscribers
+from lockstep.runs.events import Subscribers, first
 from lockstep.runs.record import git_commit
 from lockstep.runs.validation import validated
 from lockstep.sweeps.composition import JobConfigs
@@ -188,7 +188,7 @@ class Sweep:
             cfg, plan = validated(full, subscribers, unfilled=True, node_gpus=self.executor.node_gpus(full))
         finally:
             asked.cfg = own
-        if (origin := subscribers.origin(cfg)) is not None:
+        if (origin := first(one.origin(cfg) for one in subscribers)) is not None:
             check_length(cfg, origin.epoch, origin.path)
         if plan.device_ids is not None:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
