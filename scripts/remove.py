@@ -43,7 +43,7 @@ class Extra:
     @classmethod
     def read(cls, folder: Path) -> "Extra":
         tree = ast.parse((folder / "__init__.py").read_text())
-        values = dict(_constants(tree))
+        values: dict[str, Any] = {"FILES": [], "NEEDS": [], "OPTIONAL_DEPENDENCIES": []} | dict(_constants(tree))
         files = [*(ROOT / file for file in values["FILES"]), folder, ROOT / "tests" / "extras" / folder.name]
         purpose = (ast.get_docstring(tree) or "").partition("\n")[0]
         return cls(folder.name, purpose, tuple(files), tuple(values["NEEDS"]), tuple(values["OPTIONAL_DEPENDENCIES"]))

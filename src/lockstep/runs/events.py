@@ -182,7 +182,7 @@ class Subscribers:
         return first(one.objection(key, value, where, wanted) for one in self)
 
     def begin(self, cfg: DictConfig, directory: Path) -> None:
-        self._tell("begin", cfg, directory)
+        self.tell("begin", cfg, directory)
         if self._subscribers:
             folder = directory / "checkpoints"
             threading.Thread(target=self._watch, args=(folder, _stamps(folder)), name="events", daemon=True).start()
@@ -191,21 +191,19 @@ class Subscribers:
         """Returns whether ranks that have failed may be started again, also of a run of one process, which has a parent then."""
         return cfg.max_restarts > 0 or any(one.may_remedy(cfg) for one in self)
 
-    def preempted(self, reason: str) -> None:
-        self._tell("preempted", reason)
-
     def end(self, code: int) -> None:
         self._is_over.set()
-        self._tell("end", code)
+        self.tell("end", code)
 
     def _watch(self, folder: Path, before: dict[str, Stamp | None]) -> None:
         """Polls: the ranks that write checkpoints are other processes than the one that holds the directory."""
         while not self._is_over.wait(POLL):
             if (now := _stamps(folder)) != before:
                 before = now
-                self._tell("checkpoint_written")
+                self.tell("checkpoint_written")
 
-    def _tell(self, event: str, *arguments: Any) -> None:
+    def tell(self, event: str, *arguments: Any) -> None:
+        """Calls that method of each; what one raises is logged."""
         for name, subscriber in self._subscribers.items():
             try:
                 getattr(subscriber, event)(*arguments)

@@ -2,4 +2,3 @@
 
 FILES = ["conf/model/airbench.yaml", "conf/experiment/cifar10_speedrun.yaml"]
 NEEDS = ["image_cache", "images", "muon"]  # by an experiment
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,5 +1,1 @@
 """The tensors of a batch of any shape, and how many samples it has: for what has to do with Lightning code as it is."""
-
-FILES: list[str] = []
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,6 +1,4 @@
 """datamodule.batch_size=auto: the largest batch that fits in memory."""
 
 FILES = ["conf/events/batch_size.yaml"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []
 HALVED = "events.batch_size.halved"  # the key that keeps from which sizes a run that was out of memory has come

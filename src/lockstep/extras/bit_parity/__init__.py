@@ -6,6 +6,4 @@
 conf/parity.yaml names what scripts/parity.py asks, in `parity.place`.
 """
 
-FILES: list[str] = []
-NEEDS: list[str] = ["any_batch", "exact", "parity", "plain_lightning"]
-OPTIONAL_DEPENDENCIES: list[str] = []
+NEEDS = ["any_batch", "exact", "parity", "plain_lightning"]

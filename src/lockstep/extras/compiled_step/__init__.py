@@ -10,5 +10,4 @@ cache.py       where torch keeps what it has compiled
 """
 
 FILES = ["docs/compiled-step.md", "conf/events/compiled_step.yaml"]
-NEEDS: list[str] = ["fast_loop"]
-OPTIONAL_DEPENDENCIES: list[str] = []
+NEEDS = ["fast_loop"]

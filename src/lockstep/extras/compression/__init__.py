@@ -1,5 +1,3 @@
 """Gradients sent in fewer bits, or less often: half precision, PowerSGD, local SGD."""
 
 FILES = ["docs/communication.md", "conf/trainer/communication"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -2,4 +2,3 @@
 
 FILES = ["docs/curriculum.md", "conf/datamodule/curriculum", "conf/experiment/curriculum_digits.yaml", "scripts/score.py"]
 NEEDS = ["saved_runs"]
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,5 +1,3 @@
 """Stopping when a metric gets no better, which a run that is continued knows that it has done."""
 
 FILES = ["conf/callbacks/early_stopping.yaml"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

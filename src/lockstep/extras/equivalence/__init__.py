@@ -2,4 +2,3 @@
 
 FILES = ["conf/guards/parts/equivalence.yaml"]
 NEEDS = ["monitors"]
-OPTIONAL_DEPENDENCIES: list[str] = []

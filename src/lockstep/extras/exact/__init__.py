@@ -22,5 +22,4 @@ FILES = [
     "benchmarks/exact_state.py",
     "benchmarks/exact_process.py",
 ]
-NEEDS: list[str] = ["any_batch", "plain_lightning"]
-OPTIONAL_DEPENDENCIES: list[str] = []
+NEEDS = ["any_batch", "plain_lightning"]

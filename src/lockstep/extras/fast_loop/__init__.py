@@ -17,4 +17,3 @@ FILES = [
     "benchmarks/lightning_parity.md",
 ]
 NEEDS = ["monitors"]
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -2,4 +2,3 @@
 
 FILES = ["docs/fine-tuning.md", "conf/callbacks/freeze.yaml", "conf/model/adapt", "conf/experiment/finetune_digits.yaml"]
 NEEDS = ["saved_runs"]
-OPTIONAL_DEPENDENCIES: list[str] = []

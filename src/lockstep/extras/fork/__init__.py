@@ -6,5 +6,3 @@ callback.py  what of the config is there where restoring a checkpoint would brin
 """
 
 FILES = ["docs/fork.md", "conf/events/fork.yaml"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -8,5 +8,3 @@ FILES = [
     "conf/events/code.yaml",
     "conf/events/last.yaml",
 ]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,5 +1,5 @@
 """Data sets of the Hugging Face hub."""
 
 FILES = ["conf/datamodule/hf_dataset.yaml"]
-NEEDS: list[str] = ["images"]
+NEEDS = ["images"]
 OPTIONAL_DEPENDENCIES = ["hf"]

@@ -7,4 +7,3 @@ FILES = [
     "scripts/pack.py",
 ]
 NEEDS = ["file_cache", "images"]
-OPTIONAL_DEPENDENCIES: list[str] = []

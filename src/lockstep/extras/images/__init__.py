@@ -14,7 +14,6 @@ FILES = [
     "scripts/predict.py",
 ]
 NEEDS = ["saved_runs"]
-OPTIONAL_DEPENDENCIES: list[str] = []
 FORMER_NAMES = {
     "lockstep.datamodules.image_folder.ImageFolder": "lockstep.extras.images.image_folder.ImageFolder",
     "lockstep.datamodules.torchvision_images.TorchvisionImages": ("lockstep.extras.images.torchvision_images.TorchvisionImages"),

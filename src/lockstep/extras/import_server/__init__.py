@@ -1,5 +1,3 @@
 """One import of torch and Lightning for all ranks and jobs, which are forked from a server that has done it."""
 
 FILES = ["conf/events/titles.yaml"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -16,4 +16,3 @@ FILES = [
     "templates/text",
 ]
 NEEDS = ["file_cache", "muon", "rates", "saved_runs"]  # muon by an experiment
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,5 +1,4 @@
 """A copy of a run elsewhere, made while it trains, from which another machine continues."""
 
 FILES = ["docs/storage.md", "conf/events/mirror.yaml", "scripts/fetch.py"]
-NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES = ["s3"]

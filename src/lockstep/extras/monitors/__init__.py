@@ -1,5 +1,3 @@
 """Callbacks that only look, of which none ends a run: rates, pictures, step times, the noise scale."""
 
 FILES = ["benchmarks/competitors/steady_callback.py"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,5 +1,3 @@
 """MPI: ranks that mpirun has started, Open MPI's or MPICH's, on one host or on those of a hosts file."""
 
 FILES = ["docs/mpi.md"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

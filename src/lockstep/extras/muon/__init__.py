@@ -2,4 +2,3 @@
 
 FILES = ["conf/model/optimizer/muon.yaml"]
 NEEDS = ["dtensors"]
-OPTIONAL_DEPENDENCIES: list[str] = []

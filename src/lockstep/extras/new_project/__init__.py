@@ -1,5 +1,3 @@
 """A project of a user's own, a dozen files whose engine is this package."""
 
 FILES = ["templates", "scripts/new.py", "docs/your-project.md"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

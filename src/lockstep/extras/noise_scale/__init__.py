@@ -2,4 +2,3 @@
 
 FILES = ["conf/callbacks/noise_scale.yaml", "docs/noise_scale_mnist.png"]
 NEEDS = ["monitors"]
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -26,5 +26,4 @@ FILES = [
     "benchmarks/parity.md",
     "benchmarks/parity_transformers.md",
 ]
-NEEDS: list[str] = ["any_batch", "dtensors", "equivalence", "monitors", "plain_lightning", "sharding"]
-OPTIONAL_DEPENDENCIES: list[str] = []
+NEEDS = ["any_batch", "dtensors", "equivalence", "monitors", "plain_lightning", "sharding"]

@@ -7,6 +7,4 @@
 conf/parity.yaml names what scripts/parity.py asks, in `parity.explain`.
 """
 
-FILES: list[str] = []
-NEEDS: list[str] = ["parity"]
-OPTIONAL_DEPENDENCIES: list[str] = []
+NEEDS = ["parity"]

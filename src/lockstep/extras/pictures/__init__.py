@@ -2,4 +2,3 @@
 
 FILES = ["conf/callbacks/pictures.yaml"]
 NEEDS = ["monitors"]
-OPTIONAL_DEPENDENCIES: list[str] = []

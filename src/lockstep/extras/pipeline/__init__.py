@@ -2,4 +2,3 @@
 
 FILES = ["docs/pipeline.md", "conf/trainer/pipeline.yaml", "conf/trainer/strategy/pipeline.yaml"]
 NEEDS = ["any_batch", "sharding"]
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -19,4 +19,3 @@ FILES = [
     "benchmarks/lightning_modules.py",
 ]
 NEEDS = ["any_batch"]
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -27,4 +27,3 @@ FILES = [
     "benchmarks/plan.md",
 ]
 NEEDS = ["fork", "noise_scale", "report"]
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -8,4 +8,3 @@ FILES = [
     "conf/callbacks/flush_denormal.yaml",
 ]
 NEEDS = ["monitors"]
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -2,5 +2,4 @@
 
 FILES = ["conf/callbacks/progress.yaml"]
 NEEDS = ["monitors"]
-OPTIONAL_DEPENDENCIES: list[str] = []
 FORMER_NAMES = {"lockstep.callbacks.Progress": "lockstep.extras.progress.progress.Progress"}

@@ -1,5 +1,3 @@
 """Where the processes of a run are, in status.json, and that all of them have one config."""
 
 FILES = ["conf/events/ranks.yaml"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

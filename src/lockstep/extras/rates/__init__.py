@@ -2,4 +2,3 @@
 
 FILES = ["conf/callbacks/rates.yaml"]
 NEEDS = ["any_batch", "monitors"]
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -14,5 +14,4 @@ FILES = [
     "benchmarks/slow_link.md",
     "scripts/allreduce.py",
 ]
-NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES = ["report"]

@@ -1,8 +1,6 @@
 """ResNets (He et al. 2016, arXiv:1512.03385)."""
 
 FILES = ["conf/model/resnet18.yaml", "conf/model/resnet50.yaml"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []
 FORMER_NAMES = {
     "lockstep.nets.resnet": "lockstep.extras.resnet.resnet.resnet",
     "lockstep.nets.resnet.resnet": "lockstep.extras.resnet.resnet.resnet",

@@ -1,5 +1,3 @@
 """What Lightning's own callbacks, and schedules, need in a run that goes on: unfrozen parameters, averaged weights, finders."""
 
 FILES = ["conf/events/resumed_lightning.yaml"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -6,5 +6,3 @@ predictions.py  what a module's predict_step says of each sample
 """
 
 FILES = ["conf/events/evaluation.yaml", "scripts/evaluate.py", "scripts/export.py"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -8,5 +8,4 @@ FILES = [
     "benchmarks/search.py",
     "benchmarks/search.md",
 ]
-NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES = ["search"]

@@ -10,4 +10,3 @@ FILES = [
     "conf/callbacks/activation_checkpointing.yaml",
 ]
 NEEDS = ["dtensors"]
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -1,5 +1,4 @@
 """A guard that leaves out steps whose loss is far above those before it."""
 
 FILES = ["conf/guards/spikes.yaml"]
-NEEDS: list[str] = ["nonfinite"]
-OPTIONAL_DEPENDENCIES: list[str] = []
+NEEDS = ["nonfinite"]

@@ -11,8 +11,6 @@ FILES = [
     "conf/experiment/checkpoint_every_10.yaml",
     "conf/experiment/toy_regression.yaml",
 ]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []
 FORMER_NAMES = {
     "lockstep.datamodules.random_regression.RandomRegression": "lockstep.extras.synthetic.random_regression.RandomRegression",
     "lockstep.datamodules.synthetic_images.SyntheticImages": "lockstep.extras.synthetic.synthetic_images.SyntheticImages",

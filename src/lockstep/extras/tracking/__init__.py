@@ -1,5 +1,4 @@
 """What loggers show of a finished run, and MLflow and Weights & Biases as loggers beside TensorBoard."""
 
 FILES = ["conf/events/tracking.yaml", "conf/logger/mlflow.yaml", "conf/logger/wandb.yaml"]
-NEEDS: list[str] = []
 OPTIONAL_DEPENDENCIES = ["mlflow", "wandb"]

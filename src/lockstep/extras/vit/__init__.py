@@ -1,5 +1,3 @@
 """Vision Transformers (Dosovitskiy et al. 2021, arXiv:2010.11929)."""
 
 FILES = ["conf/model/vit.yaml", "conf/model/vit_b_16.yaml", "conf/trainer/plan/vit.yaml"]
-NEEDS: list[str] = []
-OPTIONAL_DEPENDENCIES: list[str] = []

@@ -14,4 +14,3 @@ FILES = [
     "benchmarks/second_command.md",
 ]
 NEEDS = ["import_server"]
-OPTIONAL_DEPENDENCIES: list[str] = []
