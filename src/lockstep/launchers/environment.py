@@ -44,14 +44,6 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
     return None
 
 
-def unknown_world() -> str | None:
-    """Returns a line where variables make this process one of several ranks, and nobody who is known has set them."""
-    size = os.environ.get("WORLD_SIZE", "")
-    if this_rank() is not None or not size.isdecimal() or int(size) < 2:
-        return None
-    return f"WORLD_SIZE={size}: is set by none of conf/launchers.yaml, and not read; each process that has it trains by itself"
-
-
 def without_rank_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment in which nobody takes itself for a rank that a cluster has started."""
     foreign = {name for cluster in clusters(env) for name in cluster.rank_variables}

@@ -21,7 +21,7 @@ from lockstep.config.overrides import with_values
 from lockstep.config.plan import Plan, visible_cores
 from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, unknown_world
+from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, classify_error, no_shared_memory, original_error
 from lockstep.launchers.rank import end_workers, leave_process_group, report_to_parent
@@ -120,8 +120,6 @@ class Run:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
             self._told.begin(self.cfg, self.directory)
             log.info(str(self.plan))
-            if (line := unknown_world()) is not None:
-                log.warning(line)
             OWN_DIRECTORY.has_begun = True
         if not self.is_parent:
             self.checkpoint = self._own_checkpoint() if self.is_resumed else None

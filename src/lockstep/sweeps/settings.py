@@ -20,11 +20,14 @@ class Keys:
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:
-        """Raises ConfigError for a key that there is not, and for what a rule does not accept."""
-        known = [one.name for one in fields(cls)]
-        for name in values.keys() - known:
-            raise config_error(f"{cls.GROUP}.{name}", values[name], f"no such key; accepted are {', '.join(known)}")
-        return cls(**values)
+        """From a group as it is composed. Raises ConfigError for a key that there is not, and for what a rule does not accept."""
+        known, plain = [one.name for one in fields(cls)], dict[str, Any]()
+        for name, value in values.items():
+            plain[name] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        plain.pop("_target_", None)
+        for name in plain.keys() - known:
+            raise config_error(f"{cls.GROUP}.{name}", plain[name], f"no such key; accepted are {', '.join(known)}")
+        return cls(**plain)
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self), include_extras=True).items():

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from capabilities import requires
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig
@@ -39,6 +40,7 @@ def prepared(cfg: DictConfig, is_resumed: bool = False) -> Run:
     return Run(cfg, Prepared(Plan.from_config(cfg), is_resumed=is_resumed))
 
 
+@requires("ranks")
 @pytest.mark.parametrize(("size", "is_said"), [("2", True), ("1", False), ("", False)])
 def test_ranks_of_a_program_that_nobody_knows_say_that_each_trains_by_itself(
     size: str, is_said: bool, tmp_path: Path, compose: Callable[..., DictConfig], caplog: pytest.LogCaptureFixture, started: Any

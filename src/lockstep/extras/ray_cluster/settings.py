@@ -1,10 +1,7 @@
 """hydra.launcher.KEY=VALUE of the launcher of Ray."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
-
-from omegaconf import OmegaConf
+from typing import Annotated, Any
 
 from lockstep.config.plan import Plan
 from lockstep.config.rules import YES_NO, Rule, above, integer
@@ -35,12 +32,6 @@ class RaySettings(Settings):
         if self.detach and self.address == LOCAL:
             words = "a Ray of the sweep's own ends with it; accepted is hydra.launcher.address of a cluster that runs"
             raise config_error("hydra.launcher.detach", "true", words)
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> Self:
-        """From hydra.launcher as it is composed."""
-        content: Any = OmegaConf.to_container(values, resolve=True)
-        return super().from_config({name: value for name, value in content.items() if name != "_target_"})
 
     def threads(self) -> int:
         return max(1, int(self.cpus_per_device))

@@ -52,8 +52,6 @@ class Settings(Keys):
     params: Annotated[Any, _SPACES] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            setattr(self, name, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value)
         super().__post_init__()
         self.searcher = part("hydra.sweeper.searcher", self.searcher, SEARCHERS)
         self.scheduler = part("hydra.sweeper.scheduler", self.scheduler, SCHEDULERS)

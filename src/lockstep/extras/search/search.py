@@ -58,8 +58,6 @@ class Settings(Keys):
     params: Annotated[Any, _SPACES] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            setattr(self, name, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value)
         super().__post_init__()
         for name in self.objectives or {}:
             if "/" not in name and name not in RECORDED:

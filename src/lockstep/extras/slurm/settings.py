@@ -1,11 +1,9 @@
 """hydra.launcher.KEY=VALUE of the launcher of SLURM's queue."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
-
-from omegaconf import OmegaConf
+from typing import Annotated, Any
 
 from lockstep.config.plan import Plan
 from lockstep.config.rules import TEXT, YES_NO, Rule, above, integer
@@ -40,12 +38,6 @@ class SlurmSettings(Settings):
     detach: Annotated[Any, YES_NO] = False
     setup: Annotated[Sequence[str], _LINES] = ()
     sbatch: Annotated[Sequence[str], _LINES] = ()
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> Self:
-        """From hydra.launcher as it is composed."""
-        content: Any = OmegaConf.to_container(values, resolve=True)
-        return super().from_config({name: value for name, value in content.items() if name != "_target_"})
 
     def gpus(self) -> int:
         """Returns the GPUs of a node. Raises ConfigError where nobody has said it: this machine need not be like those."""
