@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from numpy import ndarray
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
@@ -42,8 +43,8 @@ class Batch(NamedTuple):
 class InMemory(Dataset[tuple[Tensor, Tensor]]):
     """Data that fits: inputs (length, *input_shape) and targets (length, ...), fetched a whole batch at a time."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
-        self.inputs, self.targets = inputs, targets
+    def __init__(self, inputs: Tensor | ndarray, targets: Tensor | ndarray) -> None:
+        self.inputs, self.targets = torch.as_tensor(inputs), torch.as_tensor(targets)
 
     def __len__(self) -> int:
         return len(self.inputs)

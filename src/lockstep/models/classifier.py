@@ -44,7 +44,7 @@ class Classifier(Task):
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         check_class_numbers(targets)
-        return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
+        return functional.cross_entropy(outputs, targets.long(), reduction="none", label_smoothing=self.label_smoothing)
 
     def hits(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """What `measure` returns beside the loss, by how many classes have a larger output than the target's: of equal ones that

@@ -42,6 +42,7 @@ class CountedFetches(OneByOne):
 
 DATASETS = {
     "in memory": InMemory(INPUTS, TARGETS),
+    "arrays in memory": InMemory(INPUTS.numpy(), TARGETS.numpy()),
     "single samples": OneByOne(),
     "torch's TensorDataset": TensorDataset(INPUTS, TARGETS),
     "lists": CountedFetches(),

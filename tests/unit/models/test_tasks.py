@@ -123,6 +123,13 @@ def test_targets_of_another_shape_are_refused(outputs: tuple[int, ...], targets:
     assert str(refused.value).startswith(f"datamodule: its targets have the shape {targets} and the model's outputs {outputs};")
 
 
+@pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.uint8])
+def test_class_numbers_are_integers_of_any_kind(kind: torch.dtype) -> None:
+    logits, targets = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([1])
+    values, wanted = (classifier().measure(logits, numbers) for numbers in (targets.to(kind), targets))
+    assert all(torch.equal(values[name], wanted[name]) for name in wanted)
+
+
 @pytest.mark.parametrize("targets", [torch.zeros(2, 3), torch.zeros(2), torch.zeros(2, 1, dtype=torch.int64)])
 def test_targets_that_are_no_class_numbers_are_refused(targets: Tensor) -> None:
     with pytest.raises(
