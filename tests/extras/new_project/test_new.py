@@ -46,6 +46,11 @@ def test_a_place_or_a_name_that_can_not_be_is_refused(name: str, tmp_path: Path)
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "thesis.tex"]
 
 
+def test_a_name_that_a_module_has_is_refused_with_the_module(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^PATH=.*/torch: there is a module torch, .*/torch/__init__.py; accepted is another"):
+        project.create(tmp_path / "torch", "image")
+
+
 @pytest.mark.parametrize(("content", "words"), [(None, "accepted is a text file"), ("", "has 0 bytes"), ("tiny", "has 4 bytes")])
 def test_a_file_that_is_no_text_to_train_on_is_refused(content: str | None, words: str, tmp_path: Path) -> None:
     project.create(tmp_path / "study", "text")

@@ -38,9 +38,11 @@ def models() -> list[str]:
 def create(path: Path, model: str) -> None:
     """Writes a project into a folder that is empty or not there yet. Raises ConfigError for one that is neither."""
     name = path.absolute().name.replace("-", "_")
-    if not _can_be_a_package(name) or find_spec(name) is not None:
+    if not _can_be_a_package(name):
         accepted = "accepted is a lower-case name of letters, digits, - and _ that begins with a letter and that no module has"
         raise config_error("PATH", path, accepted)
+    if (module := find_spec(name)) is not None:
+        raise config_error("PATH", path, f"there is a module {name}, {module.origin}; accepted is another name")
     if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
         raise config_error("PATH", path, "is there already; accepted is a new folder, or an empty one")
     files = _render(name, _known(model))
