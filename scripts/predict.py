@@ -2,7 +2,7 @@
 
     python scripts/predict.py RUN_DIR INPUT... [key=value ...]
     python scripts/predict.py RUN_DIR photos/ cat.jpg --output predictions.csv datamodule.batch_size=256
-    python scripts/predict.py RUN_DIR trainer.devices=2                  # no INPUT: the samples of predict_dataloader
+    python scripts/predict.py RUN_DIR trainer.devices=2                  # no INPUT: of predict_dataloader, the test split say
 
 An INPUT is an image or a folder, which is searched through. Images become the size and colour of the training data. One
 that can't be read is named, the others are predicted, and the exit code is 1. FILE is replaced when all is predicted.

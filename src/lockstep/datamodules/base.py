@@ -189,6 +189,9 @@ class DataModule(LightningDataModule):
     def test_dataloader(self) -> DataLoader[Batch] | list[Any]:
         return [] if self.splits.test is None else self.eval_loader(self.splits.test)
 
+    def predict_dataloader(self) -> DataLoader[Batch] | list[Any]:
+        return self.test_dataloader()
+
     def drawn(self, train: Any, val: Any = None, test: Any = None, test_fraction: float = 0.0) -> Splits:
         """The splits of data that may have no validation of its own: it is then a part of train, drawn with the seed. A
         `test_fraction` of train, for data that is not split, is drawn before."""

@@ -140,6 +140,9 @@ class Task(LightningModule):
         self.eval()
         return self(inputs.to(self.device))
 
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        return self.predict(batch.inputs)
+
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self._evaluate(batch, self.val_means, self.val_metrics)
 

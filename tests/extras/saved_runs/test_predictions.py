@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from capabilities import requires
 from commands import ROOT, python, train
 from torch.utils.data import DataLoader, IterableDataset
 
+from lockstep.datamodules.digits import digits
 from lockstep.errors import ConfigError
 from lockstep.extras.saved_runs.predictions import _joined, _sorted, _Writer
+from lockstep.models.from_checkpoint import load_model
 
 MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
 
@@ -27,6 +30,7 @@ class StreamOf(IterableDataset[int]):
 
 
 @pytest.mark.slow
+@requires("images", "plain_lightning")
 def test_two_processes_predict_what_one_does(tmp_path: Path) -> None:
     done = train(*MINE, "optimized_metric=val_acc", "debug=fast", "hydra.run.dir=run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -40,6 +44,24 @@ def test_two_processes_predict_what_one_does(tmp_path: Path) -> None:
     assert one["predictions"]["class"].equal(two["predictions"]["class"])
     torch.testing.assert_close(one["predictions"]["logits"], two["predictions"]["logits"])
     assert not [*tmp_path.glob("*.rank*")]
+
+
+@pytest.mark.slow
+@requires("images")
+def test_a_task_predicts_the_test_split_in_its_order(tmp_path: Path) -> None:
+    """The loader of a DataModule draws an order of its own, which its batches say."""
+    done = train("model=mlp", "debug=fast", "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for devices in (1, 2):
+        done = python(
+            ROOT / "scripts" / "predict.py", "run", f"trainer.devices={devices}", "--output", f"{devices}.pt", cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+    one, two = (torch.load(tmp_path / f"{devices}.pt", weights_only=True) for devices in (1, 2))
+    assert one["indices"].tolist() == two["indices"].tolist() == list(range(360))
+    torch.testing.assert_close(one["predictions"], two["predictions"])
+    wanted = load_model(tmp_path / "run" / "checkpoints" / "best.ckpt").predict(digits()[0][-360:])
+    torch.testing.assert_close(one["predictions"], wanted)
 
 
 def test_entries_of_several_ranks_are_in_the_order_of_the_dataset() -> None:

@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset
 from lockstep.atomic_files import replacing
 from lockstep.build import build
 from lockstep.config.plan import Plan
+from lockstep.datamodules.batches import Batch, Batches
 from lockstep.errors import config_error
 
 
@@ -33,6 +34,10 @@ def predict(cfg: DictConfig, plan: Plan, output: Path) -> Trainer:
         raise config_error("RUN_DIR", Path(cfg.init_from).parents[1], words)
     trainer.callbacks.append(_Writer(output))  # pyright: ignore[reportAttributeAccessIssue]
     trainer.predict(model, datamodule, return_predictions=False)
+    if not output.is_file() and trainer.is_global_zero:
+        raise config_error(
+            "RUN_DIR", Path(cfg.init_from).parents[1], "predict_dataloader has no samples; accepted is data with some"
+        )
     return trainer
 
 
@@ -42,6 +47,7 @@ class _Writer(BasePredictionWriter):
     def __init__(self, output: Path) -> None:
         super().__init__("epoch")
         self.output = output
+        self._ids: dict[int, Any] = {}  # by loader, of each batch that says so itself
 
     def on_predict_start(self, trainer: Any, pl_module: LightningModule) -> None:
         several = CombinedLoader(trainer.predict_dataloaders, "sequential").flattened  # of a list, a dict, or one
@@ -50,11 +56,18 @@ class _Writer(BasePredictionWriter):
             words = "predict_dataloader is a stream, which each process would predict whole; accepted is 1, or a Shard of it"
             raise config_error("trainer.devices", trainer.world_size, words)
 
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if isinstance(batch, Batch):
+            self._ids.setdefault(dataloader_idx, []).append(batch.ids.tolist())
+
     def write_on_epoch_end(
         self, trainer: Trainer, pl_module: LightningModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
     ) -> None:
         loaders = predictions if len(batch_indices) > 1 else [predictions]
-        own = [_joined(*pair, trainer.global_rank, trainer.world_size) for pair in zip(batch_indices, loaders, strict=True)]
+        indices = [self._ids.get(i, batches) for i, batches in enumerate(batch_indices)]
+        own = [_joined(*pair, trainer.global_rank, trainer.world_size) for pair in zip(indices, loaders, strict=True)]
         parts = [self.output.with_name(f"{self.output.name}.rank{rank}") for rank in range(trainer.world_size)]
         torch.save(own, parts[trainer.global_rank])
         trainer.strategy.barrier("predictions are written")
@@ -68,6 +81,8 @@ class _Writer(BasePredictionWriter):
 
 
 def _has_indices(loader: Any) -> bool:
+    if isinstance(getattr(loader, "dataset", None), Batches):
+        return True
     return getattr(loader, "batch_sampler", None) is not None and not isinstance(loader.dataset, IterableDataset)
 
 
