@@ -70,6 +70,8 @@ def test_a_plan_killed_at_several_moments_says_what_an_undisturbed_one_would(tmp
         (("model.optimizer.lr=0.1,0.2",), "model.optimizer.lr=0.1,0.2: a plan finds the batch and the rate itself"),
         (("trainer.devices=2,4",), "trainer.devices=2,4: accepted is 1 and others"),
         (("trainer.devices=1",), "trainer.devices=1: two of them must be timed here"),
+        (("trainer.devices=glob(*)",), "trainer.devices=: accepted is 1 and others"),
+        (("plan.run=nowhere",), "plan.run=nowhere: has no checkpoints; accepted is the directory of a run"),
         (("trainer.max_steps=100",), "trainer.max_steps=100: a batch of another size has other steps"),
         (("trainer.max_epochs=-1",), "trainer.max_epochs=-1: a plan compares parts of a training, which must have an end"),
         (("plan.largest=3",), "plan.largest=3: accepted is a power of two"),

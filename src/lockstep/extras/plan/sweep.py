@@ -84,8 +84,10 @@ class PlanSweep:
         self.training.check()
         if self.settings.all_reduce not in (None, MEASURE):
             read_all_reduce(Path(self.settings.all_reduce))
+        if (run := self.settings.run) is not None and not any(Path(run).glob("checkpoints/*.ckpt")):
+            raise config_error("plan.run", run, "has no checkpoints; accepted is the directory of a run")
         given = ",".join(map(str, self.counts))
-        if self.counts[0] != 1:
+        if self.counts[:1] != [1]:
             raise config_error(DEVICES, given, "accepted is 1 and others, 1,2,4 say")
         if len(self.timed_counts) < 2:
             here = self.training.devices_here
