@@ -55,8 +55,11 @@ def _help(programs: dict[str, Path]) -> str:
 
 
 def _purpose(path: Path) -> str:
-    """The first line of the docstring, without the command line in it."""
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    """The first line of the docstring, without the command line in it; of a script that is no Python nothing."""
+    try:
+        docstring = ast.get_docstring(ast.parse(path.read_bytes())) or ""
+    except (OSError, ValueError, SyntaxError):
+        return ""
     return docstring.partition("\n")[0].partition(":  python")[0]
 
 

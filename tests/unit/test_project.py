@@ -75,6 +75,16 @@ def test_its_packages_can_be_imported(project: Path, monkeypatch: pytest.MonkeyP
     assert sys.path[1] == str(project / "src")
 
 
+def test_a_script_that_is_no_python_is_listed_like_others(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """lockstep --help ended in a stack trace."""
+    (project / "scripts" / "broken.py").write_text("def (")
+    monkeypatch.setattr(sys, "argv", ["lockstep", "--help"])
+    command.main()
+    assert {"  broken", "  count          Counts"} <= {line.rstrip() for line in capsys.readouterr().out.splitlines()}
+
+
 def test_the_command_runs_its_programs_before_lockstep_s(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, arguments: started.append(arguments))
