@@ -130,7 +130,8 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
     from lockstep.config.hydra_errors import explain
 
     # what Hydra could not write, on a full disk say: a run's own errors do not come this far, the run records them
-    unwritten = f"{error.filename or 'hydra.run.dir'}: {error.strerror or error}" if isinstance(error, OSError) else None
+    where = getattr(error, "filename", None) or OWN_DIRECTORY.path or "hydra.run.dir"
+    unwritten = f"{where}: {error.strerror or error}" if isinstance(error, OSError) else None
     return (explain(error) or unwritten) if isinstance(error, Exception) else None, ExitCode.REFUSED
 
 

@@ -335,3 +335,18 @@ def test_what_hydra_can_not_write_is_one_line(
         start(main)
     assert ended.value.code == 2
     assert capsys.readouterr().err == "run/.hydra/config.yaml: No space left on device\n"
+
+
+@pytest.mark.usefixtures("_full_errors")
+def test_a_file_that_can_not_be_written_is_said_to_be_where_this_command_writes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sweep's directory was called hydra.run.dir."""
+    monkeypatch.setattr(OWN_DIRECTORY, "path", Path("sweep"))
+
+    def write() -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    with pytest.raises(SystemExit):
+        start(write)
+    assert capsys.readouterr().err == "sweep: File too large\n"
