@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from lockstep.cli import start
@@ -101,6 +102,17 @@ def test_a_missing_option_is_one_line_with_the_options_there_are(
     override: str, options: list[str], compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert explained(override, compose, monkeypatch) == f"{override}: accepted is one of {', '.join(options)}"
+
+
+def test_a_file_that_extends_what_is_not_there_is_named_with_the_options_there_are(
+    tmp_path: Path, compose: Callable[..., DictConfig]
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("defaults: [clasifier]\n")
+    with pytest.raises(HydraException) as raised:
+        compose(f"hydra.searchpath=[file://{tmp_path}]", "model=mine")
+    options = ", ".join(sorted([*MODELS, "mine"]))
+    assert explain(raised.value) == f"model/mine.yaml: its defaults name clasifier; accepted is one of {options}"
 
 
 @pytest.mark.parametrize("override", ["seed", "model.optimizer.lr=[1", "trainer.devices={a", "run_dir=it's", "a b=1"])

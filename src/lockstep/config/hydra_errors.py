@@ -28,6 +28,9 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}={option}: accepted is one of {', '.join(error.options)}"
+    if isinstance(error, MissingConfigException) and (match := re.match(r"In '(.+?)': Could not load '(.+)/(.+?)'", str(error))):
+        _, options = _place_in_hydra(error, match[2])
+        return f"{match[1]}.yaml: its defaults name {match[3]}; accepted is one of {', '.join(options)}"
     key = getattr(cause, "full_key", None)
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and key:
         return _unknown_key(str(key), getattr(cause, "parent_node", None))
@@ -75,10 +78,13 @@ def _same_name_elsewhere(wanted: str, node: DictConfig) -> list[str]:
     return own if len(own) <= 3 else []
 
 
-def _place_in_hydra(error: BaseException) -> tuple[str | None, list[str]]:
-    """Returns the override that Hydra was at when it raised, and the options of its group: not every message has them."""
+def _place_in_hydra(error: BaseException, group: str | None = None) -> tuple[str | None, list[str]]:
+    """Returns the override that Hydra was at when it raised, and the options of its group, or of the one that is given: not every
+    message has them."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         override, repository = (frame.f_locals.get(name) for name in ("override", "repo"))
+        if group is not None and repository is not None:
+            return None, repository.get_group_options(group)
         if isinstance(line := getattr(override, "input_line", None), str):
             group = line.partition("=")[0].lstrip("+~").partition("@")[0]
             return line, repository.get_group_options(group) if repository and group else []
