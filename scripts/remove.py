@@ -74,13 +74,21 @@ def main() -> None:
         return
     if unknown := sorted(names - set(present)):
         parser.error(f"NAME={unknown[0]}: accepted is {', '.join(present)}")
-    for extra in present.values():
-        if extra.name not in names and (missing := sorted(names & set(extra.needs))):
-            parser.error(f"NAME={missing[0]}: {extra.name} needs it; accepted is {missing[0]} {extra.name}")
+    if more := needing(names, present):
+        asked = " ".join(sorted(names))
+        parser.error(f"NAME={asked}: needed by {', '.join(more)}; accepted is {asked} {' '.join(more)}")
     if _git("status", "--porcelain"):
         parser.error("the checkout has uncommitted changes; commit them first, so that you can see what this does")
     remove([present[name] for name in sorted(names)])
     print(f"Removed {', '.join(sorted(names))}. See git diff. Next: make lock, if packages are to go too; make test")
+
+
+def needing(names: set[str], present: dict[str, Extra]) -> list[str]:
+    """The others that need one of these, or one that does."""
+    found = set(names)
+    while more := {extra.name for extra in present.values() if found & {*extra.needs}} - found:
+        found |= more
+    return sorted(found - names)
 
 
 def remove(gone: list[Extra]) -> None:

@@ -116,12 +116,16 @@ def test_the_core_trains_and_its_tests_are_collected_without_any(copy: Path) -> 
     assert [json.loads(path.read_text())["world_size"] for path in copy.glob("logs/*/*/metrics.json")] == [1]
 
 
-def test_one_that_another_needs_is_refused_and_named(original: Path) -> None:
-    name, needed = next((extra.name, extra.needs[0]) for extra in remove.extras().values() if extra.needs)
+def test_one_that_others_need_is_refused_and_these_are_named_at_once(original: Path) -> None:
+    present = remove.extras()
+    needed = next(extra.needs[0] for extra in present.values() if extra.needs)
     done = subprocess.run([sys.executable, "scripts/remove.py", needed], cwd=original, capture_output=True, text=True)
     assert done.returncode == 2
-    assert f"NAME={needed}: {name} needs it" in done.stderr
+    assert f"NAME={needed}: needed by " in done.stderr
     assert (original / "src" / "lockstep" / "extras" / needed).is_dir()
+    accepted = done.stderr.partition("accepted is ")[2].split()
+    assert {extra.name for extra in present.values() if needed in extra.needs} < {*accepted}
+    assert remove.needing({*accepted}, present) == []
 
 
 def test_a_name_that_is_not_there_is_refused(original: Path) -> None:
