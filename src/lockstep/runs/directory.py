@@ -23,6 +23,7 @@ from lockstep.runs.locks import Lock
 
 _RUN_FILES = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a directory is a run's
 SWEEP_FILES = ("manifest.json", "multirun.yaml")  # the same for a sweep
+_MORE = ("lock", ".hydra", "progress.json", "tensorboard", "code.patch")  # what a run or a sweep makes besides
 _SMALL = 2**20  # bytes; we write no larger file beside the folders and the logs
 
 
@@ -32,6 +33,7 @@ class _Before:
 
     existed: bool
     missing: list[Path]  # folders above it that did not exist
+    is_shared: bool = False  # with what is no run's: others may be writing there, hydra.run.dir=. say
     paths: frozenset[Path] = frozenset()
     contents: dict[str, bytes] = field(default_factory=dict)  # of small files
     sizes: dict[str, int] = field(default_factory=dict)  # of logs, which only grow
@@ -42,6 +44,9 @@ class _Before:
         before = cls(directory.is_dir(), [folder for folder in directory.parents if not folder.exists()])
         if before.existed:
             before.paths = _inside(directory)
+            is_known = any((directory / name).exists() for name in (*_RUN_FILES, *SWEEP_FILES))
+            is_here = Path.cwd().is_relative_to(directory.resolve())
+            before.is_shared = bool(before.paths) and (is_here or not is_known)
             before.sizes = {path.name: path.stat().st_size for path in directory.glob("train*.log")}
             files = [path for path in directory.iterdir() if path.is_file() and path.suffix != ".log" and path.name != "lock"]
             before.contents = {path.name: path.read_bytes() for path in files if path.stat().st_size <= _SMALL}
@@ -55,13 +60,19 @@ class _Before:
                     folder.rmdir()
             return
         for path in _inside(directory) - self.paths:
+            if self.is_shared and not (path.parent == directory and _is_own(path.name)):
+                continue
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
         for name, size in self.sizes.items():
             os.truncate(directory / name, size)
         for name, content in self.contents.items():
             path = directory / name
-            if not path.is_file() or path.read_bytes() != content:
+            if (_is_own(name) or not self.is_shared) and (not path.is_file() or path.read_bytes() != content):
                 path.write_bytes(content)
+
+
+def _is_own(name: str) -> bool:
+    return name in (*_RUN_FILES, *SWEEP_FILES, *_MORE) or (name.startswith("train") and name.endswith(".log"))
 
 
 def _inside(directory: Path) -> frozenset[Path]:

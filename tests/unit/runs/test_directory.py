@@ -91,6 +91,28 @@ def test_a_directory_with_something_else_in_it_is_used_and_cleared_of_what_was_n
     assert (tmp_path / "output.log").read_text().endswith("the refusal\n")
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+def test_what_others_write_meanwhile_into_a_directory_that_is_no_run_s_stays(
+    is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """hydra.run.dir=. of a run that could not start, and hydra.sweep.dir=logs of a dry run, took back what was saved meanwhile,
+    and the directories of runs that had begun."""
+    (folder := tmp_path / "folder").mkdir()
+    if is_here:
+        monkeypatch.chdir(run_in(folder))
+    (folder / "code.py").write_text("old")
+    (folder / "logs").mkdir()
+    OWN_DIRECTORY.take(folder, "hydra.sweep.dir")
+    (folder / "code.py").write_text("new")
+    (folder / "logs" / "other").mkdir()
+    (folder / "notes.txt").touch()
+    (folder / "multirun.yaml").touch()
+    OWN_DIRECTORY.give_back()
+    assert (folder / "code.py").read_text() == "new"
+    assert {"notes.txt", "other"} <= {path.name for path in folder.rglob("*")}
+    assert not (folder / "multirun.yaml").exists()
+
+
 def test_starting_over_sets_the_earlier_run_aside(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run", "seed=1")
     before = content(run)
