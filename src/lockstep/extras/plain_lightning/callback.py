@@ -32,6 +32,7 @@ from lockstep.extras.plain_lightning.processes import (
     decide_alike,
     gather_unequal_lengths,
     generator_states,
+    weights_that_differ,
 )
 from lockstep.extras.plain_lightning.streams import (
     Positioned,
@@ -58,6 +59,8 @@ _WITHIN = (
     "If the run is resumed within an epoch, the metrics of that epoch are those of its remaining batches, and random "
     "augmentation in the process itself draws other numbers."
 )
+_OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
+_COMPARED = (2, 20)  # the batches before which processes compare what they hold: a step by hand may be that of several batches
 _GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
 
 
@@ -224,14 +227,20 @@ class PlainLightning(Callback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._batches += 1
-        if self._batches == 2 and isinstance(trainer.strategy, DDPStrategy) and (names := buffers_that_differ(pl_module)):
-            self._warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
+        if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
+            self._compare(pl_module)
         # of a step that takes a dataloader_iter the argument is the last one's
         self._divide(trainer.fit_loop.epoch_loop.batch_idx)
         if self._is_dummy:
             self._around_batch.enter_context(counting_nothing(trainer, pl_module))
             self._around_batch.enter_context(without_statistics())
         self._look_before_draws(trainer, pl_module, batch_idx)
+
+    def _compare(self, model: LightningModule) -> None:
+        if names := buffers_that_differ(model):
+            self._warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
+        if names := weights_that_differ(model):
+            self._warn(f"weights differ between processes after a step ({join_first(names)}): {_OWN_GRADIENTS}")
 
     def _look_before_draws(self, trainer: Any, pl_module: LightningModule, batch_idx: int) -> None:
         if batch_idx == 0 and trainer.world_size > 1:

@@ -24,15 +24,28 @@ GATHERED = (
 def buffers_that_differ(module: LightningModule) -> list[str]:
     """Returns the names of those that are not the same in all processes, as a centre of each one's own samples is. A
     collective."""
-    own = {name: _moments(buffer) for name, buffer in module.named_buffers()}
+    return _that_differ({name: _moments(buffer) for name, buffer in module.named_buffers()})
+
+
+def weights_that_differ(module: LightningModule) -> list[str]:
+    """As of buffers, by sums that take no memory: a parameter may fill much of the device."""
+    sums = {name: _real(parameter).nansum(dtype=torch.float64) for name, parameter in module.named_parameters()}
+    return _that_differ({name: [total.item()] for name, total in sums.items()})
+
+
+def _that_differ(own: dict[str, list[float]]) -> list[str]:
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, own)
     return [name for name, moments in own.items() if any(not _is_close(moments, other.get(name)) for other in ranks)]
 
 
 def _moments(buffer: Tensor) -> list[float]:
-    values = (torch.view_as_real(buffer) if buffer.is_complex() else buffer).detach().double().nan_to_num()
+    values = _real(buffer).double().nan_to_num()
     return [values.numel(), values.sum().item(), values.square().sum().item()]
+
+
+def _real(tensor: Tensor) -> Tensor:
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach()
 
 
 def _is_close(one: list[float], other: list[float] | None) -> bool:
