@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lockstep.config.arguments import shown
 from lockstep.errors import NamedFailure, config_error
 from lockstep.runs.identity import read_run_id
+from lockstep.runs.results import logged_numbers
 from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
 
@@ -200,7 +201,7 @@ class BestCheckpoint(ModelCheckpoint):
         return self._key
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint.setdefault("metrics", {name: float(value) for name, value in trainer.callback_metrics.items()})
+        checkpoint.setdefault("metrics", logged_numbers(trainer))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         with self._named():

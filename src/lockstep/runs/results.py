@@ -38,10 +38,16 @@ def collect_metrics(trainer: Trainer) -> dict[str, float]:
     trained = dict(getattr(accountant(trainer), "results", {}))
     if (best := best_checkpoint(trainer)) is not None:
         trained |= read_checkpoint("best checkpoint", best, whole=()).get("metrics", {})
-    latest = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    latest = logged_numbers(trainer)
     if trainer.state.fn == TrainerFn.TESTING:
         latest = {f"test/{name}" if name in trained and not name.startswith("test") else name: latest[name] for name in latest}
     return latest | trained
+
+
+def logged_numbers(trainer: Any) -> dict[str, float]:
+    """Returns what was logged last under each name, where it is one number: of an accuracy for each class it is not."""
+    logged = trainer.callback_metrics
+    return {name: float(value) for name, value in logged.items() if not isinstance(value, torch.Tensor) or value.numel() == 1}
 
 
 def collect_facts(trainer: Trainer) -> dict[str, Any]:

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torchmetrics import CatMetric, SumMetric
+from torchmetrics.classification import MulticlassAccuracy
 
 from lockstep.errors import ConfigError
 from lockstep.extras.plain_lightning.lightning_internals import counting_nothing
 from lockstep.launchers.environment import SWEPT_KEYS
+from lockstep.runs.results import collect_metrics
 
 LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, train_loss_epoch, train_loss_step, val_acc, "
 
@@ -119,6 +121,27 @@ def test_a_metric_that_the_model_itself_monitors_and_does_not_log_is_refused_too
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^{monitor}\.monitor=val_los: the model logs .*; accepted is one of these$"):
         fitted(tmp_path, f"model._target_=test_plain_metrics.{model}")
+
+
+class LogsEachClass(LitClassifier):
+    """Not for the loggers, which refuse it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.each = MulticlassAccuracy(10, average=None)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        self.each(self(batch[0]), batch[1])
+        self.log("val_each", self.each, logger=False)
+
+
+def test_a_metric_of_several_values_is_left_out_of_what_is_recorded(tmp_path: Path) -> None:
+    trainer = fitted(tmp_path, "model._target_=test_plain_metrics.LogsEachClass", "trainer.max_epochs=1")
+    assert len(trainer.callback_metrics["val_each"]) == 10
+    best = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
+    assert "val_acc" in best["metrics"]
+    assert "val_each" not in {**best["metrics"], **collect_metrics(trainer)}
 
 
 class TwoValidations(DigitsData):

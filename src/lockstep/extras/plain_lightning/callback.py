@@ -43,7 +43,7 @@ from lockstep.extras.plain_lightning.streams import (
     share_stream,
 )
 from lockstep.models.task import Task
-from lockstep.runs.results import ended_by
+from lockstep.runs.results import ended_by, logged_numbers
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.batchnorm import without_statistics
 from lockstep.trainer.steps import batches_trained
@@ -285,7 +285,7 @@ class PlainLightning(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
-        self.results = {name: float(value) for name, value in trainer.callback_metrics.items()}  # a test forgets them
+        self.results = logged_numbers(trainer)  # a test forgets them
         self.ended_by = ended_by(trainer)  # a test has the model's `configure_callbacks` make others
 
     @property

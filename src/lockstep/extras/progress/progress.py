@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.extras.monitors.monitor import Monitor
-from lockstep.runs.results import accountant, earlier
+from lockstep.runs.results import accountant, earlier, logged_numbers
 from lockstep.runs.shares import dp_rank_and_size
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Progress(Monitor, TQDMProgressBar):
         """Records the epoch that has ended: its history says after how many seconds of training which metrics were reached."""
         seconds = time.monotonic() - self._began
         samples = getattr(accountant(trainer), "samples_trained", 0) * dp_rank_and_size(trainer)[1]
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        metrics = logged_numbers(trainer)
         self._history.append({"epoch": trainer.current_epoch, "seconds": self._earlier + seconds, "metrics": metrics})
         self._noted |= {
             "epoch": trainer.current_epoch,
@@ -129,7 +129,7 @@ class Progress(Monitor, TQDMProgressBar):
 
 
 def _texts(trainer: Trainer) -> dict[str, str]:
-    return {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items()}
+    return {name: f"{value:.4g}" for name, value in logged_numbers(trainer).items()}
 
 
 def _room(bar: Tqdm) -> int:
