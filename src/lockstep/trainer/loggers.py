@@ -23,12 +23,12 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
         for name in self._kwargs.keys() - accepted.keys():
             raise ValueError(f"{name} is no argument of SummaryWriter; accepted are {', '.join(accepted)}")
         _check_folder(self.log_dir)
-        self._steps: dict[str, int] = {}  # the latest of each metric
+        self._latest: dict[str, tuple[int | None, Any]] = {}  # step and value of each metric
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        new = {name: value for name, value in metrics.items() if step is None or self._steps.get(name) != step}
-        if step is not None:
-            self._steps.update(dict.fromkeys(new, step))
+        points = {name: (step, value) for name, value in metrics.items()}
+        new = {name: metrics[name] for name in metrics if step is None or self._latest.get(name) != points[name]}
+        self._latest |= points
         super().log_metrics(new, step)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from in_process import logged, trained
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lockstep.trainer.loggers import CSVLogger, TensorBoardLogger
 
@@ -51,6 +52,17 @@ def test_an_accumulated_step_logs_the_loss_of_the_larger_batch_once(drop_last: s
     assert len(losses) == 2 * (4 if drop_last == "true" else 5)
     for point in losses:
         assert float(accumulated[point]) == pytest.approx(float(larger[point]), rel=1e-5)
+
+
+def test_tensorboard_has_each_value_of_a_step_and_none_twice(tmp_path: Path) -> None:
+    """A module of one's own may log by hand, at whatever step."""
+    logger = TensorBoardLogger(save_dir=str(tmp_path), name="tensorboard", version="")
+    for value in (1.0, 2.0, 2.0):
+        logger.log_metrics({"own": value, "epoch": 0.0}, step=0)
+    logger.finalize("success")
+    events = EventAccumulator(logger.log_dir).Reload()
+    assert [event.value for event in events.Scalars("own")] == [1.0, 2.0]
+    assert len(events.Scalars("epoch")) == 1
 
 
 @pytest.mark.parametrize("kind", [CSVLogger, TensorBoardLogger])
