@@ -144,6 +144,19 @@ def test_a_metric_of_several_values_is_left_out_of_what_is_recorded(tmp_path: Pa
     assert "val_each" not in {**best["metrics"], **collect_metrics(trainer)}
 
 
+class QuietInSanityCheck(LitClassifier):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if not self.trainer.sanity_checking:
+            super().validation_step(batch, batch_idx)
+
+
+def test_a_model_that_logs_nothing_in_the_sanity_check_is_told_the_key(tmp_path: Path) -> None:
+    quiet = ("model._target_=test_plain_metrics.QuietInSanityCheck", "trainer.max_epochs=1")
+    with pytest.raises(ConfigError, match=r"^optimized_metric=val_acc: .*, or trainer\.num_sanity_val_steps=0 for a model that"):
+        fitted(tmp_path / "refused", *quiet)
+    assert "val_acc" in fitted(tmp_path / "run", *quiet, "trainer.num_sanity_val_steps=0").callback_metrics
+
+
 class TwoValidations(DigitsData):
     def val_dataloader(self) -> Any:
         return [super().val_dataloader(), DataLoader(self.train, 200)]
