@@ -15,6 +15,7 @@ from lightning.fabric.utilities.seed import reset_seed
 from plain_lightning import DigitsData, LitClassifier
 from test_plain_lightning import GOES_ON, METRIC, MINE, QUIET, fitted
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
@@ -51,6 +52,33 @@ def test_a_split_is_drawn_as_on_one_process_in_every_stage_and_process(tmp_path:
     expected = DrawnSplit()
     expected.setup("fit")
     assert data.splits == expected.splits * 3
+
+
+class Noisy(Dataset[Any]):
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = self.dataset[index]
+        return x + torch.rand(64), y
+
+
+class NoisyData(DigitsData):
+    """As torch's notes on reproducibility have it."""
+
+    def train_dataloader(self) -> Any:
+        generator = torch.Generator().manual_seed(0)
+        return DataLoader(Noisy(self.train), 100, shuffle=True, num_workers=1, generator=generator)
+
+
+def test_what_data_workers_draw_is_the_same_after_a_resumption_whatever_generator_a_loader_has(tmp_path: Path) -> None:
+    noisy = ("datamodule._target_=test_lightning_hooks.NoisyData", "trainer.max_epochs=3", "trainer.limit_train_batches=2")
+    whole = fitted(tmp_path / "run", *noisy, keep=tmp_path).lightning_module.state_dict()
+    resumed = fitted(tmp_path / "again", *noisy, ckpt_path=tmp_path / "4.ckpt").lightning_module.state_dict()
+    assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
 
 
 class TakesIterator(LitClassifier):

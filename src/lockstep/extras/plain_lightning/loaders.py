@@ -21,8 +21,9 @@ from lockstep.counter_rng import derive_seed
 from lockstep.errors import config_error
 
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
-# The arguments of a DataLoader that say how its batches are loaded, not which ones.
-_LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
+# The arguments of a DataLoader that say how its batches are loaded, not which ones. Not its generator, from which data workers
+# would take their seeds: it has the state that the epoch before has left, and after a resumption another one.
+_LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
 _LOADING += ("prefetch_factor", "persistent_workers", "in_order")
 
 
