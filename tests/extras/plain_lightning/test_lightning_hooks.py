@@ -1,5 +1,6 @@
 """What modules and data do in Lightning's hooks, and what becomes of it on several processes and on resumption."""
 
+import logging
 import pickle
 import random
 import shutil
@@ -79,6 +80,18 @@ def test_what_data_workers_draw_is_the_same_after_a_resumption_whatever_generato
     whole = fitted(tmp_path / "run", *noisy, keep=tmp_path).lightning_module.state_dict()
     resumed = fitted(tmp_path / "again", *noisy, ckpt_path=tmp_path / "4.ckpt").lightning_module.state_dict()
     assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
+
+
+class KeepsWorkers(NoisyData):
+    def train_dataloader(self) -> Any:
+        return DataLoader(Noisy(self.train), 100, num_workers=1, persistent_workers=True)
+
+
+def test_workers_that_are_kept_and_draw_on_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = ("datamodule._target_=test_lightning_hooks.KeepsWorkers", "trainer.max_epochs=1", "trainer.limit_train_batches=1")
+    with caplog.at_level(logging.INFO):
+        fitted(tmp_path, *kept)
+    assert [message for message in caplog.messages if message.startswith("persistent_workers=True: what data workers draw")]
 
 
 class TakesIterator(LitClassifier):

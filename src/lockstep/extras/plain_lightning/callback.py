@@ -61,6 +61,9 @@ _WITHIN = (
 )
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
 _COMPARED = (2, 20)  # the batches before which processes compare what they hold: a step by hand may be that of several batches
+_KEEPS_WORKERS = (
+    "persistent_workers=True: what data workers draw at random goes on from epoch to epoch, and is another after a resumption"
+)
 _GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
 
 
@@ -92,6 +95,7 @@ class PlainLightning(Callback):
         self._has_said: set[str] = set()
         self._shared: list[Any] = []  # whose loaders are shared out already
         self._samplers: list[Any] = []  # of the training loaders
+        self._keeps_workers = False  # from epoch to epoch
         self._positioned: list[Positioned] = []
         self._positions: dict[str, Any] = {}  # of the checkpoint that a run goes on from
         self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
@@ -133,6 +137,7 @@ class PlainLightning(Callback):
         if training:
             self._samplers = [getattr(loader, "sampler", None) for loader in shared]
             self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
+            self._keeps_workers = any(getattr(loader, "persistent_workers", False) for loader in shared)
             self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
         return shared
 
@@ -170,6 +175,8 @@ class PlainLightning(Callback):
         self._started = time.perf_counter(), time.process_time()
         self._is_first_epoch = True
         self._say_other_batch(trainer)
+        if self._keeps_workers:
+            log.info(_KEEPS_WORKERS)
         if self._samples_before not in (None, self._samples):
             self._check_batches(trainer)
         if batches := batches_trained(trainer):
