@@ -161,7 +161,8 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
     is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # by that callback, for BatchNorm, behind the last epoch
     check_length(cfg, epoch - 1 if is_added else epoch, checkpoint)
     check_continuation(cfg, plan, content, checkpoint)
-    return max(content.get("global_step", 0), read_logged_step(content))  # by hand an optimizer steps less often, or more
+    logged = read_logged_step(content)  # by hand an optimizer steps less often, or more
+    return max(content.get("global_step", 0), logged) if getattr(model, "automatic_optimization", True) else logged
 
 
 def _instances(cfg: DictConfig, group: str, given: Callable[[Factory], dict[str, Any]] = lambda _: {}) -> list[Any]:

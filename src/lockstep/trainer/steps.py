@@ -22,6 +22,8 @@ def ends_step(trainer: Any, batch_idx: int) -> bool:
 
 def log_metrics(trainer: Any, metrics: dict[str, float]) -> None:
     """Logs metrics at the latest step. Steps are counted from 0 in a log, by Lightning's metrics too: what a checkpoint of n
-    steps comes after stands before n."""
+    steps comes after stands before n. By hand a model steps less often than it takes batches, or more, and they are counted."""
+    by_hand = not trainer.lightning_module.automatic_optimization
+    step = trainer.fit_loop.epoch_loop.total_batch_idx if by_hand else trainer.global_step - 1
     for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=trainer.global_step - 1)
+        logger.log_metrics(metrics, step=step)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import torch
 from capabilities import requires
-from in_process import SMALL, KeepAll, composed, last
+from in_process import SMALL, KeepAll, composed, last, logged
 from lightning.pytorch.callbacks import EarlyStopping
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
@@ -261,12 +261,26 @@ def test_a_network_among_the_hyperparameters_is_left_out_of_checkpoints(tmp_path
     assert len([record for record in caplog.records if record.message.endswith("not kept in checkpoints: net")]) == 1
 
 
+ADVERSARY = ("~model.hidden", "~model.lr", "model._target_=plain_lightning.LitAdversary")
+ADVERSARY += ("test=false", "optimized_metric=val_realness", "trainer.max_epochs=1")
+
+
+@pytest.mark.filterwarnings(GOES_ON)
+def test_what_two_optimizers_by_hand_have_logged_after_the_checkpoint_is_logged_anew(tmp_path: Path) -> None:
+    run, checkpoint = tmp_path / "run", tmp_path / "run" / "checkpoints" / "last.ckpt"
+    fitted(run, *ADVERSARY, keep=tmp_path)
+    shutil.copy(tmp_path / "7.ckpt", checkpoint)
+    assert fitted(run, *ADVERSARY, ckpt_path=checkpoint).global_step == 28
+    points = logged(run)  # each of them once
+    assert [step for step, name in points if name == "critic_loss"] == [*range(14)]
+    assert {step for step, name in points if name == "lr"} <= {*range(14)}
+
+
 @requires("profiling")
 def test_two_optimizers_by_hand_with_the_time_of_a_step_measured(tmp_path: Path) -> None:
-    options = ("test=false", "optimized_metric=val_realness", "callbacks.step_time.every_n_steps=3")
-    options += ("guards.checkpoint.every_n_steps=null",)  # a batch with a checkpoint is not measured
-    adversary = ("~model.hidden", "~model.lr", "model._target_=plain_lightning.LitAdversary")
-    trainer = fitted(tmp_path, *adversary, *options, "trainer.max_epochs=1")
+    # a batch with a checkpoint is not measured
+    options = ("callbacks.step_time.every_n_steps=3", "guards.checkpoint.every_n_steps=null")
+    trainer = fitted(tmp_path, *ADVERSARY, *options)
     assert trainer.global_step == 28  # of two optimizers in 14 batches
     assert {"generator_loss", "critic_loss", "val_realness"} <= trainer.callback_metrics.keys()
     shares = collect_facts(trainer)["step_time"]

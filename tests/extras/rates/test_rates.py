@@ -63,6 +63,7 @@ def test_throughput_is_logged_for_batches_of_any_shape(batch: Any, has_rate: boo
     logged: dict[str, float] = {}
     logger = SimpleNamespace(log_metrics=lambda metrics, **_: logged.update(metrics))
     trainer: Any = SimpleNamespace(
+        lightning_module=SimpleNamespace(automatic_optimization=True),
         global_step=0,
         log_every_n_steps=1,
         loggers=[logger],
@@ -83,7 +84,13 @@ def test_the_median_step_is_in_the_record_without_the_first(monkeypatch: pytest.
     now = iter((0.0, 9.0, 9.0, 10.0, 10.0, 11.0, 11.0, 13.0, 13.0))  # a step of 9 seconds, of 1, 1 and 2
     monkeypatch.setattr("lockstep.extras.rates.rates.time.perf_counter", lambda: next(now))
     trainer: Any = SimpleNamespace(
-        global_step=0, log_every_n_steps=1, loggers=[], max_steps=-1, is_last_batch=False, distributed_sampler_kwargs=None
+        lightning_module=SimpleNamespace(automatic_optimization=True),
+        global_step=0,
+        log_every_n_steps=1,
+        loggers=[],
+        max_steps=-1,
+        is_last_batch=False,
+        distributed_sampler_kwargs=None,
     )
     model: Any = SimpleNamespace(device=torch.device("cpu"))
     throughput = Throughput()
