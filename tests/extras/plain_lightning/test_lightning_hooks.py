@@ -16,7 +16,7 @@ from lightning.fabric.utilities.seed import reset_seed
 from plain_lightning import DigitsData, LitClassifier
 from test_plain_lightning import GOES_ON, METRIC, MINE, QUIET, fitted
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
@@ -79,6 +79,20 @@ def test_what_data_workers_draw_is_the_same_after_a_resumption_whatever_generato
     noisy = ("datamodule._target_=test_lightning_hooks.NoisyData", "trainer.max_epochs=3", "trainer.limit_train_batches=2")
     whole = fitted(tmp_path / "run", *noisy, keep=tmp_path).lightning_module.state_dict()
     resumed = fitted(tmp_path / "again", *noisy, ckpt_path=tmp_path / "4.ckpt").lightning_module.state_dict()
+    assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
+
+
+class PartOfTheData(DigitsData):
+    """Another one in each epoch."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(Subset(self.train, torch.randperm(1400)[:200].tolist()), 100)
+
+
+def test_what_is_drawn_as_loaders_are_made_again_is_the_same_after_a_resumption(tmp_path: Path) -> None:
+    part = ("datamodule._target_=test_lightning_hooks.PartOfTheData", "+trainer.reload_dataloaders_every_n_epochs=1")
+    whole = fitted(tmp_path / "run", *part, keep=tmp_path).lightning_module.state_dict()
+    resumed = fitted(tmp_path / "again", *part, ckpt_path=tmp_path / "2.ckpt").lightning_module.state_dict()
     assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
 
 

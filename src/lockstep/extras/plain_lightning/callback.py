@@ -1,8 +1,9 @@
 """A LightningModule and a LightningDataModule, or loaders of the module's own, that know nothing of this package."""
 
 import logging
+import sys
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.console import command_line, join_first
+from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import samples_in
@@ -24,7 +26,14 @@ from lockstep.extras.plain_lightning.lightning_internals import (
     leaves_samplers,
     reduce_logs,
 )
-from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, samples_per_batch, shared_loader
+from lockstep.extras.plain_lightning.loaders import (
+    LOADERS,
+    SharedSampler,
+    change_loaders,
+    drawing_from,
+    samples_per_batch,
+    shared_loader,
+)
 from lockstep.extras.plain_lightning.plain_values import is_plain, leave_out_objects
 from lockstep.extras.plain_lightning.processes import (
     GATHERED,
@@ -113,11 +122,16 @@ class PlainLightning(Callback):
         source = trainer.datamodule or pl_module
         if not isinstance(source, DataModule) and source not in self._shared:
             self._shared.append(source)
-            change_loaders(source, partial(self._share_all, trainer))
+            change_loaders(source, partial(self._share_all, trainer), partial(self._drawing_alike, trainer))
         if not isinstance(pl_module, Task):
             self._combine_processes(trainer, pl_module)
             if "configure_optimizers" not in vars(pl_module):
                 name_missing_end(trainer, pl_module)
+
+    def _drawing_alike(self, trainer: Any) -> AbstractContextManager[None]:
+        """What is drawn as loaders are made, a part of the data say, is that of one process, and of the epoch of their making."""
+        epoch = trainer.current_epoch - trainer.current_epoch % (trainer.reload_dataloaders_every_n_epochs or sys.maxsize)
+        return drawing_from(derive_seed(self.seed, epoch, len(LOADERS)))
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
         if trainer.world_size > 1:

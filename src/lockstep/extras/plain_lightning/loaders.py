@@ -7,6 +7,7 @@ taken once. Lightning's own sampler repeats samples until ranks have equal numbe
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any
 
@@ -27,18 +28,31 @@ _LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_f
 _LOADING += ("prefetch_factor", "persistent_workers", "in_order")
 
 
-def change_loaders(source: Any, change: Callable[[str, list[Any]], list[Any]]) -> None:
-    """Puts what `change` returns, given the name of a method and the loaders that it has made, in the place of these loaders, for
-    each method of a datamodule or a module that makes some."""
+@contextmanager
+def drawing_from(seed: int) -> Iterator[None]:
+    """What is drawn meanwhile, on CPUs, depends on the seed alone."""
+    with isolate_rng(include_cuda=False):
+        random.seed(seed)
+        numpy.random.seed(seed % 2**32)
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def change_loaders(
+    source: Any, change: Callable[[str, list[Any]], list[Any]], around: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> None:
+    """Has each method of a datamodule or a module that makes loaders do so within `around`, and puts what `change` returns, given
+    the method's name and these loaders, in their place."""
     for name in LOADERS:
         if is_overridden(name, source):
-            setattr(source, name, _with_change(getattr(source, name), partial(change, name)))
+            setattr(source, name, _with_change(getattr(source, name), partial(change, name), around))
 
 
-def _with_change(make: Callable[..., Any], change: Callable[[list[Any]], list[Any]]) -> Callable[..., Any]:
+def _with_change(make: Callable[..., Any], change: Callable[[list[Any]], list[Any]], around: Callable[[], Any]) -> Any:
     @wraps(make)
     def changed(*arguments: Any) -> Any:
-        made = make(*arguments)
+        with around():
+            made = make(*arguments)
         loaders = made if isinstance(made, CombinedLoader) else CombinedLoader(made)
         loaders.flattened = change(loaders.flattened)
         return made if isinstance(made, CombinedLoader) else loaders.iterables
@@ -99,10 +113,7 @@ class SharedSampler(DistributedSampler[int], SequentialSampler):
 
     def _order(self) -> list[int]:
         seed = derive_seed(self.seed, self.epoch)
-        with isolate_rng(include_cuda=False):
-            random.seed(seed)
-            numpy.random.seed(seed % 2**32)
-            torch.default_generator.manual_seed(seed)
+        with drawing_from(seed):
             if isinstance(generator := getattr(self.sampler, "generator", None), torch.Generator):
                 generator.manual_seed(seed)
             return list(self.sampler)
