@@ -52,7 +52,10 @@ class AtomicCheckpointIO(CheckpointIO):
     def save(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
         """Has `write(content)` write the checkpoint `path`; in the background it is given a copy on the CPU."""
         self.wait()
-        content = _with_plain_numbers(content)
+        try:
+            content = _with_plain_numbers(content)
+        except RecursionError:
+            raise CheckpointError(f"{path}: the checkpoint was not written (a value in it contains itself)") from None
         if self.asynchronous:
             self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
             self._copy = _snapshot(content, self._copy)

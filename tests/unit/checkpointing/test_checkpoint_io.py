@@ -169,3 +169,10 @@ def test_a_data_worker_that_dies_during_a_save_is_no_failed_write(choice: str, f
     with pytest.raises(RuntimeError, match=r"DataLoader worker .* is killed by signal"):
         AtomicCheckpointIO(on_save_error=choice).save_checkpoint({"state": Fatal()}, folder / "last.ckpt")
     assert (names(folder), read_step(folder / "last.ckpt")) == ({"last.ckpt", "previous.ckpt"}, 2)
+
+
+def test_a_state_that_contains_itself_is_refused_in_one_line(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"count": 1}
+    state["again"] = state
+    with pytest.raises(CheckpointError, match=r"last\.ckpt: the checkpoint was not written \(a value in it contains itself\)$"):
+        AtomicCheckpointIO().save_checkpoint({"mine": state}, tmp_path / "last.ckpt")
