@@ -6,10 +6,10 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_692,
-    "imported by a default run": 10_341,
-    "all of src/": 34_025,
-    "the largest room": 1_688,
+    "the core": 10_490,
+    "imported by a default run": 10_388,
+    "all of src/": 34_254,
+    "the largest room": 1_720,
 }  # lines; these go down, and up by nothing but what mends a defect
 
 
