@@ -13,6 +13,8 @@ from test_plain_lightning import fitted
 from torch import Tensor
 from torch.utils.data import Subset
 
+from lockstep.extras.plain_lightning.callback import PlainLightning
+
 pytestmark = pytest.mark.slow
 
 
@@ -59,3 +61,21 @@ def test_two_processes_decide_as_one_does(kind: str, tmp_path: Path) -> None:
     one = weights(tmp_path / "one", kind, "datamodule.batch_size=100")
     assert [name for name in one if not torch.equal(first[name], second[name])] == []
     assert [name for name in one if not torch.allclose(first[name], one[name], rtol=1e-6, atol=1e-9)] == []
+
+
+def causes_of_rank(rank: int, world_size: int, folder: Path) -> list[str]:
+    become_rank(rank, world_size)
+    save = "{_target_: lightning.pytorch.callbacks.ModelCheckpoint, every_n_train_steps: 2, dirpath: %s, monitor: %s}"
+    savers = [f"+callbacks.{name}={save % (folder / name, name)}" for name in ("loss_of_step", "train_loss_step")]
+    model = "model._target_=test_deciding.AsksInSteps"
+    trainer = fitted(folder, model, "trainer.max_epochs=1", *savers, f"trainer.devices={world_size}", "datamodule.batch_size=50")
+    return next(one.causes for one in trainer.callbacks if isinstance(one, PlainLightning))
+
+
+def test_a_step_s_value_of_one_process_that_is_monitored_is_named(tmp_path: Path) -> None:
+    """The other one is logged with sync_dist=True."""
+    (tmp_path / "ranks").mkdir()
+    causes, _ = in_ranks(2, partial(causes_of_rank, folder=tmp_path / "ranks"), tmp_path)
+    assert [cause.partition(";")[0] for cause in causes if "monitors" in cause] == [
+        "ModelCheckpoint monitors loss_of_step of process 0 alone"
+    ]

@@ -32,7 +32,7 @@ class PlainWorkers(PlainLightning):
         super().setup(trainer, pl_module, stage)
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
-        reduce_logs_of_workers(trainer, self._warn)
+        reduce_logs_of_workers(trainer, self.warn)
 
     def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
         share, workers = dp_rank_and_size(trainer), trainer.strategy.workers

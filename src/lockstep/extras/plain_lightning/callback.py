@@ -135,13 +135,13 @@ class PlainLightning(Callback):
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
         if trainer.world_size > 1:
-            reduce_logs(trainer, self._warn)
+            reduce_logs(trainer, self.warn)
             if "all_gather" not in vars(model):
-                gather_unequal_lengths(model, self._gathers_unequally, self._warn)
+                gather_unequal_lengths(model, self._gathers_unequally, self.warn)
 
     def _gathers_unequally(self) -> bool:
         if self._is_even is False:
-            self._warn(GATHERED)
+            self.warn(GATHERED)
         return self._has_uneven_data and not self._is_even
 
     def _share_all(self, trainer: Any, name: str, loaders: list[Any]) -> list[Any]:
@@ -159,10 +159,10 @@ class PlainLightning(Callback):
         share = dp_rank_and_size(trainer)
         if is_stream(loader):
             share_stream(loader, share, name)
-            loader = in_step(loader, self._warn) if training and share[1] > 1 else loader
+            loader = in_step(loader, self.warn) if training and share[1] > 1 else loader
         elif share[1] > 1 and leaves_samplers(trainer):
-            self._warn(f"trainer.use_distributed_sampler=false: which samples a process takes is left to {name}")
-            loader = in_step(loader, self._warn) if training else loader
+            self.warn(f"trainer.use_distributed_sampler=false: which samples a process takes is left to {name}")
+            loader = in_step(loader, self.warn) if training else loader
         elif (shared := shared_loader(loader, share, self.seed, training)) is not None:
             sampler: Any = shared.sampler
             if trainer.state.fn == "fit" and getattr(trainer, "overfit_batches", 0):  # Lightning switches shuffling off
@@ -170,10 +170,11 @@ class PlainLightning(Callback):
             self._has_uneven_data |= sampler.kept % share[1] > 0
             return shared
         elif share[1] > 1:
-            self._warn(f"{name} draws batches or shares them out in its own way, which is left to Lightning")
+            self.warn(f"{name} draws batches or shares them out in its own way, which is left to Lightning")
         return Positioned(loader) if training and is_stateful(loader) else loader
 
-    def _warn(self, line: str) -> None:
+    def warn(self, line: str) -> None:
+        """Says once, and records, what is not as on one process."""
         if line not in self.causes:
             self.causes.append(line)
             log.warning(f"Not as on one process: {line}")
@@ -259,9 +260,9 @@ class PlainLightning(Callback):
 
     def _compare(self, model: LightningModule) -> None:
         if names := buffers_that_differ(model):
-            self._warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
+            self.warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
         if names := weights_that_differ(model):
-            self._warn(f"weights differ between processes after a step ({join_first(names)}): {_OWN_GRADIENTS}")
+            self.warn(f"weights differ between processes after a step ({join_first(names)}): {_OWN_GRADIENTS}")
 
     def _look_before_draws(self, trainer: Any, pl_module: LightningModule, batch_idx: int) -> None:
         if batch_idx == 0 and trainer.world_size > 1:
@@ -269,7 +270,7 @@ class PlainLightning(Callback):
 
     def _look_for_draws(self, trainer: Any, pl_module: LightningModule, batch_idx: int, stage: str) -> None:
         if batch_idx == 0 and trainer.world_size > 1 and self._drawn != generator_states(pl_module.device):
-            self._warn(f"random numbers are drawn in a {stage} step, by each process its own")
+            self.warn(f"random numbers are drawn in a {stage} step, by each process its own")
 
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -289,7 +290,7 @@ class PlainLightning(Callback):
         if len(samplers) < len(self._samplers):
             uneven.add(0)
         if len(uneven) > 1:
-            self._warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
+            self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
         ranks, own, whole = shared[0] if shared and len(uneven) == 1 else (1, 1, 1)
         self._weight, self._is_dummy, self._is_even = own * ranks / whole, own == 0, uneven == {0}
 

@@ -27,6 +27,13 @@ def names_logged_in_training(trainer: Trainer) -> set[str]:
     return names | {f"{name}_{part}" for name in names for part in ("step", "epoch")}
 
 
+def own_values_of_a_step(trainer: Any) -> set[str]:
+    """Names under which callbacks find what this process alone has logged in its latest training step."""
+    results = trainer.fit_loop.epoch_loop._results
+    own = [item for item in results.values() if item.meta.on_step and not item.meta.sync.should]
+    return {results._forked_name(item, on_step=True)[1] for item in own}
+
+
 def names_logged_in_validation(trainer: Any) -> set[str]:
     """By `self.log`, in the sanity check. Of several loaders a callback's metrics have them only after later validations."""
     results = trainer.fit_loop.epoch_loop.val_loop._results

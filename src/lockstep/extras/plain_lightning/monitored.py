@@ -13,7 +13,12 @@ from torch.optim import Optimizer
 from lockstep.callbacks.checkpoints import BestCheckpoint
 from lockstep.config.metrics import monitored
 from lockstep.errors import config_error
-from lockstep.extras.plain_lightning.lightning_internals import names_logged_in_training, names_logged_in_validation
+from lockstep.extras.plain_lightning.callback import PlainLightning
+from lockstep.extras.plain_lightning.lightning_internals import (
+    names_logged_in_training,
+    names_logged_in_validation,
+    own_values_of_a_step,
+)
 from lockstep.launchers.environment import SWEPT_KEYS
 
 log = logging.getLogger(__name__)
@@ -28,6 +33,8 @@ class MonitoredMetrics(Callback):
     hooks of its own, or the model optimizes by itself. A run that continues from a checkpoint has no sanity check.
 
     A single run whose model logs nothing optimizes nothing: its best.ckpt is the latest.
+
+    On several processes a callback that monitors the value of a step sees process 0's own, which is said.
     """
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -35,10 +42,12 @@ class MonitoredMetrics(Callback):
         self._logs_nothing = False
         self._validated: set[str] = set()
         self._is_asked = False
+        self._names_own_values = False
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         validates_later = trainer.num_sanity_val_steps == 0 and trainer.enable_validation
         self._is_asked = trainer.ckpt_path is None and not validates_later
+        self._names_own_values = trainer.world_size > 1
         if self._logs_nothing:
             self._optimize_nothing(trainer)
 
@@ -52,6 +61,9 @@ class MonitoredMetrics(Callback):
         self._validated = {*trainer.callback_metrics} | names_logged_in_validation(trainer)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        if self._names_own_values:
+            self._names_own_values = False
+            _name_own_values(trainer)
         if not self._is_asked:
             return
         self._is_asked = False
@@ -90,6 +102,14 @@ class MonitoredMetrics(Callback):
             metric = getattr(one, "monitor", None)
             if isinstance(metric, str) and getattr(one, "strict", True) and metric not in self.monitored.values():
                 yield f"{name}.monitor", metric
+
+
+def _name_own_values(trainer: Any) -> None:
+    own = own_values_of_a_step(trainer)
+    watched = {one.monitor: type(one).__name__ for one in trainer.callbacks if getattr(one, "monitor", None) in own}
+    for plain in (one for one in trainer.callbacks if isinstance(one, PlainLightning)):
+        for metric, callback in watched.items():
+            plain.warn(f"{callback} monitors {metric} of process 0 alone; self.log(..., sync_dist=True) makes it that of all")
 
 
 def _has_hooks_at_the_end(trainer: Any, model: LightningModule) -> bool:
