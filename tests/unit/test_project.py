@@ -95,6 +95,19 @@ def test_the_command_runs_its_programs_before_lockstep_s(project: Path, monkeypa
     assert started == [[sys.executable, str(script), "a=1"] for script in scripts]
 
 
+def test_in_a_subfolder_a_line_says_that_the_command_is_not_the_project_s(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There `lockstep train` trained Lockstep's default without a word."""
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["lockstep", "train"])
+    command.main()
+    (project / "notebooks").mkdir()
+    monkeypatch.chdir("notebooks")
+    command.main()
+    assert capsys.readouterr().err == f"lockstep train: Lockstep's own; the project's is run in {project}\n"
+
+
 @pytest.mark.parametrize(
     ("called", "name"),
     [(str(places.HOME / "scripts" / "count.py"), "lockstep count"), ("scripts/count.py", "python scripts/count.py")],
