@@ -32,8 +32,8 @@ class LockstepSweeper(BasicSweeper):
         return super().sweep(arguments)
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Our launchers compose and check all jobs of a batch before they start the first: see lockstep.sweeps.sweep. Of several
-        batches, by max_batch_size, all are checked before the first one."""
+        """Our launchers compose and check all jobs of a batch before they start the first: see lockstep.sweeps.sweep.
+        Of several batches, by max_batch_size, all are checked before the first one."""
         if not isinstance(self.launcher, SweepLauncher):
             super().validate_batch_is_legal(batch)
         elif self.batch_index == 1 and len(self.overrides or ()) > 1:
