@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_490,
+    "the core": 10_501,
     "imported by a default run": 10_388,
-    "all of src/": 34_254,
+    "all of src/": 34_293,
     "the largest room": 1_720,
 }  # lines; these go down, and up by nothing but what mends a defect
 
