@@ -24,6 +24,8 @@ from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, this_rank
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs.directory import OWN_DIRECTORY
 
+pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
+
 MODELS, OPTIMIZERS = (
     sorted(path.stem for path in (ROOT / "conf" / group).glob("*.yaml")) for group in ("model", "model/optimizer")
 )

@@ -189,6 +189,7 @@ def test_a_batch_size_that_was_found_is_not_searched_for_again(asked: str, tmp_p
     assert read_overrides(command_to_continue([*FIRST, asked, f"resume={run}"])) == [*FIRST, "datamodule.batch_size=24"]
 
 
+@pytest.mark.usefixtures("no_process_group")
 @pytest.mark.parametrize(("spelled_out", "said"), [("trainer.stages=2", "The run was started with "), ("trainer=cpu", "")])
 def test_what_the_run_was_started_with_is_not_said_to_be_typed(
     spelled_out: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
