@@ -1,6 +1,6 @@
 """The step of `python train.py` beside that of other libraries' loops, of the same nets on the same data in memory.
 
-    PYTHON benchmarks/peers.py [--repeats 3] [--nets mlp cnn] [--processes 1 2] [overrides of train.py]
+    PYTHON benchmarks/peers.py [--repeats 3] [--nets mlp cnn] [--processes 1 2] [--steps 500] [overrides of train.py]
 
 PYTHON is that of a virtual environment with this package and what is compared, which is none of its dependencies:
 
@@ -45,10 +45,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="of each, in turn")
     parser.add_argument("--nets", nargs="+", choices=ABOUT, default=list(ABOUT))
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--steps", type=int, help=f"of each; by default {STEPS_OF}")
     arguments, overrides = parser.parse_known_args()
     rounds: dict[str, tuple[list[Competitor], dict[str, list[Sample]]]] = {}
     for net in arguments.nets:
-        competitors = [one for count in arguments.processes for one in _competitors(net, count, overrides)]
+        competitors = [one for count in arguments.processes for one in _competitors(net, count, arguments.steps, overrides)]
         rounds[net] = competitors, {one.name: [] for one in competitors}
     for _ in range(arguments.repeats):
         for competitors, samples in rounds.values():
@@ -58,8 +59,8 @@ def main() -> None:
     print(_report(rounds))
 
 
-def _competitors(net: str, processes: int, overrides: list[str]) -> list[Competitor]:
-    steps = STEPS_OF[net]
+def _competitors(net: str, processes: int, steps: int | None, overrides: list[str]) -> list[Competitor]:
+    steps = steps or STEPS_OF[net]
     sizes = {"net": net, "shape": "1,28,28", "batch-size": 64, "steps": steps, "val-batches": 0}
     options = [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
     ending = f", {processes} process{'es' * (processes > 1)}"
