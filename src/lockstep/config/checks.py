@@ -17,6 +17,7 @@ from lockstep.errors import config_error
 GROUPS = ("model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
 GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
 OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
+NEEDS_PACKAGE = "accepted is a file that begins with `# @package _global_`"  # of such an option
 # what the plan and the build read of the trainer, whichever it is
 IN_EVERY_TRAINER = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "accumulate_grad_batches"))
 IN_EVERY_TRAINER += tuple(f"trainer.{name}" for name in ("checkpoint_io", "strategy", "sync_batchnorm", "enable_progress_bar"))
@@ -27,8 +28,7 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     has composed."""
     _check_missing(cfg, (*ROOT, "model", "trainer", "datamodule"))
     for key in (key for key in OF_THE_WHOLE if OmegaConf.is_dict(OmegaConf.select(cfg, key))):
-        accepted = f"nothing reads what is under {key}; accepted is a file that begins with `# @package _global_`"
-        raise config_error(key, f"{{{', '.join(map(str, cfg[key]))}}}", accepted)
+        raise config_error(key, f"{{{', '.join(map(str, cfg[key]))}}}", f"nothing reads what is under {key}; {NEEDS_PACKAGE}")
     _check_groups(cfg, chosen)
     _check_missing(cfg, IN_EVERY_TRAINER)
     for key in sorted(OmegaConf.missing_keys(cfg)):

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
+from lockstep.config.checks import NEEDS_PACKAGE, OF_THE_WHOLE
 from lockstep.config.overrides import nodes, override_key
 from lockstep.places import CONF, project
 
@@ -41,8 +42,8 @@ def explain(error: Exception) -> str | None:
     said = [item for item in sys.argv[1:] if "${" in item or f"'{item}'" in str(error)]
     override = override or key or next(iter(said), " ".join(sys.argv[1:]))
     reason = _reason(cause)
-    if re.search(r"In '(experiment|debug|sweep)/.*@\1\.", reason):
-        reason += "; accepted is a file that begins with `# @package _global_`"
+    if re.search(rf"In '({'|'.join(OF_THE_WHOLE)})/.*@\1\.", reason):
+        reason += f"; {NEEDS_PACKAGE}"
     return f"{override}: {reason}" + (f"; accepted is one of {', '.join(options)}" if options else "")
 
 

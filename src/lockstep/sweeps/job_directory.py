@@ -21,9 +21,8 @@ _LONGEST = 2**14  # bytes of a reason, and of the end of a log, in the sweep's o
 # The shapes of these files; see lockstep.atomic_files.is_like.
 NUMBER = int | float | None
 CALL = {"program": str, "flags": [str], "overrides": [str]}  # of a sweep
-_RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str, "versions?": dict} | {
-    f"{name}?": NUMBER for name in RECORDED
-}
+_RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str, "versions?": dict}
+_RECORD |= {f"{name}?": NUMBER for name in RECORDED}
 _PROGRESS = {"metrics?": {str: NUMBER}, "epoch?": NUMBER, "epochs?": NUMBER, "step?": NUMBER, "share?": NUMBER}
 _PROGRESS |= {"seconds_per_epoch?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
 _PROGRESS |= {"history?": [{"epoch?": NUMBER, "seconds?": NUMBER, "metrics?": {str: NUMBER}}]}
