@@ -25,6 +25,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 from forked import PRELOADED  # noqa: E402
 
 from lockstep.launchers.environment import this_rank  # noqa: E402
+from lockstep.launchers.heartbeat import HEARTBEAT  # noqa: E402
 from lockstep.launchers.stop_signals import STOP_SIGNALS  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
@@ -83,6 +84,7 @@ def _signals_as_before() -> Iterator[None]:
     """A run listens until its process ends, and this one goes on."""
     yield
     STOP_SIGNALS.stop_listening()
+    HEARTBEAT.stop()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from lockstep.config.overrides import check_single, null_groups_left_out, overri
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.imports import remove_empty_cache
 from lockstep.launchers.environment import SWEPT_KEYS, launcher, register_resolvers, this_rank
+from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.launchers.outcome import classify_error
 from lockstep.launchers.rank import attach_to_parent, process_group, report_to_parent
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
@@ -25,20 +26,33 @@ from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.events import command_to_begin
 from lockstep.runs.validation import Prepared, refusing
 
+LEAVING = 600.0  # seconds in which a process of a sweep's job is gone, once all is done: a logger may have something to upload
+
 register_resolvers()
 
 
 def start(main: Callable[[], Any]) -> None:
     """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
+    code: Any = ExitCode.FINISHED
     try:
         _start(main)
     except BaseException as error:
+        code = error.code if isinstance(error, SystemExit) else ExitCode.FAILED
         with contextlib.suppress(ConfigError):  # an environment that is none of a rank's
-            launcher().leave(error.code if isinstance(error, SystemExit) else ExitCode.FAILED)
-        if process_group() is not None and isinstance(error, SystemExit) and isinstance(error.code, int):
+            launcher().leave(code)
+        if process_group() is not None and isinstance(error, SystemExit) and isinstance(code, int):
             sys.stderr.flush()
-            os._exit(error.code)  # Python would wait for collectives that other ranks may not come to
+            os._exit(code)  # Python would wait for collectives that other ranks may not come to
         raise
+    finally:
+        if SWEPT_KEYS in os.environ:
+            _leave_in_time(code if isinstance(code, int) else bool(code))
+
+
+def _leave_in_time(code: int) -> None:
+    """Ends this process where a thread of the user's own code, or a function of atexit, never does: the sweep waits for it."""
+    HEARTBEAT.start(LEAVING, Path("/dev/stderr"), lambda _: os._exit(code))
+    HEARTBEAT.beat(f"after all was done (code {code})", LEAVING)
 
 
 def _start(main: Callable[[], Any]) -> None:

@@ -20,7 +20,7 @@ from lockstep.cli import start
 from lockstep.config import hydra_errors
 from lockstep.config.hydra_errors import explain
 from lockstep.errors import config_error
-from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, this_rank
+from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEPT_KEYS, this_rank
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs.directory import OWN_DIRECTORY
 
@@ -286,6 +286,23 @@ def test_a_request_to_stop_before_the_program_has_its_modules_ends_it_at_once() 
     assert (done.returncode, done.stderr) == (75, "Stopped before anything had begun. The same command starts it.\n")
     lines = (ROOT / "train.py").read_text().splitlines()
     assert next(line for line in lines if line.startswith(("import ", "from "))).startswith("import lockstep.launchers.begin")
+
+
+@pytest.mark.parametrize(
+    ("left", "end", "code"), [("threading.Thread(target=wait).start()", "0", 0), ("atexit.register(wait)", "sys.exit(1)", 1)]
+)
+def test_a_job_whose_process_does_not_end_by_itself_is_ended_with_its_own_code(
+    left: str, end: str, code: int, tmp_path: Path
+) -> None:
+    """It kept its place in the sweep for ever, with its record written."""
+    text = "import atexit, sys, threading, time\nfrom lockstep import cli\ncli.LEAVING = 1.0\ndef wait(): time.sleep(300)\n"
+    text += f"def main():\n    {left}\n    {end}\ncli.start(main)"
+    environment = os.environ | {SWEPT_KEYS: "seed"}
+    command = [sys.executable, "-c", text]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.returncode == code
+    assert f"no progress for 1 s, after all was done (code {code})" in done.stderr
+    assert "in wait" in done.stderr
 
 
 @pytest.mark.usefixtures("_full_errors")
