@@ -32,7 +32,8 @@ class SweepLauncher(Launcher):
         self.sweep = Sweep.current(config, hydra_context.config_loader, *self.executor(config))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        return self.sweep.launch(job_overrides)
+        with self.sweep.answering():
+            return self.sweep.launch(job_overrides)
 
 
 class LockstepLauncher(SweepLauncher):

@@ -1,10 +1,12 @@
 """A sweep from its first batch to its table: what `python train.py -m ...` does."""
 
+import contextlib
 import logging
 import math
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -74,10 +76,24 @@ class Sweep:
         OWN_DIRECTORY.give_back()  # by a dry run
 
     @classmethod
-    def interrupt(cls, number: int) -> None:
-        """Ends the sweep as a signal within a batch does, for one between two batches. Returns if there was no batch yet."""
-        if cls._current is not None and (runner := cls._current.runner) is not None:
-            runner.interrupt(number)
+    @contextlib.contextmanager
+    def answering(cls) -> Iterator[None]:
+        """Within, what breaks a sweep off between two batches, a signal or a full disk say, ends it as a signal within a batch
+        does, with its table. A refusal is raised again, and so is all if there was no batch yet."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except (KeyboardInterrupt, Preempted, Exception) as error:
+            if cls._current is None or (runner := cls._current.runner) is None:
+                raise
+            if not isinstance(error, Exception):
+                runner.interrupt(error.number if isinstance(error, Preempted) else signal.SIGINT)
+            elif isinstance(error, OSError):
+                runner.stopped = f"{error.filename or cls._current.directory}: {error.strerror or error}"
+            else:
+                log.exception("A bug:")
+                runner.stopped = " ".join(f"{type(error).__name__}: {error}".split())
             cls._current._end()
 
     @classmethod
@@ -120,7 +136,7 @@ class Sweep:
             for job in batch:
                 print(f"{' '.join(job.resources)}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
             return [_job_return(job, None) for job in batch]
-        if self.runner is None:
+        if is_first := self.runner is None:
             self.executor.check(batch)
         try:
             with STOP_SIGNALS.held():  # until it can be continued
@@ -128,10 +144,9 @@ class Sweep:
                 if (line := manifest.describe_changed(batch)) is not None:
                     log.warning(line)
                 todo = manifest.register(batch)
-        except Preempted as error:
-            self.interrupt(error.number)
-            raise
         except OSError as error:
+            if not is_first:
+                raise
             raise config_error("hydra.sweep.dir", self.directory, f"can't be written ({error.strerror})") from error
         if len(todo) < len(batch):
             log.info(f"{len(batch) - len(todo)} of {len(batch)} jobs have finished before")
@@ -233,8 +248,8 @@ class Sweep:
                 take_out = f"Take them out of it: {sweep_command('cancel', self.directory)}"
                 console.say(f"{len(queued)} job(s) stay in the queue. {take_out}")
         code = ExitCode.PREEMPTED if self.runner.was_interrupted else sweep_exit_code(self._states())
-        if code:
-            raise SystemExit(code)
+        if code or self.runner.stopped:
+            raise SystemExit(code or ExitCode.FAILED)
 
     def _leave_to_queue(self) -> NoReturn:
         """Leaves by SystemExit, whose code says whether the queue has taken all jobs."""

@@ -22,7 +22,7 @@ def test_a_search_that_is_interrupted_between_two_trials_and_then_killed_goes_on
     journal = tmp_path / "journal"
     journal.mkdir()
     command, env = (PROGRAM, *FIXED, *SPACE), {"JOURNAL": str(journal)}
-    done = python(*command, cwd=tmp_path, fresh=True, INTERRUPT="1", **env)
+    done = python(*command, cwd=tmp_path, fresh=True, INTERRUPT="SIGINT", **env)
     assert done.returncode == 75, done.stdout + done.stderr
     assert "The sweep was stopped: interrupted by SIGINT. Resume it: " in done.stderr
     assert "Traceback" not in done.stderr
@@ -40,3 +40,23 @@ def test_a_search_that_is_interrupted_between_two_trials_and_then_killed_goes_on
     finished = Counter(path.name.rpartition(".")[0].rpartition(".")[0] for path in journal.glob("*.finished"))
     assert finished == Counter(str(trial.params["model.optimizer.lr"]) for trial in study.trials)
     assert done.stdout.count("finished") >= 3  # the table is of the whole search
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("5000", "{folder}: File too large"),  # job.json, which is larger than the study and the manifest
+        ("raise", "ArithmeticError: planted fault"),
+    ],
+)
+def test_a_search_that_breaks_off_between_two_trials_ends_with_its_table(how: str, why: str, tmp_path: Path) -> None:
+    """It said no more than the error, with code 2, as if nothing had been trained."""
+    done = python(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, INTERRUPT=how)
+    assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (1, how == "raise"), done.stdout + done.stderr
+    assert f"The sweep was stopped: {why.format(folder=tmp_path / 'search')}. Resume it: " in done.stderr
+    assert "1 of 3 jobs finished" in done.stdout
+    assert "best: " in done.stdout
+    done = python(PROGRAM, *FIXED, *SPACE, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [trial.state.name for trial in load_study(tmp_path / "search").trials] == ["COMPLETE"] * 3

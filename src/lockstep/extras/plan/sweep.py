@@ -6,7 +6,6 @@ plan that was killed and is started again tries the same, and says the same.
 """
 
 import math
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from lockstep.extras.plan.search import LARGEST_BUDGET, Search, Settings
 from lockstep.extras.plan.throughput import Throughput
 from lockstep.extras.plan.training import DEVICES, Training
 from lockstep.extras.report.analysis import read_all_reduce
-from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs.validation import validated
 from lockstep.sweeps.sweep import Sweep
 
@@ -51,11 +49,8 @@ class PlanSweep:
             self.jobs.launch([self.training.timed(count, 1, self.settings.timed_steps) for count in self.timed_counts])
             return
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
-        try:
+        with Sweep.answering():
             self._make()
-        except (KeyboardInterrupt, Preempted) as error:
-            Sweep.interrupt(error.number if isinstance(error, Preempted) else signal.SIGINT)
-            raise
 
     def _make(self) -> None:
         training = self.training

@@ -6,7 +6,6 @@ which no finished job is run again. With one seed and the same results they say 
 
 import logging
 import math
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,6 @@ from lockstep.extras.ray_cluster.parts import PBT, SCHEDULERS, SEARCHERS, TIME, 
 from lockstep.extras.ray_cluster.population import Population, ends_of_generations
 from lockstep.extras.ray_cluster.reports import TUNE
 from lockstep.extras.search.space import Space
-from lockstep.launchers.stop_signals import Preempted
 from lockstep.sweeps.job_directory import read_record
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
@@ -90,14 +88,11 @@ class TuneSweep:
         if scheduler is not None and not ends:
             known = {"metric": self.metric, "mode": self.mode, "seed": self.draws.seed}
             write_json(self.directory / TUNE, {"scheduler": self.settings.scheduler} | known)
-        try:
+        with Sweep.answering():
             if ends:
                 self._evolve(Population(scheduler, [self.draws(n) for n in range(self.settings.n_trials)], self.draws.seed), ends)
             else:
                 self._search(searcher)
-        except (KeyboardInterrupt, Preempted) as error:
-            Sweep.interrupt(error.number if isinstance(error, Preempted) else signal.SIGINT)
-            raise
 
     def _check(self) -> list[int]:
         """Returns after how many validations generations end, but for the last; none without a population. Raises ConfigError,

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,6 @@ from lockstep.errors import config_error
 from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.space import Space
 from lockstep.extras.search.study import FILES, POINT, open_study, resume_trial, summarize, trusted_parts
-from lockstep.launchers.stop_signals import Preempted
 from lockstep.sweeps.job_directory import RECORDED, read_record
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
@@ -111,12 +109,9 @@ class Search:
         if trials := self.study.get_trials(deepcopy=False):
             self.space.check(trials[-1].distributions)
         Sweep.expect(settings.n_trials)
-        try:
+        with Sweep.answering():
             while numbers := self._batch():
                 self._try(numbers)
-        except (KeyboardInterrupt, Preempted) as error:
-            Sweep.interrupt(error.number if isinstance(error, Preempted) else signal.SIGINT)
-            raise
         print(f"\n{self._best()}", flush=True)
 
     def _check(self) -> None:
