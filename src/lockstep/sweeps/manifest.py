@@ -17,6 +17,7 @@ from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, STATE
 log = logging.getLogger(__name__)
 
 UNREADABLE = f"its {METADATA} can't be read, and nothing else says which job it is"
+GONE = "its directory is gone"
 _JOB_NAME = re.compile(r"(?:^|_)([0-9a-f]{12}(?:-\d+)?)$")  # of a job's directory: it ends with the job's identity
 _ATTEMPT = {"started": int | float, "ended": NUMBER, "queue?": str}
 _JOB = {"number": int, "directory": str, "devices": int, "optimized_metric": str, "overrides": [str], "attempts": [_ATTEMPT]}
@@ -100,13 +101,16 @@ class Manifest:
     def reconcile(self) -> None:
         """Jobs that were running when an earlier sweep process died have finished, or were interrupted. Those in a queue have
         not died with it. train.py resume=DIRECTORY may have finished others since, or have trained finished ones further. Those
-        whose directories are gone run again, but that a search does not ask for them."""
+        whose directories are gone keep the metric that they have ended with, and run again when they are asked for, which a
+        search does not do."""
         queued, gone = self.in_queue(), [key for key in self.jobs if not self._has_directory(key)]
-        for key in gone if self.planned is None else ():
-            if self.jobs[key]["reason"] == UNREADABLE:
+        for key in gone:
+            if self.jobs[key]["status"] == FINISHED:
+                self.jobs[key]["reason"] = GONE
+            elif self.planned is None and self.jobs[key]["reason"] == UNREADABLE:
                 del self.jobs[key]
-            elif key not in queued:
-                self.jobs[key] |= JobState(WAITING, "its directory is gone")._asdict()
+            elif self.planned is None and key not in queued:
+                self.jobs[key] |= JobState(WAITING, GONE)._asdict()
         for key, job in self.jobs.items():
             if job["reason"] == UNREADABLE or key in queued:
                 continue

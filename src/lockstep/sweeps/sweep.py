@@ -235,7 +235,7 @@ class Sweep:
         view = SweepView(self.manifest, is_held=False)
         write_results(view)
         print_table(view)
-        if view.best is not None:
+        if view.best is not None and view.best.directory.is_dir():
             print(f"\nbest: {view.best.directory}")
         print(f"\n{self.directory}/results.csv", flush=True)
         if any(self.directory.glob("*/tensorboard")):

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.console import UNLIMITED, format_duration, join_first, wide_console
+from lockstep.sweeps.manifest import GONE
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, UNKNOWN, WAITING
 from lockstep.sweeps.view import JobView, SweepView
 
@@ -118,7 +119,7 @@ def _reasons(jobs: Sequence[JobView]) -> list[str]:
     ends = {job.reason for job in jobs if job.status == FINISHED and (job.reason or "").startswith("trainer.max_")}
     told = ends if len(ends) > 1 and not any(".max_" in key for job in jobs for key in job.varying) else ()
     for job in sorted(jobs, key=lambda job: (_PRIORITY.index(job.status), job.number)):
-        if job.reason is not None and (job.status != FINISHED or job.reason in told):
+        if job.reason is not None and (job.status != FINISHED or job.reason in (GONE, *told)):
             line = f"{'tried again' if job.status == RUNNING else job.status}: {shorten(job.reason)}"
             numbers.setdefault(line, []).append(job.number)
     lines = [f"{join_first(some, 6)} {line}" for line, some in numbers.items()]

@@ -1,6 +1,7 @@
 """A sweep's directory of which any file has been torn, emptied, flipped in bits, or lost: it goes on, and finished jobs stay
 finished."""
 
+import csv
 import json
 import os
 import random
@@ -140,13 +141,19 @@ def test_a_job_that_nothing_can_be_read_of_is_a_row_that_says_so(
     assert UNREADABLE not in [job["reason"] for job in Manifest(folder).jobs.values()]
 
 
-def test_a_finished_job_whose_directory_is_gone_runs_again(whole: Path, tmp_path: Path) -> None:
+def test_a_finished_job_whose_directory_is_gone_keeps_its_metric_until_it_is_asked_for_again(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It lost it to who only looked, or asked for other jobs in that directory."""
     folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
     shutil.rmtree(folder / Manifest(folder).jobs[f"{1:012x}"]["directory"])
-    view = look_at(folder)  # which says so, and does not name it the best
-    (lost,) = (job for job in view.jobs if job.number == 1)
-    assert (lost.status, lost.reason, lost.entry["metric"]) == (WAITING, "its directory is gone", None)
-    assert view.counts[FINISHED] == 1
+    manifest = Manifest(folder)
+    manifest.reconcile()
+    write_results(SweepView(manifest))
+    (row,) = (one for one in csv.DictReader((folder / "results.csv").read_text().splitlines()) if one["key"] == f"{1:012x}")
+    assert (row["status"], row["metric"], row["reason"]) == ("finished", "0.5", "its directory is gone")
+    print_table(look_at(folder))
+    assert "\n1 finished: its directory is gone\n" in capsys.readouterr().out
     assert goes_on(folder) == [1, 2, 3, 4]
 
 
