@@ -42,7 +42,7 @@ _RULES = {"from": above(0), "to": above(0), "steps": integer(10, 10**6), "stop_a
 
 def main() -> None:
     parser = script_parser(__doc__)
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     overrides = parser.parse_args().overrides
     check_single(overrides)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)

@@ -23,7 +23,7 @@ from lockstep.runs.composition import compose
 
 def main() -> None:
     parser = script_parser(__doc__)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="as for train.py")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="as for train.py")
     parser.add_argument("--workers", type=int, metavar="N", help="processes that decode; default: one per core")
     arguments = parser.parse_intermixed_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)

@@ -54,7 +54,7 @@ from lockstep.runs.composition import compose
 
 def main() -> None:
     parser = script_parser(__doc__)
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     overrides = [_quoted(override) for override in parser.parse_args().overrides]
     check_single(overrides)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way what is temporary is removed

@@ -27,7 +27,7 @@ _OF_THE_RUN = ("fork", "trainer.devices", "datamodule.global_batch_size")
 def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the sweep")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help="of the sweep")
     given = parser.parse_args()
     command = [sys.executable, str(project() / "train.py"), "-m", *arguments(given.run_dir.absolute(), given.overrides)]
     os.execv(sys.executable, command)

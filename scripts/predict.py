@@ -41,7 +41,7 @@ def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument(
-        "inputs", nargs="*", metavar="INPUT", help="images, folders, and changes to the saved config as key=value"
+        "inputs", nargs="*", default=[], metavar="INPUT", help="images, folders, and changes to the saved config as key=value"
     )
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: the terminal, or predictions.pt")

@@ -28,7 +28,7 @@ from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
 def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to the saved config")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="changes to the saved config")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     parser.add_argument("--to", type=Path, metavar="FILE", help="default: RUN_DIR/scores.pt")
     parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what RUN_DIR names in it")

@@ -4,10 +4,12 @@ import contextlib
 import os
 import signal
 import sys
+from argparse import ArgumentError
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
@@ -65,6 +67,8 @@ def _start(main: Callable[[], Any]) -> None:
         _check_working_directory()
         import_from_project()
         is_started_by_lockstep = attach_to_parent()
+        if hasattr(main, "__wrapped__") and any(item.startswith("-") for item in given):  # by @hydra.main: no script
+            _check_flags(given)
         arguments: list[str] | None = given
         if any(override_key(item) == "resume" for item in split_flags(arguments)[1]):
             from lockstep.runs.resume import command_to_continue  # most runs begin
@@ -95,6 +99,21 @@ def _start(main: Callable[[], Any]) -> None:
         OWN_DIRECTORY.give_back()
     remove_empty_cache()
     sys.exit(code)
+
+
+def _check_flags(arguments: list[str]) -> None:
+    """Raises ConfigError for what Hydra's parser would answer with all that it takes."""
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    try:
+        unknown = parser.parse_known_args(arguments)[1]
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from error
+    for item in unknown:
+        if not item.startswith("-"):
+            raise ConfigError(f"{item}: a flag is between it and other overrides; accepted are all of them side by side")
+        key, _, value = item.lstrip("-").partition("=")
+        raise ConfigError(f"{item}: no such flag; accepted is {key}={value or 'VALUE'}, without dashes")
 
 
 def _run_as_inherited(main: Callable[[], Any]) -> None:

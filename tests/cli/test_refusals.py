@@ -35,6 +35,10 @@ from commands import refused, started
             "hydra.sweeper.params={seed:1} -m",
             "hydra.sweeper.params={{seed:1}}: unknown key hydra.sweeper.params.seed; accepted is +",
         ),
+        ("--lr=3 seed=0", "--lr=3: no such flag; accepted is lr=3, without dashes"),
+        ("--resume logs", "--resume: no such flag; accepted is resume=VALUE, without dashes"),
+        ("--cfg=jobs", "argument --cfg/-c: invalid choice: 'jobs' (choose from"),
+        ("seed=0 --cfg job seed=1", "seed=1: a flag is between it and other overrides; accepted are all of them side by side"),
         ("run_dir=a", "run_dir=a: is for scripts; accepted is hydra.run.dir=a"),
         (
             "run_dir=a seed=0,1 -m",

@@ -50,6 +50,9 @@ def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: py
         ("xyzzy=1", "xyzzy=1: unknown key; accepted are the "),
         ("trainer.device=2", "trainer.device=2: unknown key; did you mean trainer.devices? accepted are the "),
         ("devices=2", "devices=2: unknown key; did you mean trainer.devices? accepted are the "),
+        ("trainer.gpus=2", "trainer.gpus=2: unknown key; did you mean trainer.devices? accepted are the "),
+        ("data=mnist", "data=mnist: unknown key; did you mean datamodule? accepted are the "),
+        ("epochs=2", "epochs=2: unknown key; did you mean trainer.max_epochs? accepted are the "),
         ("batch_size=2", "batch_size=2: unknown key; did you mean datamodule.batch_size? accepted are the "),
         (
             "trainer.max_epoch=2",

@@ -17,6 +17,9 @@ from lockstep.config.overrides import nodes, override_key
 from lockstep.places import CONF, project
 
 _MANY = 8  # keys that a line has no room for
+# What other programs call a key of ours.
+_CALLED_HERE = {"data": "datamodule", "dataset": "datamodule", "epochs": "max_epochs", "gpus": "devices", "learning_rate": "lr"}
+_CALLED_HERE |= {"nodes": "num_nodes", "steps": "max_steps", "workers": "num_workers"}
 
 
 def explain(error: Exception) -> str | None:
@@ -25,7 +28,7 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark) is not None:  # in a config file
         return f"{mark.name}, line {mark.line + 1}: {error.problem}; accepted is YAML"
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: not a valid override ({error}); accepted is KEY=VALUE"
+        return f"{error.override}: not a valid override ({error}); accepted is KEY=VALUE, quoted where it has spaces"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}={option}: accepted is one of {', '.join(error.options)}"
@@ -72,9 +75,11 @@ def _unknown_key(key: str, parent: Any) -> str:
 
 
 def _same_name_elsewhere(wanted: str, node: DictConfig) -> list[str]:
-    """Returns the keys of the whole config that end as the wanted one does, if they are few: the rate of another model, say."""
+    """Returns the keys of the whole config that end as the wanted one does, or as it is called here, if they are few: the rate of
+    another model, say."""
     name = wanted.rpartition(".")[2]
-    keys = [key for key, _ in nodes(OmegaConf.to_container(node._get_root())) if key.rpartition(".")[2] == name]
+    names = name, _CALLED_HERE.get(name)
+    keys = [key for key, _ in nodes(OmegaConf.to_container(node._get_root())) if key.rpartition(".")[2] in names]
     own = [key for key in keys if key.partition(".")[0] not in ("hydra", "events")]
     return own if len(own) <= 3 else []
 
