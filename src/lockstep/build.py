@@ -22,6 +22,7 @@ from lockstep.config.targets import Trust
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
+from lockstep.models.from_checkpoint import load_compiled_or_not, load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.task import Task
 from lockstep.runs.events import Subscribers
@@ -52,6 +53,7 @@ def build(
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model = _build_model(cfg, plan, datamodule, trust)
+    load_compiled_or_not(model)
     draw_alike_in_setup(model if datamodule is None else datamodule)
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
         ignore_warnings_about_tasks()
@@ -66,8 +68,6 @@ def build(
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
-        from lockstep.models.from_checkpoint import load_weights
-
         load_weights(model, "init_from", Path(cfg.init_from), OmegaConf.select(cfg, "init_without"))
     if cfg.trainer.sync_batchnorm and plan.world_size > 1:
         from lockstep.trainer.batchnorm import synchronise_batchnorm
@@ -151,7 +151,6 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
     from it as configured."""
     if checkpoint is None:
         return None
-    from lockstep.models.from_checkpoint import read_for
     from lockstep.runs.continuation import check_continuation, check_length, is_own
 
     if not is_own(cfg, checkpoint):

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from lockstep.models.from_config import build_model
 from lockstep.places import import_from_project, project
 
 log = logging.getLogger(__name__)
+_COMPILED = "_orig_mod."  # what torch.compile(net) puts into the names of a net's tensors
 _NO_CONFIG = (
     "does not say what it is built of; accepted is a checkpoint of a lockstep.models.Task. "
     "That of another LightningModule is read by its load_from_checkpoint"
@@ -78,7 +79,8 @@ def read_for(
     checkpoint = read_checkpoint(key, path, whole)
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise config_error(key, path, "not a Lightning checkpoint: it has no state_dict")
-    saved, current = checkpoint["state_dict"], model.state_dict()
+    saved = checkpoint["state_dict"] = _named_as_in(model, checkpoint["state_dict"])
+    current = model.state_dict()
     asked = current.keys() if not is_whole and _makes_layers_later(model) else saved.keys() | current.keys()
     for name in sorted(name for name in asked if without is None or not re.search(without, name)):
         if name not in saved or name not in current:
@@ -88,6 +90,23 @@ def read_for(
             shapes = f"{tuple(saved[name].shape)} there, {tuple(current[name].shape)} in the model"
             raise config_error(key, path, f"of another model: {name} is {shapes}")
     return checkpoint
+
+
+def load_compiled_or_not(model: nn.Module) -> None:
+    """Lets a model take tensors that were saved when its nets were compiled or were not: a hook may compile them, `setup` say."""
+    model.register_load_state_dict_pre_hook(_rename)
+
+
+def _rename(model: nn.Module, state: dict[str, Any], *_: Any) -> None:
+    renamed = _named_as_in(model, state)
+    state.clear()
+    state.update(renamed)
+
+
+def _named_as_in(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
+    own = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    names = {name.replace(_COMPILED, ""): name for name, _ in own}
+    return {names.get(name.replace(_COMPILED, ""), name): value for name, value in saved.items()}
 
 
 def _makes_layers_later(model: nn.Module) -> bool:
