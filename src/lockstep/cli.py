@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-from argparse import ArgumentError
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,17 +102,18 @@ def _start(main: Callable[[], Any]) -> None:
 
 def _check_flags(arguments: list[str]) -> None:
     """Raises ConfigError for what Hydra's parser would answer with all that it takes."""
-    parser = get_args_parser()
-    parser.exit_on_error = False
-    try:
-        unknown = parser.parse_known_args(arguments)[1]
-    except ArgumentError as error:
-        raise ConfigError(str(error)) from error
+    parser: Any = get_args_parser()
+    parser.error = _refuse
+    unknown = parser.parse_known_args(arguments)[1]
     for item in unknown:
         if not item.startswith("-"):
             raise ConfigError(f"{item}: a flag is between it and other overrides; accepted are all of them side by side")
         key, _, value = item.lstrip("-").partition("=")
         raise ConfigError(f"{item}: no such flag; accepted is {key}={value or 'VALUE'}, without dashes")
+
+
+def _refuse(reason: str) -> None:
+    raise ConfigError(reason)
 
 
 def _run_as_inherited(main: Callable[[], Any]) -> None:

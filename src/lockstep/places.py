@@ -22,9 +22,10 @@ def is_project(folder: Path) -> bool:
 
 
 def import_from_project() -> None:
-    """Makes the packages in the project's src/ importable, be the project installed or not."""
-    if (source := str(project() / "src")) not in sys.path:
-        sys.path.insert(1, source)  # behind the program's own folder
+    """Makes what is in the project's src/, be it installed or not, and what is beside its train.py importable, in scripts too."""
+    for folder in (project(), project() / "src"):
+        if str(folder) not in sys.path:
+            sys.path.insert(1, str(folder))  # behind the program's own folder
 
 
 def config_file(name: str) -> Path:

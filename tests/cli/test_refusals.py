@@ -38,6 +38,7 @@ from commands import refused, started
         ("--lr=3 seed=0", "--lr=3: no such flag; accepted is lr=3, without dashes"),
         ("--resume logs", "--resume: no such flag; accepted is resume=VALUE, without dashes"),
         ("--cfg=jobs", "argument --cfg/-c: invalid choice: 'jobs' (choose from"),
+        ("--config mine.yaml", "ambiguous option: --config could match --config-path, --config-name, --config-dir"),
         ("seed=0 --cfg job seed=1", "seed=1: a flag is between it and other overrides; accepted are all of them side by side"),
         ("run_dir=a", "run_dir=a: is for scripts; accepted is hydra.run.dir=a"),
         (

@@ -69,10 +69,11 @@ def test_in_a_working_directory_that_is_gone_it_is_still_found(project: Path, mo
     assert places.project() == project
 
 
-def test_its_packages_can_be_imported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_packages_and_what_is_beside_its_program_can_be_imported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By scripts, too: python scripts/evaluate.py did not find the module that python train.py had trained."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     places.import_from_project()
-    assert sys.path[1] == str(project / "src")
+    assert sys.path[1:3] == [str(project / "src"), str(project)]
 
 
 def test_a_script_that_is_no_python_is_listed_like_others(

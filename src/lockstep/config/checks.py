@@ -18,6 +18,7 @@ GROUPS = ("model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
 GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
 OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
 NEEDS_PACKAGE = "accepted is a file that begins with `# @package _global_`"  # of such an option
+_OF_LIGHTNING_CLI = {"class_path", "init_args", "dict_kwargs"}  # keys of an object in its files
 # what the plan and the build read of the trainer, whichever it is
 IN_EVERY_TRAINER = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "accumulate_grad_batches"))
 IN_EVERY_TRAINER += tuple(f"trainer.{name}" for name in ("checkpoint_io", "strategy", "sync_batchnorm", "enable_progress_bar"))
@@ -105,6 +106,10 @@ def _groups(cfg: DictConfig) -> list[str]:
 
 
 def _check_targets(cfg: DictConfig) -> None:
+    for key, value in nodes(OmegaConf.to_container(cfg)):
+        if isinstance(value, dict) and "class_path" in value and {*value} <= _OF_LIGHTNING_CLI:
+            path, accepted = shown(value["class_path"]), "with what is in init_args beside it"
+            raise config_error(f"{key}.class_path", path, f"is LightningCLI's; accepted is _target_: {path}, {accepted}")
     for key in _groups(cfg):
         if not isinstance(target := OmegaConf.select(cfg, f"{key}._target_"), str):
             raise config_error(f"{key}._target_", shown(target), "accepted is the full name of a class, lockstep.nets.CNN say")

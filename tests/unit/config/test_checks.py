@@ -260,6 +260,14 @@ def test_a_target_is_text(target: Any, shipped: DictConfig) -> None:
     assert refusal(shipped).startswith("callbacks.best_checkpoint._target_=")
 
 
+@pytest.mark.parametrize("key", ["model", "model.net", "datamodule"])
+def test_what_lightning_cli_calls_a_class_is_refused_by_its_name_here(key: str, shipped: DictConfig) -> None:
+    """It stayed a dict, which a module took for its net."""
+    OmegaConf.update(shipped, key, {"class_path": "a.Net", "init_args": {"width": 8}}, merge=False)
+    accepted = "accepted is _target_: a.Net, with what is in init_args beside it"
+    assert refusal(shipped) == f"{key}.class_path=a.Net: is LightningCLI's; {accepted}"
+
+
 @pytest.mark.parametrize("key", ["seed", "test", "trainer.devices", "trainer.sync_batchnorm", "optimized_metric"])
 def test_what_was_taken_out_and_is_needed(key: str, shipped: DictConfig) -> None:
     parent, _, name = key.rpartition(".")
