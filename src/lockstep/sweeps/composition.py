@@ -5,7 +5,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
@@ -32,7 +31,10 @@ class JobConfigs:
         self.loader._apply_overrides_to_config(values, config)
         own, hydra = [one for one in given if not one.is_hydra_override()], config.hydra
         hydra.overrides.task = [one.input_line for one in own]
-        hydra.job.override_dirname = get_overrides_dirname(overrides=own, **hydra.job.config.override_dirname)
+        if not OmegaConf.is_interpolation(hydra.job, "override_dirname"):  # which it is since Hydra 1.4
+            from hydra._internal.config_loader_impl import get_overrides_dirname
+
+            hydra.job.override_dirname = get_overrides_dirname(overrides=own, **hydra.job.config.override_dirname)
         return config
 
     def _sets_value(self, override: Override) -> bool:

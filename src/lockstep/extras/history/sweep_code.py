@@ -9,6 +9,8 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from lockstep.config.hydra_versions import has_ended
+
 
 class SweepCode(Callback):
     """snapshot: all jobs run the code that the sweep began with, those of a later call too."""
@@ -25,4 +27,5 @@ class SweepCode(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.extras.history.sweep_end import compare_code
 
-        compare_code(Path(config.hydra.sweep.dir))
+        if has_ended():
+            compare_code(Path(config.hydra.sweep.dir))
