@@ -27,13 +27,14 @@ def quote(value: str) -> str:
 
 
 def unquote(value: str) -> str:
-    """Returns what `quote` was given; a value that is not quoted as it is."""
+    """Returns what `quote` was given; a value that is not quoted as it is, and so are several."""
     if len(value) < 2 or value[0] not in "'\"" or value[-1] != value[0]:
         return value
     try:
-        return str(OverridesParser.create().parse_override(f"key={value}").value())
+        parsed = OverridesParser.create().parse_override(f"key={value}").value()
     except HydraException:
         return value[1:-1]
+    return parsed if isinstance(parsed, str) else value
 
 
 def is_for_each_run(override: str) -> bool:

@@ -20,7 +20,7 @@ def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: s
     assert refused(tmp_path, override).startswith(line.format(tmp_path=tmp_path))
 
 
-@pytest.mark.parametrize("several", ["a,b", "choice(a,b@8)"])
+@pytest.mark.parametrize("several", ["a,b", "choice(a,b@8)", "'lr=1','lr=2'"])
 def test_a_sweep_over_runs_to_fork_is_refused(tmp_path: Path, several: str) -> None:
     words = "all jobs of a sweep have the settings of one run; accepted is a sweep for each of them, with fork=RUN_DIR"
     assert refused(tmp_path, "-m", f"fork={several}") == f"fork={several}: {words}"
