@@ -231,11 +231,14 @@ def take_sweep_directory(config: DictConfig) -> None:
 
 
 def read_folder(config: DictConfig, key: str) -> Path:
-    """The absolute path that a key names, as Hydra will spell it. Raises ConfigError where it names none."""
+    """The absolute path that a key names, as Hydra will spell it. Raises ConfigError where it names none, or one that those who
+    are started with it would read as another."""
     where = OmegaConf.select(config, key)
     if not isinstance(where, str) or not where:
         raise config_error(key, "null" if where is None else repr(where), "accepted is a folder")
-    return absolute(where)
+    if "${" in str(path := absolute(where)):
+        raise config_error(key, path, "has ${, which stands for the value of a key; accepted is a folder without it in its path")
+    return path
 
 
 def absolute(path: str | Path) -> Path:

@@ -161,6 +161,7 @@ def test_the_working_directory_is_not_set_aside(tmp_path: Path, monkeypatch: pyt
         ("new/" + 300 * "x", "File name too long"),
         ("/proc/lockstep", "No such file or directory"),
         ("/proc/1/lockstep/run", "No such file or directory"),
+        ("\\${name}", "has ${"),  # a job ran in another directory, of the value
         ("", "''"),
         (None, "null"),
     ],
