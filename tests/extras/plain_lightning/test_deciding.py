@@ -79,3 +79,49 @@ def test_a_step_s_value_of_one_process_that_is_monitored_is_named(tmp_path: Path
     assert [cause.partition(";")[0] for cause in causes if "monitors" in cause] == [
         "ModelCheckpoint monitors loss_of_step of process 0 alone"
     ]
+
+
+class StopsAlone(LitClassifier):
+    """Its second process stops training, in its second epoch of five batches."""
+
+    where = "training_step"
+
+    def _stop(self, hook: str) -> None:
+        if hook == self.where and self.trainer.current_epoch == 1 and self.global_rank == self.trainer.world_size - 1:
+            self.trainer.should_stop = True
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self._stop(f"training_step{batch_idx or ''}")
+        return super().training_step(batch, batch_idx)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self._stop("on_train_batch_end")
+
+    def on_validation_end(self) -> None:
+        self._stop("on_validation_end")
+
+    def on_train_epoch_end(self) -> None:
+        self._stop("on_train_epoch_end")
+
+
+def stopped(folder: Path, where: str, *overrides: str) -> tuple[int, list[str]]:
+    """The steps that were taken, and what was said of them."""
+    StopsAlone.where = where
+    kind = ("model._target_=test_deciding.StopsAlone", "datamodule._target_=test_deciding.SomeDigits")
+    trainer = fitted(folder, *kind, "trainer.max_epochs=3", *overrides)
+    causes = next(one.causes for one in trainer.callbacks if isinstance(one, PlainLightning))
+    return trainer.global_step, [cause for cause in causes if "should_stop" in cause]
+
+
+def stop_ranks(rank: int, world_size: int, folder: Path, hooks: list[str]) -> list[tuple[int, list[str]]]:
+    become_rank(rank, world_size)
+    return [stopped(folder / hook, hook, f"trainer.devices={world_size}", "datamodule.batch_size=50") for hook in hooks]
+
+
+def test_a_process_that_stops_alone_stops_all_and_is_named(tmp_path: Path) -> None:
+    """The others waited for it until they were ended."""
+    hooks = {"training_step2": 8, "on_train_batch_end": 6, "on_validation_end": 10, "on_train_epoch_end": 10}
+    first, second = in_ranks(2, partial(stop_ranks, folder=tmp_path, hooks=[*hooks]), tmp_path)
+    line = "trainer.should_stop is set by 1 of 2 processes alone, and all stop"
+    assert first == second == [(steps, [line]) for steps in hooks.values()]
+    assert stopped(tmp_path / "one", "training_step2", "datamodule.batch_size=100") == (8, [])

@@ -3,8 +3,11 @@
 tests/extras/plain_lightning fails when one of them is gone.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,6 +19,7 @@ from torch import nn
 from torchmetrics import Metric
 
 from lockstep.extras.plain_lightning.logs import Logged, combine, explain_difference
+from lockstep.extras.plain_lightning.streams import gather_number
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
 
@@ -77,6 +81,8 @@ class ReducedLogs(_LoggerConnector):
     """At the end of each epoch, and of each validation loader, ranks exchange in one collective what `self.log` has collected.
 
     A mean is weighted by the batch sizes, as on one process. What was logged in an epoch's last hooks is reduced after them.
+    Where code of the user's own may set `trainer.should_stop`, ranks ask each other after each hook that may have done so: one
+    that stopped alone would leave the others waiting for it.
     """
 
     def __init__(self, trainer: Any, warn: Callable[[str], None]) -> None:
@@ -84,12 +90,32 @@ class ReducedLogs(_LoggerConnector):
         self._warn = warn
         self._reduced: dict[str, Any] = {}  # the value that was computed for a key
 
+    @cached_property
+    def _may_stop(self) -> bool:
+        return names_should_stop((self.trainer.lightning_module, *self.trainer.callbacks))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _stop_alike(self, is_now: bool) -> None:
+        if is_now and self.trainer.state.fn == "fit" and self._may_stop:
+            wishes = gather_number(int(self.trainer.should_stop))
+            self.trainer.should_stop = any(wishes)
+            if 0 < sum(wishes) < len(wishes):
+                self._warn(f"trainer.should_stop is set by {sum(wishes)} of {len(wishes)} processes alone, and all stop")
+
+    def on_batch_end(self) -> None:
+        super().on_batch_end()
+        self._stop_alike(self.trainer.training)
+
+    def reset_results(self) -> None:
+        self._stop_alike(self.trainer.validating)  # after its last hook
+        super().reset_results()
+
     def epoch_end_reached(self) -> None:
         super().epoch_end_reached()
         self._reduce()
 
     def on_epoch_end(self) -> None:
         self._reduce()
+        self._stop_alike(self.trainer.training)
         super().on_epoch_end()
 
     def _reduce(self) -> None:
@@ -134,6 +160,17 @@ def logged(results: Any, metric: Any) -> Logged:
     reduction = next((kind for kind, holds in kinds.items() if holds), "custom")
     weight = float(metric.cumulated_batch_size) if reduction == "mean" else 1.0
     return Logged(meta.fx, tuple(dict.fromkeys(results._forked_name(metric, False))), reduction, float(metric.value), weight)
+
+
+def names_should_stop(parts: Iterable[Any]) -> bool:
+    """Whether the files name it in which classes of these are written, other than this package's, torch's and Lightning's."""
+    modules = {kind.__module__ for part in parts for kind in type(part).__mro__}
+    for module in modules - {"builtins"}:
+        if module.partition(".")[0] not in ("lightning", "lockstep", "torch", "torchmetrics"):
+            with suppress(OSError, TypeError, KeyError):  # typed at a prompt, or compiled
+                if "should_stop" in inspect.getsource(sys.modules[module]):
+                    return True
+    return False
 
 
 @contextmanager

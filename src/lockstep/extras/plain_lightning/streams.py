@@ -129,7 +129,7 @@ class InStep:
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
         for batch in batches:
-            samples = _gather(samples_in(batch) or 1)
+            samples = gather_number(samples_in(batch) or 1)
             if 0 in samples:
                 self.warn(SHORTER)
                 break
@@ -137,7 +137,7 @@ class InStep:
                 self.warn(UNWEIGHTED)
             yield batch
         else:
-            if any(_gather(0)):
+            if any(gather_number(0)):
                 self.warn(SHORTER)
             return
         for _ in batches:
@@ -149,7 +149,7 @@ class InStep:
         return getattr(self.loader, name)
 
 
-def _gather(number: int) -> list[int]:
+def gather_number(number: int) -> list[int]:
     """Returns the numbers of all processes."""
     numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64)
     numbers[dist.get_rank()] = number
