@@ -16,5 +16,5 @@ class ResumeLightning(RunEvents):
         from lockstep.extras.resumed_lightning.schedules import SchedulesAsBefore
         from lockstep.extras.resumed_lightning.trained_parameters import TrainedParameters
 
-        # schedules first: Lightning's averaging of weights takes them away where it goes on
-        trainer.callbacks = [SchedulesAsBefore(), *trainer.callbacks, TrainedParameters(), LightningCallbacks()]
+        # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
+        trainer.callbacks = [SchedulesAsBefore(), TrainedParameters(), *trainer.callbacks, LightningCallbacks()]

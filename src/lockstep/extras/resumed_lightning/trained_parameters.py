@@ -26,12 +26,20 @@ class TrainedParameters(Callback):
         if trainer.state.fn == "fit" and is_own_checkpoint(trainer):
             self._frozen, self._unfrozen = (set(checkpoint.get(key, ())) for key in ("frozen", "unfrozen"))
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The optimizers are there by now, of the parameters that were trained at first, as when training began."""
-        self._at_first = (_names_of_frozen(pl_module) | self._unfrozen) - self._frozen
-        for names, is_trained in ((self._frozen, False), (self._unfrozen, True)):
-            for name in names:
-                pl_module.get_parameter(name).requires_grad_(is_trained)
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin(pl_module)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._begin(pl_module)  # within an epoch
+
+    def _begin(self, model: LightningModule) -> None:
+        """The optimizers are there by now, of the parameters that were trained at first, as when training began. The module's
+        `on_train_start` has been called, which may freeze some, and no hook that unfreezes them later."""
+        if self._at_first is None:
+            self._at_first = (_names_of_frozen(model) | self._unfrozen) - self._frozen
+            for names, is_trained in ((self._frozen, False), (self._unfrozen, True)):
+                for name in names:
+                    model.get_parameter(name).requires_grad_(is_trained)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._at_first is not None:
