@@ -7,8 +7,10 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import rank_zero_experiment
+from torch import Tensor, nn
 
 
 class TensorBoardLogger(loggers.TensorBoardLogger):
@@ -30,6 +32,9 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
         new = {name: metrics[name] for name in metrics if step is None or self._latest.get(name) != points[name]}
         self._latest |= points
         super().log_metrics(new, step)
+
+    def log_hyperparams(self, params: Any, *arguments: Any, **options: Any) -> None:
+        super().log_hyperparams(_without_tensors(params), *arguments, **options)
 
 
 class CSVLogger(loggers.CSVLogger):
@@ -55,6 +60,9 @@ class CSVLogger(loggers.CSVLogger):
             writer.save()  # at once: Lightning has deleted the file
         return super().experiment
 
+    def log_hyperparams(self, params: Any = None) -> None:
+        super().log_hyperparams(_without_tensors(params))
+
     def _rows_before(self, step: int) -> list[dict[str, Any]]:
         path = Path(self.log_dir) / "metrics.csv"
         if not path.is_file():
@@ -63,6 +71,21 @@ class CSVLogger(loggers.CSVLogger):
             rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
         whole = [row for row in rows if row.get("step", "").isdigit()]  # the last one may have been cut off
         return [row | {"step": int(row["step"])} for row in whole if int(row["step"]) < step]
+
+
+def _without_tensors(params: Any) -> Any:
+    """Names the class of a network, a tensor, an array, or of what contains one or itself: Lightning would write each of its
+    numbers to hparams.yaml, a million in a minute, or call itself without end."""
+    if not isinstance(params, Mapping):
+        return params
+    return {name: type(value).__name__ if _has_tensors(value, ()) else value for name, value in params.items()}
+
+
+def _has_tensors(value: Any, around: tuple[int, ...]) -> bool:
+    if id(value) in around or isinstance(value, nn.Module | Tensor | np.ndarray):
+        return True
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+    return any(_has_tensors(part, (*around, id(value))) for part in parts)
 
 
 def _check_folder(path: str) -> None:

@@ -23,6 +23,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.loaders import SharedSampler
+from lockstep.extras.plain_lightning.plain_values import leave_out_objects
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.identity import Identity
 from lockstep.runs.results import collect_facts, ended_by, lacking_for_test
@@ -266,6 +267,14 @@ ADVERSARY += ("test=false", "optimized_metric=val_realness", "trainer.max_epochs
 
 
 @pytest.mark.filterwarnings(GOES_ON)
+def test_a_hyperparameter_that_contains_itself_is_left_out_of_checkpoints() -> None:
+    itself: dict[str, Any] = {"a": 1}
+    itself["again"] = [itself]
+    checkpoint: dict[str, Any] = {"hyper_parameters": {"lr": 0.1, "options": itself}}
+    assert leave_out_objects(checkpoint) == {"options"}
+    assert checkpoint == {"hyper_parameters": {"lr": 0.1}}
+
+
 def test_what_two_optimizers_by_hand_have_logged_after_the_checkpoint_is_logged_anew(tmp_path: Path) -> None:
     run, checkpoint = tmp_path / "run", tmp_path / "run" / "checkpoints" / "last.ckpt"
     fitted(run, *ADVERSARY, keep=tmp_path)
