@@ -30,6 +30,10 @@ from commands import refused, started
             "-m trainer.accelerator=cpu seed=0,1 --cfg job: Only one of --run, --multirun, --cfg, --info and",
         ),
         ("hydra.run.dir=mine seed=0,1 -m", "hydra.run.dir=mine: is for one run; accepted is hydra.sweep.dir=mine"),
+        (
+            "hydra.sweep.subdir=${hydra.job.num} seed=0,1 -m",
+            "hydra.sweep.subdir=${{hydra.job.num}}: a job's directory is named by",
+        ),
         ("hydra.launcher.jobs=2", "hydra.launcher.jobs=2: is for sweeps; accepted with -m"),
         ("hydra.mode=RUN sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         (

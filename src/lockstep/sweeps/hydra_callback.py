@@ -22,9 +22,15 @@ class EndSweep(Callback):
         with refusing():
             if OmegaConf.select(config, "overwrite"):
                 raise config_error("overwrite", "true", "is for one run; accepted is another hydra.sweep.dir")
-            if own := [item for item in config.hydra.overrides.hydra if override_key(item) == "hydra.run.dir"]:
-                value = own[-1].partition("=")[2]
+            written: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+            given = {override_key(item): item.partition("=")[2] for item in written}
+            if (value := given.get("hydra.run.dir")) is not None:
                 raise config_error("hydra.run.dir", value, f"is for one run; accepted is hydra.sweep.dir={value}")
+            if (value := given.get("hydra.sweep.subdir")) is not None:
+                words = (
+                    "a job's directory is named by its values, and is the same in later calls; accepted is hydra.sweep.dir alone"
+                )
+                raise config_error("hydra.sweep.subdir", value, words)
             several = [item for item in config.hydra.overrides.task if item.startswith("sweep=")]
             if several and config.hydra.runtime.choices.get("sweep") is None:  # Hydra takes them for values to sweep over
                 raise config_error("sweep", several[-1].partition("=")[2], "accepted is one at a time")
