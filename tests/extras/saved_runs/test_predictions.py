@@ -9,6 +9,8 @@ import pytest
 import torch
 from capabilities import requires
 from commands import ROOT, python, train
+from lightning import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
 from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.datamodules.digits import digits
@@ -77,6 +79,22 @@ def test_entries_of_several_ranks_are_in_the_order_of_the_dataset() -> None:
     assert (stream["indices"].tolist(), stream["predictions"].shape) == ([0, 1, 2], (3, 3))
     shared = _sorted([_joined([], [torch.tensor([0, 2]), torch.tensor([4])], 0, 2), _joined([], [torch.tensor([1, 3])], 1, 2)])
     assert shared["indices"].tolist() == shared["predictions"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.filterwarnings("ignore:Couldn't infer the batch indices")
+def test_single_samples_are_entries_as_batches_samples_are(tmp_path: Path) -> None:
+    """With batch_size=None each number of an output was an entry."""
+
+    class Twice(BoringModel):
+        def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            return torch.stack([batch, 2 * batch], dim=-1)
+
+    loaders = [DataLoader([*torch.arange(3.0)], batch_size=size) for size in (None, 2)]
+    trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, callbacks=[_Writer(tmp_path / "out.pt")])
+    trainer.predict(Twice(), loaders, return_predictions=False)
+    single, batched = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert single["indices"].tolist() == batched["indices"].tolist() == [0, 1, 2]
+    assert torch.stack(single["predictions"]).equal(batched["predictions"])
 
 
 @pytest.mark.parametrize("share", [(1, 2), (0, 1), None])

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, SequentialSampler
 
 from lockstep.atomic_files import replacing
 from lockstep.build import build
@@ -51,6 +51,7 @@ class _Writer(BasePredictionWriter):
 
     def on_predict_start(self, trainer: Any, pl_module: LightningModule) -> None:
         several = CombinedLoader(trainer.predict_dataloaders, "sequential").flattened  # of a list, a dict, or one
+        self._is_alone = [_yields_samples(one) for one in several]
         share = (trainer.global_rank, trainer.world_size)
         if trainer.world_size > 1 and not all(_has_indices(one) or _share(one) == share for one in several):
             words = "predict_dataloader is a stream, which each process would predict whole; accepted is 1, or a Shard of it"
@@ -66,6 +67,7 @@ class _Writer(BasePredictionWriter):
         self, trainer: Trainer, pl_module: LightningModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
     ) -> None:
         loaders = predictions if len(batch_indices) > 1 else [predictions]
+        loaders = [[[one] for one in each] if alone else each for alone, each in zip(self._is_alone, loaders, strict=True)]
         indices = [self._ids.get(i, batches) for i, batches in enumerate(batch_indices)]
         own = [_joined(*pair, trainer.global_rank, trainer.world_size) for pair in zip(indices, loaders, strict=True)]
         parts = [self.output.with_name(f"{self.output.name}.rank{rank}") for rank in range(trainer.world_size)]
@@ -84,6 +86,11 @@ def _has_indices(loader: Any) -> bool:
     if isinstance(getattr(loader, "dataset", None), Batches):
         return True
     return getattr(loader, "batch_sampler", None) is not None and not isinstance(loader.dataset, IterableDataset)
+
+
+def _yields_samples(loader: Any) -> bool:
+    """Returns whether it yields one sample after the other, and no batches: a DataLoader with batch_size=None."""
+    return not _has_indices(loader) and isinstance(getattr(loader, "sampler", None), SequentialSampler)
 
 
 def _share(loader: Any) -> Any:
