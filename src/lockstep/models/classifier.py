@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.errors import config_error
+from lockstep.errors import ConfigError, config_error
 from lockstep.models.task import Task, wrong_targets
 
 Views = Literal["none", "mirror", "mirror_translate"]  # see lockstep.models.views
@@ -45,6 +45,14 @@ class Classifier(Task):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         check_class_numbers(targets)
         return functional.cross_entropy(outputs, targets.long(), reduction="none", label_smoothing=self.label_smoothing)
+
+    def explain_index_error(self, targets: Tensor) -> None:
+        """Raises ConfigError for a target that is no class number: torch names neither the data nor what it accepts."""
+        last = self.spec.num_outputs - 1
+        wrong = targets[(targets > last) | ((targets < 0) & (targets != -100))]  # torch's ignore_index
+        if len(wrong):
+            accepted = f"accepted by a classifier of num_outputs={last + 1} are class numbers from 0 to {last}"
+            raise ConfigError(f"datamodule: a target is {int(wrong[0])}; {accepted}")
 
     def hits(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """What `measure` returns beside the loss, by how many classes have a larger output than the target's: of equal ones that

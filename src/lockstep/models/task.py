@@ -91,6 +91,9 @@ class Task(LightningModule):
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """From outputs (n, num_outputs) and targets to one (n,) tensor per metric; "loss" is the one trained on."""
 
+    def explain_index_error(self, targets: Tensor) -> None:
+        """Raises ConfigError where the targets of a batch are why its step has raised an IndexError."""
+
     def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """What torchmetrics are updated with: predictions and targets."""
         return outputs, targets
@@ -115,7 +118,11 @@ class Task(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self._check_batch(batch)
-        loss, values = self.loss_and_values(batch)
+        try:
+            loss, values = self.loss_and_values(batch)
+        except IndexError:
+            self.explain_index_error(batch.targets)
+            raise
         self.count_values(batch, values)
         return loss
 
@@ -152,7 +159,11 @@ class Task(LightningModule):
     def _evaluate(self, batch: Batch, means: SampleMean, metrics: Any) -> Tensor:
         self._check_batch(batch)
         outputs = self(batch.inputs)
-        means.update(self._measured(outputs, batch.targets))
+        try:
+            means.update(self._measured(outputs, batch.targets))
+        except IndexError:
+            self.explain_index_error(batch.targets)
+            raise
         if metrics is not None and is_first_of_share(self.trainer):
             metrics.update(*self.for_torchmetrics(outputs, batch.targets))
         return outputs

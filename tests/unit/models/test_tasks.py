@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lockstep.datamodules import DataSpec
+from lockstep.datamodules import Batch, DataSpec
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier, Regressor
 from lockstep.models.schedules import constant
@@ -136,6 +136,16 @@ def test_targets_that_are_no_class_numbers_are_refused(targets: Tensor) -> None:
         ConfigError, match=r"^datamodule: its targets have the shape .* accepted by a classifier are class numbers"
     ):
         classifier().measure(torch.zeros(2, 3), targets)
+
+
+@pytest.mark.parametrize(("targets", "wrong"), [([0, -100, 3], 3), ([-1, 2, 2], -1)])
+@pytest.mark.parametrize("step", ["training_step", "validation_step"])
+def test_a_class_number_out_of_range_is_named(step: str, targets: list[int], wrong: int) -> None:
+    """Labels from 1 to N ended in torch's "Target 3 is out of bounds", with its stack."""
+    batch = Batch(torch.zeros(3, 3), torch.tensor(targets), torch.arange(3), 1.0)
+    accepted = "accepted by a classifier of num_outputs=3 are class numbers from 0 to 2"
+    with pytest.raises(ConfigError, match=f"^datamodule: a target is {wrong}; {accepted}$"):
+        getattr(classifier(), step)(batch, 0)
 
 
 def test_a_metric_a_regressor_does_not_know_is_refused() -> None:

@@ -55,8 +55,8 @@ class LaterCounts(Callback):
         """In the place of `loss_and_values`."""
         outputs = self.model(batch.inputs)
         check_class_numbers(batch.targets)
-        logarithms = outputs.log_softmax(dim=1)  # the cross entropy in its two parts
-        loss = functional.nll_loss(logarithms, batch.targets, self._weights(logarithms, batch.loss_weight), reduction="sum")
+        logarithms, targets = outputs.log_softmax(dim=1), batch.targets.long()  # the cross entropy in its two parts
+        loss = functional.nll_loss(logarithms, targets, self._weights(logarithms, batch.loss_weight), reduction="sum")
         return loss, {"outputs": outputs.detach(), "logarithms": logarithms.detach()}
 
     def _weights(self, logarithms: Tensor, loss_weight: float) -> Tensor:
@@ -67,7 +67,7 @@ class LaterCounts(Callback):
 
     def keep(self, batch: Batch, values: Any) -> None:
         """In the place of `count_values`."""
-        kept: Kept = values["outputs"], values["logarithms"], batch.targets
+        kept: Kept = values["outputs"], values["logarithms"], batch.targets.long()
         if not self._batches or kept[0].shape != self._batches[0][0].shape:
             self.count()
             self._make_room(kept)
