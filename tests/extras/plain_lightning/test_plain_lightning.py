@@ -266,7 +266,6 @@ ADVERSARY = ("~model.hidden", "~model.lr", "model._target_=plain_lightning.LitAd
 ADVERSARY += ("test=false", "optimized_metric=val_realness", "trainer.max_epochs=1")
 
 
-@pytest.mark.filterwarnings(GOES_ON)
 def test_a_hyperparameter_that_contains_itself_is_left_out_of_checkpoints() -> None:
     itself: dict[str, Any] = {"a": 1}
     itself["again"] = [itself]
@@ -275,6 +274,7 @@ def test_a_hyperparameter_that_contains_itself_is_left_out_of_checkpoints() -> N
     assert checkpoint == {"hyper_parameters": {"lr": 0.1}}
 
 
+@pytest.mark.filterwarnings(GOES_ON)
 def test_what_two_optimizers_by_hand_have_logged_after_the_checkpoint_is_logged_anew(tmp_path: Path) -> None:
     run, checkpoint = tmp_path / "run", tmp_path / "run" / "checkpoints" / "last.ckpt"
     fitted(run, *ADVERSARY, keep=tmp_path)
