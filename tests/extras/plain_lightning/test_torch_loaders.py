@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     DistributedSampler,
     RandomSampler,
     Sampler,
@@ -86,6 +87,31 @@ def test_a_batch_sampler_of_torch_s_own_is_shared_out_too() -> None:
     data: Any = range(8)
     loader = DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(range(8)), 2, drop_last=True))
     assert together(share_out(loader, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+class Lists(Dataset[Any]):
+    """Takes all samples of a batch at once, as torch's notes on loading without automatic batching have it."""
+
+    def __getitem__(self, samples: Any) -> torch.Tensor:
+        return torch.tensor(samples)
+
+    def __len__(self) -> int:
+        return 13
+
+
+@pytest.mark.parametrize(("length", "lists"), [(13, [[0, 2], [1, 3]]), (11, [[0, 2], [1, 3]])])
+def test_batches_that_a_sampler_draws_as_lists_are_shared_out_by_samples(length: int, lists: list[list[int]]) -> None:
+    """Whole lists were: where the last batch of all processes had fewer samples than two lists, these weighed alike."""
+
+    def loader(batch_size: int) -> DataLoader[Any]:
+        return DataLoader(Lists(), batch_size=None, sampler=BatchSampler(SequentialSampler(range(length)), batch_size, False))
+
+    ranks = share_out(loader(2), 2)
+    assert [rank[0] for rank in ranks] == lists
+    *whole, tail = share_out(loader(4), 1)[0]
+    assert together(ranks)[: len(whole)] == whole
+    assert {*together(ranks)[-1]} == {*tail}
+    assert sorted(s for rank in share_out(loader(2), 2, training=False) for batch in rank for s in batch) == [*range(length)]
 
 
 @pytest.mark.parametrize(("length", "own"), [(13, [(1, 1), (0, 1), (0, 1)]), (14, [(1, 2), (1, 2), (0, 2)]), (12, None)])

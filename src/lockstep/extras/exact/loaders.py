@@ -81,7 +81,7 @@ def workers_loader(
 ) -> DataLoader[Any] | None:
     """Returns the loader of a process, (number, of how many), that has `own` workers; None where `loader` draws batches in a way
     of its own."""
-    order = own_sampler(loader)
+    order = own_sampler(loader, loader.batch_sampler)
     if order is None:
         return None
     drop_last = getattr(loader.batch_sampler, "drop_last", False)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
+from itertools import islice
 from typing import Any
 
 import numpy
@@ -72,7 +73,7 @@ class SharedSampler(DistributedSampler[int], SequentialSampler):
     def __init__(self, sampler: Any, batch_size: int, share: tuple[int, int], seed: int, drop_last: bool, training: bool) -> None:
         super().__init__(range(len(sampler)), *reversed(share), shuffle=False, seed=seed)  # pyright: ignore[reportArgumentType]
         self.sampler, self.batch_size, self.training = sampler, batch_size, training
-        self.length = len(sampler)
+        self.length, self.list_size = len(sampler), 1
         self.tail = 0 if drop_last else self.length % self.global_batch_size
         self.kept = self.length - self.length % self.global_batch_size + self.tail
 
@@ -119,22 +120,37 @@ class SharedSampler(DistributedSampler[int], SequentialSampler):
             return list(self.sampler)
 
 
+class SharedLists(SharedSampler):
+    """For a dataset that takes the list of a batch's samples, and a loader with batch_size=None."""
+
+    def __len__(self) -> int:
+        return -(-super().__len__() // self.list_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        samples = super().__iter__()
+        while batch := list(islice(samples, self.list_size)):
+            yield batch
+
+
 def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, training: bool) -> DataLoader[Any] | None:
     """The loader of one share, (number, of how many), of each batch; None where it draws batches in a way of its own.
 
     Raises ConfigError for data that has fewer samples than there are shares.
     """
-    sampler = own_sampler(loader)
+    takes_lists = loader.batch_sampler is None and type(loader.sampler) is BatchSampler
+    batches: Any = loader.sampler if takes_lists else loader.batch_sampler
+    sampler = own_sampler(loader, batches)
     if sampler is None:
         return None
-    batch_size = getattr(loader.batch_sampler, "batch_size", 1)
-    drop_last = getattr(loader.batch_sampler, "drop_last", False)
-    shared = SharedSampler(sampler, batch_size, share, seed, drop_last, training)
+    batch_size = getattr(batches, "batch_size", 1)
+    drop_last = getattr(batches, "drop_last", False)
+    shared = (SharedLists if takes_lists else SharedSampler)(sampler, batch_size, share, seed, drop_last, training)
     shared.check_length(share[1])
     loading = loading_arguments(loader)
-    if loader.batch_sampler is None:
-        return DataLoader(loader.dataset, batch_size=None, sampler=shared, **loading)
     size = batch_size if training else batches_of_equal_number(shared.kept, batch_size, share[1])
+    if loader.batch_sampler is None:
+        shared.list_size = size
+        return DataLoader(loader.dataset, batch_size=None, sampler=shared, **loading)
     return DataLoader(loader.dataset, batch_size=size, sampler=shared, drop_last=drop_last, **loading)
 
 
@@ -142,10 +158,9 @@ def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
     return {name: value for name in _LOADING if (value := getattr(loader, name, None)) is not None}
 
 
-def own_sampler(loader: DataLoader[Any]) -> Any | None:
-    """What draws single samples for torch's own loader; None where batches are drawn otherwise, nobody knows how many, or a class
-    of one's own has shared them out."""
-    batches: Any = loader.batch_sampler
+def own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
+    """What draws the single samples of which `batches` makes those of torch's own loader; None where batches are drawn otherwise,
+    nobody knows how many, or a class of one's own has shared them out."""
     if type(loader) is not DataLoader or type(batches) not in (type(None), BatchSampler):
         return None
     sampler = loader.sampler if batches is None else batches.sampler
