@@ -141,12 +141,13 @@ def test_a_search_of_which_nothing_can_start_is_refused(tmp_path: Path) -> None:
         search(Launcher(tmp_path, lambda _: "refused"))
 
 
-def test_the_same_point_is_trained_once(tmp_path: Path) -> None:
+def test_the_same_point_is_trained_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     launcher = Launcher(tmp_path, lambda point: float(point["seed"]))
     study = search(launcher, "seed=0,1,2", n_trials=12, n_jobs=4)
     assert states(study) == ["COMPLETE"] * 12
     assert all(trial.value == float(trial.params["seed"]) for trial in study.trials)
     assert len(launcher.trained) == len({*launcher.trained}) <= 3
+    assert capsys.readouterr().out.count("best: ") == 1
 
 
 def test_a_job_that_was_interrupted_is_left_to_another_call(tmp_path: Path) -> None:

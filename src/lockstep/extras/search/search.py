@@ -218,7 +218,7 @@ class Search:
         trials = self.study.get_trials(deepcopy=False)
         lines = [f"{len(trials)} trials: {summarize(trials)}."]
         best = self.study.best_trials if any(trial.state == TrialState.COMPLETE for trial in trials) else []
-        for trial in best[:5]:
+        for trial in best:
             values = " ".join(f"{name} {value:.6g}" for name, value in zip(self.objectives, trial.values, strict=True))
             lines.append(f"best: {values} with {' '.join(f'{key}={value}' for key, value in trial.params.items())}")
-        return "\n".join(lines)
+        return "\n".join([*dict.fromkeys(lines)][:6])  # a point that was drawn twice is one
