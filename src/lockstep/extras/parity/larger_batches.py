@@ -12,7 +12,7 @@ from lockstep.extras.plain_lightning.streams import is_stream
 def take_larger_batches(source: Any, times: int) -> None:
     """Lets the loaders that `source` makes take batches that are so many times as large. Raises ConfigError when one for training
     is made that can't."""
-    change_loaders(source, lambda name, loaders: [_larger(loader, name, times) for loader in loaders])
+    change_loaders(source, lambda name, loaders, _: [_larger(loader, name, times) for loader in loaders])
 
 
 def _larger(loader: Any, name: str, times: int) -> Any:

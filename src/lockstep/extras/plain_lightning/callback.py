@@ -144,10 +144,16 @@ class PlainLightning(Callback):
             self.warn(GATHERED)
         return self._has_uneven_data and not self._is_even
 
-    def _share_all(self, trainer: Any, name: str, loaders: list[Any]) -> list[Any]:
+    def _share_all(self, trainer: Any, name: str, loaders: list[Any], are_together: bool) -> list[Any]:
         """Returns loaders with this rank's share of what each of these draws."""
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
+        samplers = [one.sampler for one in shared if isinstance(getattr(one, "sampler", None), SharedSampler)]
+        alike = len({(one.kept, one.global_batch_size) for one in samplers}) == 1 and len(samplers) == len(shared)
+        if are_together and not training and not alike and any(one.kept % one.num_replicas for one in samplers):
+            self.warn(
+                f"{name} combines loaders that divide a batch unequally, and what is logged of it is weighted by one of them"
+            )
         if training:
             self._samplers = [getattr(loader, "sampler", None) for loader in shared]
             self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]

@@ -40,23 +40,26 @@ def drawing_from(seed: int) -> Iterator[None]:
 
 
 def change_loaders(
-    source: Any, change: Callable[[str, list[Any]], list[Any]], around: Callable[[], AbstractContextManager[None]] = nullcontext
+    source: Any,
+    change: Callable[[str, list[Any], bool], list[Any]],
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Has each method of a datamodule or a module that makes loaders do so within `around`, and puts what `change` returns, given
-    the method's name and these loaders, in their place."""
+    the method's name, these loaders and whether an evaluation takes a batch of each at once, in their place."""
     for name in LOADERS:
         if is_overridden(name, source):
             setattr(source, name, _with_change(getattr(source, name), partial(change, name), around))
 
 
-def _with_change(make: Callable[..., Any], change: Callable[[list[Any]], list[Any]], around: Callable[[], Any]) -> Any:
+def _with_change(make: Callable[..., Any], change: Callable[[list[Any], bool], list[Any]], around: Callable[[], Any]) -> Any:
     @wraps(make)
     def changed(*arguments: Any) -> Any:
         with around():
             made = make(*arguments)
         loaders = made if isinstance(made, CombinedLoader) else CombinedLoader(made)
-        loaders.flattened = change(loaders.flattened)
-        return made if isinstance(made, CombinedLoader) else loaders.iterables
+        is_combined = made is loaders
+        loaders.flattened = change(loaders.flattened, is_combined and loaders._mode != "sequential")
+        return made if is_combined else loaders.iterables
 
     return changed
 
