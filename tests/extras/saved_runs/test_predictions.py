@@ -59,6 +59,7 @@ def test_a_task_predicts_the_test_split_in_its_order(tmp_path: Path) -> None:
             ROOT / "scripts" / "predict.py", "run", f"trainer.devices={devices}", "--output", f"{devices}.pt", cwd=tmp_path
         )
         assert done.returncode == 0, done.stderr
+        assert "batch indices" not in done.stdout + done.stderr
     one, two = (torch.load(tmp_path / f"{devices}.pt", weights_only=True) for devices in (1, 2))
     assert one["indices"].tolist() == two["indices"].tolist() == list(range(360))
     torch.testing.assert_close(one["predictions"], two["predictions"])

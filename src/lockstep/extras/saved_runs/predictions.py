@@ -1,5 +1,6 @@
 """What a module's predict_step says of the samples of its predict_dataloader, each once, on any number of processes."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.data import IterableDataset, SequentialSampler
 from lockstep.atomic_files import replacing
 from lockstep.build import build
 from lockstep.config.plan import Plan
+from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import Batch, Batches
 from lockstep.errors import config_error
 
@@ -33,6 +35,8 @@ def predict(cfg: DictConfig, plan: Plan, output: Path) -> Trainer:
         words = f"{type(source).__name__} has no predict_dataloader; accepted is a run whose data has one, or images as INPUT"
         raise config_error("RUN_DIR", Path(cfg.init_from).parents[1], words)
     trainer.callbacks.append(_Writer(output))  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(datamodule, DataModule):
+        warnings.filterwarnings("ignore", "Couldn't infer the batch indices")  # its batches say them
     trainer.predict(model, datamodule, return_predictions=False)
     if not output.is_file() and trainer.is_global_zero:
         raise config_error(
