@@ -92,7 +92,8 @@ class ReducedLogs(_LoggerConnector):
 
     @cached_property
     def _may_stop(self) -> bool:
-        return names_should_stop((self.trainer.lightning_module, *self.trainer.callbacks))  # pyright: ignore[reportAttributeAccessIssue]
+        trainer: Any = self.trainer
+        return names_should_stop((trainer.lightning_module, *trainer.callbacks))
 
     def _stop_alike(self, is_now: bool) -> None:
         if is_now and self.trainer.state.fn == "fit" and self._may_stop:
