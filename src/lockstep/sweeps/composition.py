@@ -7,6 +7,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 
@@ -25,7 +26,10 @@ class JobConfigs:
         values = [one for one in given if self._sets_value(one)]
         chosen = tuple(item for item, one in zip(overrides, given, strict=True) if one not in values)
         if chosen not in self._composed:
-            self._composed[chosen] = self.loader.load_sweep_config(self.config, [*chosen])
+            # As load_sweep_config does it, but that of Hydra 1.4 refuses a sweeper which a callback has changed before the sweep.
+            own_of_hydra: Any = OmegaConf.to_container(self.config.hydra.overrides.hydra)
+            name = self.config.hydra.job.config_name
+            self._composed[chosen] = self.loader.load_configuration(name, [*own_of_hydra, *chosen], RunMode.RUN)
         config = copy.deepcopy(self._composed[chosen])
         OmegaConf.copy_cache(from_config=self.config, to_config=config)
         self.loader._apply_overrides_to_config(values, config)

@@ -16,6 +16,7 @@ from lockstep.errors import ConfigError, NamedFailure
 from lockstep.extras.ray_cluster.report_section import population_page
 from lockstep.extras.ray_cluster.reports import REPORTS, TUNE, report
 from lockstep.extras.ray_cluster.tune import Settings, TuneSweep
+from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.sweep import RefusedJob
@@ -56,14 +57,17 @@ class Launcher:
         return SimpleNamespace(working_dir=str(job.directory))
 
 
+@pytest.fixture(autouse=True)
+def compose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobConfigs, "compose", lambda configs, _: configs.config)
+
+
 def sweep(launcher: Launcher, *arguments: str, max_epochs: int = 4, **settings: Any) -> list[tuple[str, ...]]:
     """A whole search; the jobs that were trained."""
     config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"stopping": {}, "generation": {}}}
     config |= {"trainer": {"max_epochs": max_epochs, "max_steps": -1}}
     config |= {"hydra": {"sweep": {"dir": str(launcher.folder)}, "launcher": {}}}
-    composed = OmegaConf.create(config)
-    loader: Any = SimpleNamespace(load_sweep_config=lambda *_: composed)
-    TuneSweep(composed, loader, Settings.from_config(settings), launcher).run(arguments or [LR])  # pyright: ignore
+    TuneSweep(OmegaConf.create(config), None, Settings.from_config(settings), launcher).run(arguments or [LR])  # pyright: ignore
     return launcher.trained
 
 

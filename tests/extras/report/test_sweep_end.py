@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-import hydra
 import measured
 import pytest
 from measured import cell
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.construct import construct
 from lockstep.extras.report.sweep_end import WriteReport
 from lockstep.runs.composition import CONF
 
-REPORT: WriteReport = hydra.utils.instantiate(OmegaConf.load(CONF / "report.yaml"))
+REPORT: WriteReport = construct("report", OmegaConf.to_container(OmegaConf.load(CONF / "report.yaml")))
 
 
 def config(folder: Path, **launcher: bool) -> DictConfig:

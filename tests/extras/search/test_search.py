@@ -17,6 +17,7 @@ from lockstep.errors import ConfigError
 from lockstep.extras.search.search import Search, Settings
 from lockstep.extras.search.study import load_study
 from lockstep.runs.composition import CONF
+from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.sweep import RefusedJob
@@ -63,14 +64,18 @@ def near_a_hundredth(point: dict[str, str]) -> Outcome:
 composed: list[list[str]] = []  # by searches, before they begin
 
 
+@pytest.fixture(autouse=True)
+def note_what_is_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobConfigs, "compose", lambda _, overrides: composed.append([*overrides]))
+
+
 def search(launcher: Launcher, *arguments: str, launcher_settings: Any = None, model: Any = None, **settings: Any) -> Any:
     """A whole search; its study."""
     shipped = OmegaConf.load(CONF / "hydra" / "sweeper" / "optuna.yaml")
     known = {key: value for key, value in shipped.items() if not str(key).startswith("_")} | settings  # pyright: ignore
     config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"pruning": None}, "model": model}
     config |= {"hydra": {"sweep": {"dir": str(launcher.folder)}, "launcher": launcher_settings or {}}}
-    loader = SimpleNamespace(load_sweep_config=lambda _, overrides: composed.append(overrides))
-    Search(OmegaConf.create(config), loader, Settings.from_config(known), launcher).run(arguments or [LR])  # pyright: ignore
+    Search(OmegaConf.create(config), None, Settings.from_config(known), launcher).run(arguments or [LR])  # pyright: ignore
     return None if launcher_settings else load_study(launcher.folder)
 
 

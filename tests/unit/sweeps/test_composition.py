@@ -78,9 +78,9 @@ def test_jobs_are_key_for_key_as_hydra_composes_them(master: tuple[DictConfig, A
     assert len(everything) > 100
     jobs = [*JOBS.values(), everything, JOBS["values"]]
     expected = [content(loader.load_sweep_config(config, job)) for job in jobs]
-    composed, load = list[list[str]](), loader.load_sweep_config
+    composed, load = list[list[str]](), loader.load_configuration
     monkeypatch.setattr(
-        loader, "load_sweep_config", lambda master, overrides: composed.append(overrides) or load(master, overrides)
+        loader, "load_configuration", lambda name, items, mode: composed.append(items[2:]) or load(name, items, mode)
     )
     configs = JobConfigs(config, loader)
     assert [content(configs.compose(job)) for job in jobs] == expected

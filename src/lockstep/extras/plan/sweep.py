@@ -26,6 +26,7 @@ from lockstep.extras.plan.throughput import Throughput
 from lockstep.extras.plan.training import DEVICES, Training
 from lockstep.extras.report.analysis import read_all_reduce
 from lockstep.runs.validation import validated
+from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.sweep import Sweep
 
 
@@ -124,7 +125,7 @@ def _parse(arguments: Sequence[str], loader: Any) -> tuple[list[int], tuple[str,
 
 
 def _compose(config: DictConfig, loader: Any, constants: tuple[str, ...]) -> Training:
-    full = loader.load_sweep_config(config, [*constants, f"{DEVICES}=1"])
+    full = JobConfigs(config, loader).compose([*constants, f"{DEVICES}=1"])
     HydraConfig.instance().set_config(full)
     try:
         return Training(*validated(full, unfilled=True), constants)

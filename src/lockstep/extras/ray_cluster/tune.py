@@ -24,6 +24,7 @@ from lockstep.extras.ray_cluster.parts import PBT, SCHEDULERS, SEARCHERS, TIME, 
 from lockstep.extras.ray_cluster.population import Population, ends_of_generations
 from lockstep.extras.ray_cluster.reports import TUNE
 from lockstep.extras.search.space import Space
+from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.job_directory import read_record
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
@@ -97,7 +98,7 @@ class TuneSweep:
     def _check(self) -> list[int]:
         """Returns after how many validations generations end, but for the last; none without a population. Raises ConfigError,
         before anything is written, for what can't be composed or has no callback that does as the scheduler says."""
-        composed = [self.loader.load_sweep_config(self.config, list(point)) for point in self.space.corners()]
+        composed = [*map(JobConfigs(self.config, self.loader).compose, self.space.corners())]
         scheduler, name = self.settings.scheduler, "generation" if self.settings.is_population else "stopping"
         if scheduler is not None and OmegaConf.select(composed[0], f"callbacks.{name}") is None:
             accepted = f"needs callbacks.{name}; accepted is sweep=ray_tune, which has it, or null"

@@ -23,6 +23,7 @@ from lockstep.errors import config_error
 from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.space import Space
 from lockstep.extras.search.study import FILES, POINT, open_study, resume_trial, summarize, trusted_parts
+from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.job_directory import RECORDED, read_record
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
@@ -116,8 +117,9 @@ class Search:
 
     def _check(self) -> None:
         """Checks, before anything is written, what Optuna is to be made of and whether all that is to be chosen from is there."""
+        configs = JobConfigs(self.config, self.loader)
         for point in self.space.corners():
-            self.loader.load_sweep_config(self.config, list(point))
+            configs.compose(point)
         for name in (self.settings.objectives or {}).keys() - set(RECORDED):
             check_metric(self.config, "hydra.sweeper.objectives", name)
         self._sampler(0)
