@@ -6,10 +6,10 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_501,
-    "imported by a default run": 10_388,
-    "all of src/": 34_293,
-    "the largest room": 1_720,
+    "the core": 10_684,
+    "imported by a default run": 10_649,
+    "all of src/": 34_559,
+    "the largest room": 1_753,
 }  # lines; these go down, and up by nothing but what mends a defect
 
 
