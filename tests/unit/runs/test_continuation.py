@@ -1,11 +1,16 @@
 """A run that is resumed: what the checkpoint's state would overrule is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process import prepared, trained
+from omegaconf import OmegaConf
 
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
+from lockstep.runs.composition import compose
+from lockstep.runs.continuation import check_continuation
 
 OPTIONS = ("trainer.max_epochs=1", "model/lr_scheduler=cosine")
 
@@ -58,3 +63,11 @@ def test_the_rate_that_is_recorded_is_that_of_the_whole_training(checkpoint: Pat
     assert trainer.global_step == 8
     (rate,) = (callback for callback in trainer.callbacks if hasattr(callback, "trained_with"))  # pyright: ignore
     assert rate.facts()["lr"] == 0.002
+
+
+@pytest.mark.parametrize("schedule", ["one_cycle", "plateau"])
+def test_a_run_of_before_its_schedule_moved_goes_on(schedule: str, tmp_path: Path) -> None:
+    cfg = compose(f"model/lr_scheduler={schedule}", f"run_dir={tmp_path}")
+    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    model["lr_scheduler"]["_target_"] = f"lockstep.models.schedules.{schedule}"
+    check_continuation(cfg, Plan.from_config(cfg), {"hyper_parameters": {"model": model}}, tmp_path / "last.ckpt")
