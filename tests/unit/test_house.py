@@ -6,9 +6,9 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_684,
+    "the core": 10_690,
     "imported by a default run": 10_649,
-    "all of src/": 34_559,
+    "all of src/": 34_565,
     "the largest room": 1_753,
 }  # lines; these go down, and up by nothing but what mends a defect
 
