@@ -8,7 +8,7 @@ from typing import Any
 from hydra.utils import instantiate
 
 _NO_WHITELIST = r"hydra\.utils\.instantiate\(\) resolved"
-_LATER_REFUSED = (
+_LATER_REFUSED = (  # what 1.4 says that 1.5 will not take
     r"register_new_resolver\(\) is deprecated",
     "The version_base parameter is deprecated",
     "Hydra configured Python logging without an execution whitelist",

@@ -22,7 +22,7 @@ from lockstep.errors import ConfigError, config_error
 ALLOW = "allow"  # the root key: null where a config was read from no directory
 _PACKAGE = __name__.partition(".")[0]
 _TOOLS = ("tests", "scripts", "benchmarks", "docs")  # folders of a project that hold programs: what they define may start others
-_PROGRAMS = ("train", "setup")
+_PROGRAMS = ("train", "setup")  # files beside the project's modules that are run, and no parts of one
 BUILDABLE: set[Any] = set()
 Trust = Callable[[str, str], Callable[..., Any]]  # from a key and its target; see lockstep.config.trust
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def buildable(target: T) -> T:
 def is_project_module(module: str, read: Path | None) -> bool:
     """Is it in the folder of the program or in the working directory, not installed there, and not beside what was read?"""
     package = module.partition(".")[0]
-    no_parts = (*_TOOLS, _PACKAGE, *_PROGRAMS, Path(sys.argv[0]).stem)  # no parts of a run
+    no_parts = (*_TOOLS, _PACKAGE, *_PROGRAMS, Path(sys.argv[0]).stem)
     if not package or package in no_parts or package in sys.stdlib_module_names:
         return False
     spec = find_package(package)

@@ -122,9 +122,7 @@ def test_what_hydra_refuses_is_refused_in_its_words(job: list[str], master: tupl
         loader.load_sweep_config(config, job)
     with pytest.raises(type(expected.value)) as refused:
         JobConfigs(config, loader).compose(job)
-    assert without_place(str(refused.value)) == without_place(str(expected.value))
-
-
-def without_place(message: str) -> str:
-    """Hydra 1.4 parses the job's overrides after the command's, and names an index in this whole list."""
-    return re.sub(r"^Error when parsing index: \d+, (string: .*) out of .*", r"\1", message)
+    said, expected_words = str(refused.value), str(expected.value)
+    if not hydra.__version__.startswith("1.3."):  # later ones name an item's index among those of the command, too
+        said, expected_words = (re.sub(r"index: \d+, (string: .*) out of .*", r"\1", words) for words in (said, expected_words))
+    assert said == expected_words
