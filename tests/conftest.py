@@ -29,6 +29,8 @@ from lockstep.launchers.heartbeat import HEARTBEAT  # noqa: E402
 from lockstep.launchers.stop_signals import STOP_SIGNALS  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
+TESTS = ROOT / "tests"
+CONTRACT = [TESTS / line for line in (TESTS / "contract.txt").read_text().splitlines() if not line.startswith("#")]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,6 +54,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     `--dist worksteal` gives each worker an equal part of the list, and who is through takes tests from the end of another's part.
     """
+    if missing := [str(path) for path in CONTRACT if not path.exists()]:
+        raise pytest.UsageError(f"tests/contract.txt: there is no {missing[0]}")
+    for item in items:
+        if not {item.path, *item.path.parents}.isdisjoint(CONTRACT):
+            item.add_marker("contract")
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     slow = [item for item in items if item.get_closest_marker("slow")]
     files = list(dict.fromkeys(item.path for item in slow))  # a file's tests share fixtures, and stay together
