@@ -45,20 +45,6 @@ def test_continuing_from_any_step_changes_no_bit(model: tuple[str, ...], precisi
         assert not differences(whole, again), path.name
 
 
-@pytest.mark.parametrize("model", [GPU[1:], ("model=cnn", "model.net.width=4")], ids=["mlp", "cnn"])
-def test_steps_of_cuda_graphs_are_those_without(model: tuple[str, ...], tmp_path: Path) -> None:
-    """In float64, up to rounding; the tail of each epoch is computed without a graph."""
-    graph = pytest.importorskip("lockstep.extras.compiled_step.graph")
-    if why := graph.why_torch_does_not():
-        pytest.skip(why)
-    options = (GPU[0], *model, "trainer.precision=64-true", "trainer.max_epochs=2", "datamodule.drop_last=false")
-    plain, _ = trained(tmp_path / "plain", *options)
-    again, trainer = trained(tmp_path / "graph", *options, "trainer.compile_step=true", "events.compiled_step.cache=null")
-    assert trainer.fit_loop.epoch_loop.graph.why_not is None
-    for name, weight in plain["state_dict"].items():
-        torch.testing.assert_close(again["state_dict"][name], weight, rtol=1e-9, atol=1e-9)
-
-
 class Strict(Callback):
     """From the end of the `first` step to the end of the `last`, whatever waits for the device is an error."""
 

@@ -31,16 +31,13 @@ class SampleMean(Metric):
         self.add_state("sums", torch.zeros(len(names), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def summed(self, values: dict[str, Tensor]) -> Sums:
-        """Sums one (n,) tensor for each name."""
-        stacked = torch.stack([values[name].detach() for name in self.names])  # of one type that holds all of theirs
-        return Sums(stacked.sum(dim=1, dtype=torch.float64), stacked.shape[1])
-
     def update(self, values: dict[str, Tensor] | Sums) -> None:
-        """Takes one (n,) tensor for each name, or what `summed` has made of them."""
-        totals, samples = values if isinstance(values, Sums) else self.summed(values)
-        self.sums.add_(totals)
-        self.count.add_(samples)
+        """Takes one (n,) tensor for each name, or their sums."""
+        if not isinstance(values, Sums):
+            stacked = torch.stack([values[name].detach() for name in self.names])  # of one type that holds all of theirs
+            values = Sums(stacked.sum(dim=1, dtype=torch.float64), stacked.shape[1])
+        self.sums.add_(values.totals)
+        self.count.add_(values.samples)
 
     def compute(self) -> dict[str, Tensor]:
         return dict(zip(self.names, self.sums / self.count, strict=True))

@@ -19,7 +19,7 @@ from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import ConfigError, config_error
 from lockstep.models.preprocess import Preprocess
-from lockstep.models.sample_mean import SampleMean, Sums
+from lockstep.models.sample_mean import SampleMean
 from lockstep.models.schedules import TrainingLength
 from lockstep.runs.shares import dp_rank_and_size, is_first_of_share
 from lockstep.trainer.lightning_internals import is_attached
@@ -127,13 +127,12 @@ class Task(LightningModule):
         return loss
 
     def loss_and_values(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss () that is differentiated, and for each name a tensor (n,). This computes and counts nothing: it is what of a
-        training step can be compiled."""
+        """The loss () that is differentiated, and for each name a tensor (n,), of which nothing is counted yet."""
         values = self._measured(self(batch.inputs), batch.targets)
         return values["loss"].sum() * batch.loss_weight, values
 
-    def count_values(self, batch: Batch, values: dict[str, Tensor] | Sums) -> None:
-        """Takes the values of a batch, or their sums, into the epoch's means."""
+    def count_values(self, batch: Batch, values: dict[str, Tensor]) -> None:
+        """Takes the values of a batch into the epoch's means."""
         self.train_means.update(values)
         self.samples_trained += batch.ids.shape[0]
 

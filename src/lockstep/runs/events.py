@@ -80,9 +80,6 @@ class RunEvents:
     def fill_in(self, config: DictConfig) -> None:
         """Replaces values that are to be found before the run begins, in what Hydra has composed and in its overrides."""
 
-    def imported(self, cfg: DictConfig) -> None:
-        """Called in an import server that has imported what a config names, before it forks the first of its processes."""
-
     def claim(self, cfg: DictConfig, directory: Path, run_id: str, is_new: bool) -> None:
         """Called when the run has taken its directory and has not written into it yet."""
 

@@ -73,27 +73,3 @@ print(threading.active_count(), len([*Path("/proc/self/task").iterdir()]))
 def test_what_is_imported_touches_no_gpu_starts_no_thread_and_prints_nothing(tmp_path: Path) -> None:
     done = python("-c", IMPORTS, cwd=tmp_path)
     assert done.stdout.splitlines() == ["[] []", "[] False []", "1 1"], done.stderr
-
-
-IMPORTED = """
-import json, sys
-from lockstep.extras.import_server import server
-from lockstep.launchers.inherited_config import FILE
-from lockstep.runs.events import RunEvents
-RunEvents.imported = lambda self, cfg: print("imported", cfg.allow)
-server.PRELOADED = ()
-targets = {name: {"_target_": target} for name, target in (("one", "lockstep.runs.events.RunEvents"), ("own", "own.Class"))}
-arguments = ["script.py", "hydra.run.dir=."]
-content = {"arguments": arguments, "config": {"events": {**targets, "none": None}, "hydra": {}, "allow": None}}
-open(FILE, "w").write(json.dumps(content))
-imports = server.Imports()
-imports.read(arguments)
-imports.read(arguments)
-print("own" in sys.modules)
-"""
-
-
-def test_events_of_this_package_are_told_once_that_a_config_s_modules_are_imported(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("class Class: pass")
-    done = python("-c", IMPORTED, cwd=tmp_path)
-    assert done.stdout.splitlines() == ["imported None", "False"], done.stderr

@@ -70,7 +70,7 @@ def test_each_wait_is_found_in_its_part(is_plain: bool, tmp_path: Path, monkeypa
     datamodule, model, trainer = prepared(tmp_path, *options, extra=[Waits()])
     plant(model, monkeypatch)
     if not is_plain:
-        monkeypatch.setattr("lockstep.extras.fast_loop.epoch_loop.why_not_plain", lambda *_: "they are not")
+        monkeypatch.setattr("lockstep.extras.fast_loop.epoch_loop.is_plain", lambda *_: False)
     trainer.fit(model, datamodule)
     assert (trainer.fit_loop.epoch_loop._plain is not None) is is_plain
     seconds = measured(trainer)

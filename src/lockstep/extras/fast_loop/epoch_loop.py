@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from lockstep.callbacks import CounterBasedRandomness
 from lockstep.extras.fast_loop.counts import LaterCounts
-from lockstep.extras.fast_loop.plain import draws_from_torch_alone, is_replaced, why_not_plain
+from lockstep.extras.fast_loop.plain import draws_from_torch_alone, is_plain, is_replaced
 
 _END = "on_train_batch_end"
 _AROUND_A_STEP = (
@@ -85,21 +85,13 @@ class EpochLoop(_TrainingEpochLoop):
     def on_run_start(self, data_fetcher: Any) -> None:
         super().on_run_start(data_fetcher)
         trainer: Any = self.trainer
-        is_profiled = not isinstance(trainer.profiler, NoProfiler)
-        why_not = "they are profiled" if is_profiled else why_not_plain(trainer, data_fetcher)
-        self._plain = self.plain_step() if why_not is None else None
+        self._plain = None
+        if isinstance(trainer.profiler, NoProfiler) and is_plain(trainer, data_fetcher):
+            LaterCounts.install(trainer)
+            self._plain = PlainStep(self)
         for callback in trainer.callbacks:
             if isinstance(callback, CounterBasedRandomness):
                 callback.torch_alone = self._plain is not None and draws_from_torch_alone(trainer)
-        self.leave_to_lightning(why_not)
-
-    def plain_step(self) -> "PlainStep":
-        """Of the epoch that begins."""
-        LaterCounts.install(self.trainer)
-        return PlainStep(self)
-
-    def leave_to_lightning(self, why: str | None) -> None:
-        """Called as an epoch begins, with why its steps are not plain ones, None where they are."""
 
     @property
     def global_step(self) -> int:  # callbacks ask for it several times a step

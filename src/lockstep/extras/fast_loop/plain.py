@@ -24,31 +24,27 @@ _DRAW_FROM_TORCH_ALONE = {"torch", "torchvision", "torchmetrics", "lightning", _
 _PRECISION_METHODS = ("pre_backward", "backward", "post_backward", "_after_closure", "_wrap_closure", "optimizer_step")
 
 
-def why_not_plain(trainer: Any, data_fetcher: Any) -> str | None:
-    """Returns what in the steps of the epoch that begins Lightning does and the short way of epoch_loop.py does not, None if
-    nothing is."""
+def is_plain(trainer: Any, data_fetcher: Any) -> bool:
+    """True if the short way of epoch_loop.py does all that Lightning does in the steps of the epoch that begins."""
     model, datamodule, optimizers = trainer.lightning_module, trainer.datamodule, trainer.optimizers
     has_hooks: list[tuple[Any, Any, tuple[str, ...]]] = [
         (model, LightningModule, (*_OPTIMIZATION_HOOKS, *_TRANSFER_HOOKS, "on_train_batch_start"))
     ]
     if datamodule is not None:
         has_hooks.append((datamodule, LightningDataModule, _TRANSFER_HOOKS))
-    own = [name for owner, parent, names in has_hooks for name in names if is_replaced(name, owner, parent)]
-    plateaus = [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau and config.interval == "step"]
-    reasons = {
-        "the model optimizes by itself": not model.automatic_optimization,
-        "gradients are accumulated": trainer.accumulate_grad_batches != 1,
-        "batches are fetched in a way of their own": type(data_fetcher) is not _PrefetchDataFetcher,
-        "validations are due by the clock": trainer._val_check_time_interval is not None,
-        "trainer.fast_dev_run is set": bool(trainer.fast_dev_run),
-        "there is not one optimizer of torch's or of this package's": len(optimizers) != 1
-        or not _is_plain_optimizer(optimizers[0]),
-        "the strategy steps in a way of its own": not _is_plain_strategy(trainer.strategy),
-        "the precision is kept in a way of its own": not _is_plain_precision(trainer.precision_plugin),
-        f"{', '.join(own)} is not Lightning's": bool(own),
-        "a schedule looks for a plateau at each step": bool(plateaus),
-    }
-    return next((why for why, is_so in reasons.items() if is_so), None)
+    return (
+        model.automatic_optimization
+        and trainer.accumulate_grad_batches == 1
+        and type(data_fetcher) is _PrefetchDataFetcher
+        and trainer._val_check_time_interval is None
+        and not trainer.fast_dev_run
+        and len(optimizers) == 1
+        and _is_plain_optimizer(optimizers[0])
+        and _is_plain_strategy(trainer.strategy)
+        and _is_plain_precision(trainer.precision_plugin)
+        and not any(is_replaced(name, owner, parent) for owner, parent, names in has_hooks for name in names)
+        and not any(config.reduce_on_plateau and config.interval == "step" for config in trainer.lr_scheduler_configs)
+    )
 
 
 def draws_from_torch_alone(trainer: Any) -> bool:

@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 from lockstep.atomic_files import Stamp, read_stamp
 from lockstep.config.class_checks import rules_in
 from lockstep.config.construct import Factory
-from lockstep.config.targets import ALLOW, targets_in
+from lockstep.config.targets import targets_in
 from lockstep.extras.import_server.like_config import LikeConfig
 from lockstep.extras.import_server.main_script import run_as_main, show_uncaught
 from lockstep.extras.import_server.process_title import set_title
@@ -35,7 +35,6 @@ from lockstep.imports import importing_much
 from lockstep.launchers.environment import this_rank
 from lockstep.launchers.inherited_config import read_content
 from lockstep.places import read_settings
-from lockstep.runs.events import Subscribers
 from lockstep.runs.record import installed
 
 # What a process that trains imports until its end. Rooms can be taken out; and what can't be imported is a matter of those who
@@ -79,10 +78,6 @@ class Imports:
         self.config = LikeConfig(content)
         targets = {str(target) for _, target in targets_in(content)}
         own = sorted(name for name in targets if name.startswith(f"{_PACKAGE}."))
-        events = {name: node for name, node in (content.get("events") or {}).items() if node and node.get("_target_") in own}
-        with contextlib.suppress(Exception), importing_much():
-            for event in Subscribers.compose(cfg := OmegaConf.create({"events": events, ALLOW: content.get(ALLOW)})):
-                event.imported(cfg)
         self._import([name.rpartition(".")[0] for name in own])
         with contextlib.suppress(Exception):
             nodes = {str(number): {"_target_": name} for number, name in enumerate(own)}

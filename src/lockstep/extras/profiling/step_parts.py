@@ -18,8 +18,6 @@ class StepParts(Monitor, Callback):
     batch is not in its "forward" pass.
     """
 
-    may_look_late = True  # where both passes are one, "forward" is both of them
-
     @abstractmethod
     def begin(self, part: str) -> None:
         """A part begins, and the one before ends."""

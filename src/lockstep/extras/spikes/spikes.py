@@ -36,8 +36,6 @@ class Spikes(NonFinite):
         action: "skip" or "rewind".
     """
 
-    may_look_late = True  # at a loss, when its backward pass is over
-
     def __init__(self, sigmas: float = 6.0, window: int = 128, limit: int = 20, action: str = "skip") -> None:
         super().__init__(action="skip")
         self.rewinds, self.sigmas, self.limit = action == "rewind", sigmas, limit
