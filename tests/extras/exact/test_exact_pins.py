@@ -50,6 +50,12 @@ class DrawsInValidation(Own):
         torch.rand((), generator=self.noise)
 
 
+class DrawsInTraining(DrawsInValidation):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        torch.rand((), generator=self.noise)
+        return super().training_step(batch, batch_idx)
+
+
 def fit(rank: int, world_size: int, name: str, folder: Path) -> Any:
     become_rank(rank, world_size)
     cfg = composed(*SMALL, *TINY, *SHORT, f"trainer.devices={world_size}", run_dir=folder)
@@ -75,9 +81,10 @@ def test_a_compiled_net_has_a_graph_for_each_length_of_a_batch_and_each_process_
 
 @pytest.mark.slow
 @requires("synthetic", "plain_lightning")
-def test_a_generator_that_a_validation_draws_from_is_refused(tmp_path: Path) -> None:
-    line = in_ranks(1, partial(fit, name="DrawsInValidation", folder=tmp_path / "run"), tmp_path)[0]
-    assert line.startswith("trainer.exact=4: DrawsInValidation draws from noise, which is not counted by virtual worker;")
+@pytest.mark.parametrize("name", ["DrawsInValidation", "DrawsInTraining"])
+def test_a_generator_that_a_model_holds_is_refused_when_a_step_draws_from_it(name: str, tmp_path: Path) -> None:
+    line = in_ranks(1, partial(fit, name=name, folder=tmp_path / "run"), tmp_path)[0]
+    assert line.startswith(f"trainer.exact=4: {name} draws from noise, which is not counted by virtual worker;")
 
 
 def kinds(rank: int, _: int) -> list[str]:

@@ -39,9 +39,8 @@ _TRANSFER, _EVALUATION = 1 << 40, 1 << 41  # streams of random numbers, apart fr
 
 
 class Exact(PlannedWorldSize, DDPStrategy):
-    """Trains and evaluates as `workers` virtual workers, without DistributedDataParallel around the model. Of callbacks it calls
-    `on_worker_start(worker, batch)` and `on_worker_output(output)` around each worker's step, where they have these, and in
-    training `on_worker_end(trainer, model, batch)` after its backward pass.
+    """Trains and evaluates as `workers` virtual workers, without DistributedDataParallel around the model. On callbacks that have
+    it, `on_worker_end(trainer, model, batch)` is called after each worker's backward pass.
 
     Args:
         workers: a power of two, which the number of processes divides.
@@ -133,7 +132,6 @@ class Exact(PlannedWorldSize, DDPStrategy):
             if share.samples:
                 with self._as_worker(index, share), self._numbered(self._number(index)):
                     self._randomness.on_train_batch_start(model.trainer, model, share.batch, model.trainer.fit_loop.batch_idx)
-                    self._call("on_worker_start", self._worker, share.batch)
                     output, loss = self._train(share, rest)
             return loss
 
@@ -157,7 +155,6 @@ class Exact(PlannedWorldSize, DDPStrategy):
         model: Any = self.lightning_module
         with self.precision_plugin.train_step_context():
             output = model.training_step(share.batch, *rest)
-        self._call("on_worker_output", output)
         loss = output["loss"] if isinstance(output, dict) else output
         if loss is None:
             return output, None
@@ -195,9 +192,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
             if share.samples:
                 with self._as_worker(index, share), context():
                     self._count_draws(self._number(index), _EVALUATION)
-                    self._call("on_worker_start", self._number(index), share.batch)
                     outputs[index] = getattr(model, name)(share.batch, *rest)
-                self._call("on_worker_output", outputs[index])
         self._metrics.end_step()
         self.evaluated += 1
         return in_order([outputs[index] for index in sorted(outputs)], samples_in(batch), self._own_workers)

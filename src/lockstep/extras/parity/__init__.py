@@ -10,8 +10,7 @@
     comparison.py      both are trained, and what came of it: the table; tolerances.py
     verdict.py         what is said to a person
 
-`scripts/parity.py` is the command. What conf/parity.yaml names as `parity.explain` is asked why two sides differ, what it
-names as `parity.place` where the bits of two trainings part.
+`scripts/parity.py` is the command. What conf/parity.yaml names as `parity.explain` is asked why two sides differ.
 """
 
 FILES = [
@@ -22,7 +21,6 @@ FILES = [
     "scripts/parity.py",
     "benchmarks/parity_table.py",
     "benchmarks/parity_causes.py",
-    "benchmarks/exact_models.py",
     "benchmarks/parity.md",
     "benchmarks/parity_transformers.md",
 ]

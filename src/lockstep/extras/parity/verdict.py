@@ -22,7 +22,6 @@ _DRIFT = (
     "Why: rounding, which this training amplifies: the control's weights drift as far, by the order of the samples alone.\n"
     "     Take a lower learning rate or fewer parity.steps."
 )
-_NOWHERE = "Where: in no module, gradient, weight or buffer of any training step; what differs has been made of these afterwards."
 _UNKNOWN = "Why: none of the causes known here."
 
 
@@ -69,10 +68,7 @@ def parity(
             say(f"Equal {_extent(comparison)}.")
             return True
         if comparison.sides.has_micro_batches and comparison.failure is None:
-            lines = [f"Not equal, first {_where(comparison)}."]
-            if finder := OmegaConf.select(cfg, "parity.place"):
-                lines.append(str(get_method(finder)(comparison, processes) or _NOWHERE))
-            say("\n".join([*lines, f"Compared {_extent(comparison)}."]))
+            say(f"Not equal, first {_where(comparison)}.\nCompared {_extent(comparison)}.")
             return False
         explain = OmegaConf.select(cfg, "parity.explain")
         explanations = get_method(explain)(comparison, processes) if explain else []
